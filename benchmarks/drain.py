@@ -113,13 +113,13 @@ def _drain(
     copy_s = _copy(folder / "b0" / "log", folder / "copy", needed)
     recovery = [sys.executable, "-m", "pyreplog", "autorecovery", "run", url]
     worker = start_process(stack, recovery, folder / "autorecovery.log")
-    told: dict[str, WorkerStatus] = {}
+    statuses: dict[str, WorkerStatus] = {}
     begin, killed = time.perf_counter(), 0
     cluster_command = ["env", f"PYREPLOG_CLUSTER={url}", sys.executable, "-m", "pyreplog", "cluster"]
     operator = start_process(stack, [*cluster_command, "drain", victim, "--wait"], folder / "drain.log")
     while operator.poll() is None:
-        told.update(list_workers(store))
-        if killed < kills and _copied(told) > needed * (killed + 1) // (kills + 1):
+        statuses.update(list_workers(store))
+        if killed < kills and _copied(statuses) > needed * (killed + 1) // (kills + 1):
             killed += 1
             worker.kill()
             worker.wait()
@@ -129,7 +129,14 @@ def _drain(
     if operator.returncode:
         said = (folder / "drain.log").read_text()
         raise ChildProcessError(f"{operator.args!r} ended with status {operator.returncode}: {said}")
-    return needed, _until_told(store, told, needed), seconds, killed, copy_s, _verify(url, victim, made, entries)
+    return (
+        needed,
+        _wait_for_workers(store, statuses, needed),
+        seconds,
+        killed,
+        copy_s,
+        _verify(url, victim, made, entries),
+    )
 
 
 def _start_bookie(folder: Path, url: str, segment_bytes: int, stack: ExitStack) -> str:
@@ -162,17 +169,17 @@ def _copy(log: Path, target: Path, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def _copied(told: dict[str, WorkerStatus]) -> int:
-    return sum(status.copied_entries for status in told.values()) * _SIZE
+def _copied(statuses: dict[str, WorkerStatus]) -> int:
+    return sum(status.copied_entries for status in statuses.values()) * _SIZE
 
 
-def _until_told(store: MetadataStore, told: dict[str, WorkerStatus], needed: int) -> int:
+def _wait_for_workers(store: MetadataStore, statuses: dict[str, WorkerStatus], needed: int) -> int:
     """Return the bytes that workers have told of, when they have told of all. A killed one may have copied more."""
     deadline = time.monotonic() + _TOLD_S
-    while _copied(told) < needed and time.monotonic() < deadline:
-        told.update(list_workers(store))
+    while _copied(statuses) < needed and time.monotonic() < deadline:
+        statuses.update(list_workers(store))
         time.sleep(_POLL_S)
-    return _copied(told)
+    return _copied(statuses)
 
 
 def _verify(url: str, victim: str, ledgers: list[int], entries: int) -> int:

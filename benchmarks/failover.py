@@ -29,7 +29,7 @@ from pyreplog.metadata import open_store
 NAMES = ("a", "b", "c")
 PATIENCE_S = 120.0
 _PAUSE_S = 0.005
-_TOLD_S = 0.02
+_REPORT_S = 0.02
 _GROUP = "failover"
 
 
@@ -51,13 +51,13 @@ def _serve(folder: str, name: str, lease_s: float) -> None:
 
 
 def _append(node: ha.Node) -> None:
-    told_s = 0.0
+    reported_s = 0.0
     while True:
         try:
             if node.role == "master":
                 node.append(b"x" * 100)
-                if (now_s := time.monotonic()) - told_s >= _TOLD_S:
-                    told_s = now_s
+                if (now_s := time.monotonic()) - reported_s >= _REPORT_S:
+                    reported_s = now_s
                     print(json.dumps({"acked": now_s}), flush=True)
         except ReplogError:
             pass  # its role changes; it is tried again
@@ -140,7 +140,7 @@ def measure(folder: Path, how: str, rounds: int, lease_s: float) -> list[float]:
     return times
 
 
-def told(how: str, times: list[float], lease_s: float) -> str:
+def summarize(how: str, times: list[float], lease_s: float) -> str:
     """One line of figures."""
     ordered = sorted(times)
     p50 = ordered[len(ordered) // 2]
@@ -165,7 +165,7 @@ def main() -> None:
         return
     for how in arguments.how:
         with tempfile.TemporaryDirectory() as folder:
-            print(told(how, measure(Path(folder), how, arguments.rounds, arguments.lease_s), arguments.lease_s))
+            print(summarize(how, measure(Path(folder), how, arguments.rounds, arguments.lease_s), arguments.lease_s))
 
 
 if __name__ == "__main__":

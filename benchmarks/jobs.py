@@ -32,20 +32,20 @@ def follow(path: str, count: int, slice_ns: int) -> None:
     _set_slice(slice_ns)
     with pyreplog.open(path, "r") as reader:
         records = reader.follow(reader.end)
-        _tell("ready")
+        _report("ready")
         for record in records:
             taken.append(clock() - int.from_bytes(record.value, "little"))
             if len(taken) == count:
                 break
-    _tell(taken)
+    _report(taken)
 
 
 def hear(path: str, count: int, slice_ns: int) -> None:
     """Sleep on a bare futex; nanoseconds from each of `count` ringings to being awake. slice_ns: as of `follow`."""
     bell = _bell(path)
     _set_slice(slice_ns)
-    _tell("ready")
-    _tell([bell.hear(seen) for seen in range(count)])
+    _report("ready")
+    _report([bell.hear(seen) for seen in range(count)])
 
 
 def hear_stamps(path: str, count: int, slice_ns: int) -> None:
@@ -53,11 +53,11 @@ def hear_stamps(path: str, count: int, slice_ns: int) -> None:
     clock, taken, bell = time.monotonic_ns, [], _bell(path)
     _set_slice(slice_ns)
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ) as page:
-        _tell("ready")
+        _report("ready")
         for seen in range(count):
             bell.hear(seen)
             taken.append(clock() - int.from_bytes(page[-8:], "little"))
-    _tell(taken)
+    _report(taken)
 
 
 def crash(path: str, size: int, count: int, segment_bytes: int) -> NoReturn:
@@ -65,7 +65,7 @@ def crash(path: str, size: int, count: int, segment_bytes: int) -> NoReturn:
     log = pyreplog.open(path, segment_bytes=segment_bytes)
     start = log.end_position
     fill(log, make_values(size), count)
-    _tell({"start": start, "end": log.end_position})
+    _report({"start": start, "end": log.end_position})
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("alive after SIGKILL")
 
@@ -84,7 +84,7 @@ def grow(path: str, size: int, segments: int, segment_bytes: int) -> None:
 
         first, before, after = write(_SEGMENTS_BEFORE), write(segments), write(segments)
     mapped = sum(index.stat().st_size for index in Path(path).glob("*.idx"))
-    _tell({"first": first, "before": before, "after": after, "mapped": mapped})
+    _report({"first": first, "before": before, "after": after, "mapped": mapped})
 
 
 def load_peer(name: str, path: str, size: int, count: int, seconds: float, segment_bytes: int) -> NoReturn:
@@ -96,7 +96,7 @@ def load_peer(name: str, path: str, size: int, count: int, seconds: float, segme
     before = anonymous_bytes([os.getpid(), *peer.servers()])
     keys = load(peer, make_values(size), count, seconds)
     grown = anonymous_bytes([os.getpid(), *peer.servers()]) - before
-    _tell({"count": len(keys), "private": grown})
+    _report({"count": len(keys), "private": grown})
     for pid in (*peer.servers(), os.getpid()):
         os.kill(pid, signal.SIGKILL)
     raise AssertionError("alive after SIGKILL")
@@ -116,7 +116,7 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
             path, name, store, BookieConfig.of(settings), ledgers=StoredLedgers(store), busy_poll_us=busy_poll_us
         ) as node,
     ):
-        _tell(node.address)
+        _report(node.address)
         while True:
             asked = select.select([sys.stdin], [], [], 1.0)[0]
             node.maintain()
@@ -129,7 +129,7 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
                     _settle(node)
                 elif word == "scrub":
                     node.scrub_now()
-                _tell(word)
+                _report(word)
 
 
 def _settle(node: BookieNode) -> None:
@@ -151,12 +151,12 @@ def bare_bookie(path: str, size: int, log_bytes: int, synced: bool, spin: bool) 
         file.flush()
         os.fsync(file.fileno())
         log = quorum.Log(file.fileno(), log_bytes, synced=synced)
-        _tell(server.getsockname()[1])
+        _report(server.getsockname()[1])
         client, _ = server.accept()
         with client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             log.serve(client.fileno(), spin=spin)
-        _tell({"records": log.records, "checked": log.check(quorum.Values(make_values(size)))})
+        _report({"records": log.records, "checked": log.check(quorum.Values(make_values(size)))})
 
 
 def pour(size: int) -> None:
@@ -164,7 +164,7 @@ def pour(size: int) -> None:
     data = mmap.mmap(-1, size)
     data.write(os.urandom(1 << 10) * (size >> 10))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        _tell(server.getsockname()[1])
+        _report(server.getsockname()[1])
         while sys.stdin not in (ready := select.select([sys.stdin, server], [], [])[0]) and server in ready:
             client, _ = server.accept()
             with client, memoryview(data) as view:
@@ -176,7 +176,7 @@ def echo(spin: bool) -> None:
     """Answer requests as bare sockets do: benchmarks.bounds.roundtrip."""
     from benchmarks.bounds.roundtrip import serve
 
-    _tell(serve(spin=spin))
+    _report(serve(spin=spin))
 
 
 def keep(path: str, segment_bytes: int) -> None:
@@ -197,7 +197,7 @@ def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
         ledger.submit_batch(values)
     ledger.append_batch(values[: entries % tail])
     ledger.append_batch(in_turn(values[entries % len(values) :] + values[: entries % len(values)], tail))
-    _tell(ledger.id)
+    _report(ledger.id)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("alive after SIGKILL")
 
@@ -214,11 +214,11 @@ def load_ledger(url: str, size: int, window_bytes: int) -> None:
         with cluster.create_ledger(3, 3, 3, durability="appended") as connecting:
             connecting.append_batch(values)  # confirmed: there is a connection to each bookie
         with cluster.create_ledger(3, 3, 2, durability="appended", window_bytes=window_bytes) as ledger:
-            _tell(ledger.id)
+            _report(ledger.id)
             while not select.select([sys.stdin], [], [], 0)[0]:
                 ledger.submit_batch(values)
                 entries += len(values)
-        _tell(entries)
+        _report(entries)
 
 
 def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], busy_poll_us: int) -> None:
@@ -256,7 +256,7 @@ def read_task(path: str) -> None:
         for batch in read(task, schema.default_columns(options), options):
             rows += batch.num_rows
             peak = max(peak, anonymous_bytes([os.getpid()]))
-    _tell([rows, peak])
+    _report([rows, peak])
 
 
 def delay(address: str, delay_s: float) -> NoReturn:
@@ -264,7 +264,7 @@ def delay(address: str, delay_s: float) -> NoReturn:
     from benchmarks.delayed_link import DelayedLink
 
     link = DelayedLink(address, delay_s)
-    _tell(link.address)
+    _report(link.address)
     link.run()
 
 
@@ -275,7 +275,7 @@ def write_synced(path: str, rate_bytes: int, write_bytes: int, file_bytes: int) 
         for _ in range(file_bytes // write_bytes):
             file.write(data)  # no block is allocated later
         os.fsync(file.fileno())
-        _tell("ready")
+        _report("ready")
         at = time.perf_counter()
         while True:
             file.seek(0)
@@ -292,7 +292,7 @@ def topic_server(folder: str) -> NoReturn:
     from pyreplog.topic.server.topic_server import TopicServer
 
     with Cluster.embedded(Path(folder), bookies=1) as cluster, TopicServer(cluster) as server:
-        _tell(str(server.address))
+        _report(str(server.address))
         while True:
             signal.pause()
 
@@ -301,7 +301,7 @@ def geo_region(folder: str, messages: int, acks: int, seed: int) -> None:
     """A cluster whose consumer acknowledges until it is killed; see `benchmarks.rows.geo.region`."""
     from benchmarks.rows.geo.region import run
 
-    run(folder, messages, acks, seed, _tell)
+    run(folder, messages, acks, seed, _report)
 
 
 def _bell(path: str) -> Bell:
@@ -318,7 +318,7 @@ def _set_slice(slice_ns: int) -> None:
         bare.set_slice(slice_ns)
 
 
-def _tell(what: Any) -> None:
+def _report(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 

@@ -18,7 +18,7 @@ _SIGCHLD = 1 << signal.SIGCHLD - 1
 _Process = tuple[int, int]
 """Id, and when it was started: ids come again."""
 
-_told: dict[int, float] = {}
+_reported: dict[int, float] = {}
 
 
 class Unwaited:
@@ -27,7 +27,7 @@ class Unwaited:
     def __init__(self) -> None:
         self._used: dict[_Process, float] = {}
 
-    def look(self) -> float:
+    def measure(self) -> float:
         """Seconds that all of them used, those included that have ended since they were looked at."""
         children: dict[int, list[tuple[_Process, float]]] = defaultdict(list)
         for parent, process, used in _processes():
@@ -42,12 +42,12 @@ class Unwaited:
 
 def count_as_own(job: int, seconds: float) -> None:
     """What a job found so far, by its process id: no others used it."""
-    _told[job] = seconds
+    _reported[job] = seconds
 
 
-def told_s() -> float:
+def reported_s() -> float:
     """Of all jobs."""
-    return sum(_told.values())
+    return sum(_reported.values())
 
 
 def _processes() -> Iterator[tuple[int, _Process, float]]:

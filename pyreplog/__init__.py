@@ -1,49 +1,49 @@
 """pyreplog: the replicated commit log that a Python service embeds.
 
-| package | what it is |
+| package | holds |
 |---|---|
 | `log` | the commit log: a directory of mapped segments |
-| `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
+| `ha`, `stream` | replica groups: replication of a log to other nodes; the protocol for its bytes |
 | `partition` | partitions with Kafka's replica manager: brokers, their replicas, a controller |
-| `record_batches` | Kafka's record batches: checked, read, built |
+| `record_batches` | Kafka's record batches: checks, readers and builders |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
-| `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
-| `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
-| `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
-| `topic` | queues and streams on ledgers, here or at a server |
-| `geo` | geo-replication: topics are sent to other clusters |
-| `kafka` | the Kafka listener: every Kafka client as a guest |
-| `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
-| `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
+| `ledger`, `bookie`, `metadata` | ledgers, striped over bookies; the bookie, a storage node; the metadata store |
+| `cursors` | stored subscriptions: metadata, and acknowledgements in ledgers that many subscriptions share |
+| `origins` | which messages of other clusters a topic has: gates for replicated messages |
+| `topic` | queues and streams on ledgers, in this process or at a server |
+| `geo` | geo-replication: sends topics to other clusters |
+| `kafka` | the Kafka listener: serves Kafka clients |
+| `autorecovery` | auditor, workers and operators: re-replication of lost copies; moves, drains, repairs, health |
+| `tables`, `reports`, `spark` | logs, ledgers and topics as Arrow columns; reports on them; Spark's data source |
 | `offload` | sealed segments on object storage |
 | `net` | frames over TCP |
 | `cli` | the command line |
 | `testing` | clusters and servers for the tests of programs that use pyreplog |
 | `errors` | every exception |
-| `_native` | compiled kernels, and FORMAT.md, which says what every byte means |
+| `_native` | compiled kernels, and FORMAT.md, which describes every byte of the formats |
 
 | module | holds |
 |---|---|
-| `cluster` | `Cluster`: bookies, metadata, ledgers and topics put together |
-| `future` | the handle of something submitted |
-| `config`, `clock` | settings of a log, and how all settings are made; time |
-| `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
-| `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
-| `log_like` | `LogLike` and `AppenderLike`: what reads and follows a log, and what appends to it, as types |
-| `times` | moments: datetimes, and microseconds since 1970 |
-| `purgatory`, `timing_wheel` | waits for numbers to be reached, or for deadlines; deadlines of many waiters |
-| `arguments` | checks of what callers give |
+| `cluster` | `Cluster`: bookies, metadata, ledgers and topics in one object |
+| `future` | `AppendFuture`: the future outcome of a submitted entry |
+| `config`, `clock` | settings of a log, and the base class of settings; time |
+| `metrics`, `metrics_http_server` | metrics for Prometheus; the server for scrapes |
+| `handles`, `defer_sigint` | the base class of handles; delaying Ctrl-C |
+| `log_like` | `LogLike` and `AppenderLike`: Protocols for reading and following a log, and for appending to it |
+| `times` | times: datetimes, and microseconds since 1970 |
+| `purgatory`, `timing_wheel` | waits for a number to be reached, or for deadlines; deadlines of many waiters |
+| `arguments` | checks of arguments |
 | `coroutines` | coroutine forms of blocking methods; refusing to block an event loop |
-| `event_queue`, `fair_lock` | runs events one at a time; a lock that serves waiters in their order |
-| `waiting_threads` | threads that are about to wait, and do themselves what they wait for |
+| `event_queue`, `fair_lock` | runs events one at a time; a lock that serves waiters in order |
+| `waiting_threads` | threads that are about to wait, and then do the work themselves |
 | `topic_names` | names of topics, and their keys in the metadata store |
-| `regular_files` | opening files in whose place somebody may have put something else |
+| `regular_files` | opening files safely, when a pipe or a link may have their names |
 | `disk_usage` | the space that files take on a disk |
-| `checksummed_json` | manifests |
+| `checksummed_json` | JSON files with a format, a version and a checksum |
 | `plurals` | numbers with their nouns and verbs, for messages |
 
-What a name needs is imported when it is first asked for: a program that uses the log alone loads no sqlite3, and the
-command line can load what it needs where it looks out for Ctrl-C.
+A name is imported from its module when it is first used: a program that uses only the log does not load sqlite3, and
+the command line loads its modules where it handles Ctrl-C.
 """
 
 from importlib import import_module
@@ -214,7 +214,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.owner.topic import Topic
     from pyreplog.topic.server.topic_server import TopicServer
 
-_LATER = {
+_MODULES = {
     "AppendFuture": "future",
     "AppenderLike": "log_like",
     "Client": "topic.client.remote.client",
@@ -422,12 +422,12 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else every name would be one of this module
+if not TYPE_CHECKING:  # a type checker would accept every name as one of this module
 
     def __getattr__(name: str) -> Any:
-        if name not in _LATER:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"pyreplog.{_LATER[name]}"), name)
+        value = getattr(import_module(f"pyreplog.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
 

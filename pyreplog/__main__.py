@@ -6,7 +6,7 @@ from pyreplog.cli import EXIT_INTERRUPTED
 
 
 def main() -> int:
-    """`pyreplog.cli.app.main`; Ctrl-C while that is loaded is as quiet as later."""
+    """Load and run `pyreplog.cli.app.main`. Ctrl-C during the import exits without a traceback, as in the commands."""
     try:
         from pyreplog.cli import app
 

@@ -1,4 +1,4 @@
-"""JSON that says what it is, of which version, and by a CRC-32C whether it is as it was written: manifests."""
+"""JSON files with the name of their format, a version, and a CRC-32C, for manifests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from pyreplog.errors import FormatVersionError
 
 
 def dump_checksummed(format: str, version: int, content: dict[str, Any]) -> bytes:
-    """To be read by `load_checksummed`, and by people."""
+    """Encode a JSON object with its format, version and CRC-32C, indented. `load_checksummed` decodes it."""
     whole = {"format": format, "version": version, "crc32c": crc32c(_canonical(content)), "content": content}
     return json.dumps(whole, indent=1).encode() + b"\n"
 
 
 def load_checksummed(data: bytes, format: str, version: int, place: str | Path) -> dict[str, Any]:
-    """The content of what `dump_checksummed` made, up to this version of the format. place: where it lies, for the
-    error.
+    """Decode an object that `dump_checksummed` has encoded.
 
-    Errors: ValueError says what is wrong with the data; FormatVersionError, it is of a newer version.
+    data: the bytes. format: name of the format. version: newest version that this build knows. place: path or key of
+    the data, for the error.
+
+    Raises ValueError if the data is damaged or of another format, FormatVersionError if it has a newer version.
     """
     try:
         whole = json.loads(data)

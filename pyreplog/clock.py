@@ -1,7 +1,7 @@
-"""Where time comes from: the system, or a test's hand.
+"""Clock: the source of time, which is the system or a test.
 
-Nothing below the drivers asks for the time; they are told it. Wall time stamps records, monotonic time
-measures delays and deadlines; the two are never compared with each other.
+State machines read no clock: their drivers pass them the time. Wall time stamps records, monotonic time measures delays
+and deadlines; the two are never compared with each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyreplog._native.system.polling import monotonic_us, wall_us
 from pyreplog.errors import InvalidArgumentError
 
 STEP_US = 10_000
-"""A clock that is off by no more was not set."""
+"""Difference, in microseconds, up to which a `ClockWatch` does not take the clock for set."""
 
 
 class Clock(Protocol):
@@ -38,15 +38,16 @@ class Clock(Protocol):
 
 
 def ahead_us(clock: Clock) -> int:
-    """How far the wall time is ahead of the monotonic one: another number once the clock was set, or the machine slept.
+    """Return the microseconds by which the wall time is ahead of the monotonic time.
 
-    Both are read one after the other: 10 ms more or less say nothing.
+    The number changes when the clock is set or the machine sleeps. The two times are read one after the other, so that
+    a difference of 10 ms means nothing.
     """
     return clock.now_us() - clock.monotonic_us()
 
 
 class ClockWatch:
-    """Finds out that the wall's clock was set. One thread at a time."""
+    """Detects that the clock of the machine was set. For one thread at a time."""
 
     __slots__ = ("_ahead_us", "_clock")
 
@@ -54,7 +55,10 @@ class ClockWatch:
         self._clock, self._ahead_us = clock, ahead_us(clock)
 
     def step_us(self) -> int:
-        """How far it was set forward since the last call (negative: back); 0: it was not, or by 10 ms at most."""
+        """Return the microseconds by which the clock was set forward since the last call.
+
+        Negative: it was set back. 0: it was not set, or by 10 ms at most.
+        """
         ahead = ahead_us(self._clock)
         step = ahead - self._ahead_us
         if abs(step) <= STEP_US:

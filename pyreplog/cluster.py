@@ -1,4 +1,4 @@
-"""Cluster: bookies and a metadata store with ledgers and topics; user code gets it as `pyreplog.Cluster`."""
+"""Cluster: ledgers and topics on bookies and a metadata store; the public name is `pyreplog.Cluster`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 
 _RECOVERY_AFTER_S = 2.0
-"""Seconds after which an embedded cluster looks for the first time whether copies were lost."""
+"""Seconds after which an embedded cluster audits its copies for the first time."""
 
 
 class Cluster(ledgers.LedgerCluster):
@@ -57,14 +57,14 @@ class Cluster(ledgers.LedgerCluster):
         self._topics_lock = threading.Lock()
         self._close_begun = threading.Lock()  # taken for good by the first `close`
         super().__init__(what, runtime, clock)
-        if runtime.embedded_bookies is not None:  # no other process can do it
+        if runtime.embedded_bookies is not None:  # no other process can recover the copies of an embedded cluster
             self._auto_recovery = AutoRecovery(self, clock)
             make_part_of(self._auto_recovery, self)
             self._auto_recovery.start(_RECOVERY_AFTER_S)
 
     @property
     def auto_recovery(self) -> AutoRecovery | None:
-        """The auditor and worker of an embedded cluster; None: other processes make lost copies again."""
+        """The auditor and worker of an embedded cluster; None: other processes re-replicate lost copies."""
         return self._auto_recovery
 
     @overload
@@ -96,11 +96,11 @@ class Cluster(ledgers.LedgerCluster):
 
         Args:
             name: name of the topic, up to 200 bytes, without control characters.
-            partitions: number of partitions, 1 to 65536; None: those that the topic has. A new topic is created with so
-                many; an existing one with fewer grows.
+            partitions: number of partitions, 1 to 65536; None: those that the topic has. A new topic is created with
+                this number; an existing topic with fewer partitions gets more.
             create: create the topic if it does not exist, with `settings`.
-            wait: seconds to wait for another owner to leave.
-            settings: fields of `TopicConfig` as keywords. Those of an existing topic are changed.
+            wait: seconds to wait for another owner to close the topic.
+            settings: fields of `TopicConfig` as keywords. They change the settings of an existing topic.
 
         Returns:
             The open `Topic`, or the `PartitionedTopic` if it has partitions. Both are a `TopicLike`.
@@ -179,7 +179,7 @@ class Cluster(ledgers.LedgerCluster):
         with self._topics_lock:
             if self._topics is None:
                 self._topics = Topics(self, self._clock)
-                self._replicate(self._topics, self._made_geo())
+                self._replicate(self._topics, self._ensure_geo())
             return self._topics
 
     @property
@@ -191,17 +191,17 @@ class Cluster(ledgers.LedgerCluster):
         """
         self._check_open()
         with self._topics_lock:
-            return self._made_geo()
+            return self._ensure_geo()
 
-    def _made_geo(self) -> GeoReplication:
-        """Return the object; the caller holds the lock."""
+    def _ensure_geo(self) -> GeoReplication:
+        """Return the object that `geo` gives, and make it if need be. The caller holds the lock."""
         if self._geo is None:
             self._geo = GeoReplication(self.metadata, self._clock)
             make_part_of(self._geo, self)
         return self._geo
 
     def _replicate(self, topics: Topics, geo: GeoReplication) -> None:
-        """Have the topics of this process replicated, also those that it opens only for that."""
+        """Start the replication of the topics of this process, also of those that it opens only for that."""
         is_alone, after_us = self._runtime.embedded_bookies is not None, int(_RECOVERY_AFTER_S * 1e6)
         clock, opens_from_us = self._clock, self._clock.monotonic_us() + after_us
         geo.start(topics, lambda: bool(topics.address) or (is_alone and clock.monotonic_us() >= opens_from_us))
@@ -223,7 +223,7 @@ class Cluster(ledgers.LedgerCluster):
         super().close(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
     def _end_forgotten(self) -> None:
-        """Store what the topics have to store, and then release the resources."""
+        """Close the replication and the topics, which store their state, and then release the resources."""
         with ExitStack() as cleanup:
             cleanup.callback(super()._end_forgotten)
             if self._topics is not None:
@@ -232,12 +232,12 @@ class Cluster(ledgers.LedgerCluster):
                 cleanup.callback(self._geo.close)
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Close the topics that this process owns, all at once, and then the ledgers; release all resources.
+        """Close the topics that this process owns, in parallel, and then the ledgers; release all resources.
 
         A second call does nothing.
 
         Args:
-            timeout: seconds for all of it; None: as long as it takes.
+            timeout: seconds for the whole call; None: without a limit.
 
         Raises:
             OutcomeUnknownError: topics had messages without an outcome; the message names these topics.
@@ -246,7 +246,7 @@ class Cluster(ledgers.LedgerCluster):
         if not sys.is_finalizing():  # at exit, the threads that close waits for no longer run
             check_may_wait()
         limit = as_timeout(timeout)
-        if not self._close_begun.acquire(blocking=False):  # the call that began closes the topics before the ledgers
+        if not self._close_begun.acquire(blocking=False):  # the first call closes the topics before the ledgers
             return
         deadline = None if limit is None else time.monotonic() + limit
         with ExitStack() as cleanup:

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, units in the names, validated when they are made; and those of a log."""
+"""Settings: the base class of settings, which are frozen dataclasses; LogConfig: the settings of a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YEARS_MS = 1 << 42
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What all settings have in common."""
+    """The base class of settings: keyword-only frozen dataclasses. Names have units, and values are validated."""
 
     def _check_int(self, name: str, low: int, high: int, *, optional: bool = False) -> None:
         value = getattr(self, name)
@@ -54,16 +54,16 @@ class Settings:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Check a setting that has a few values. Raises ConfigError, which names them."""
+    """Check a setting that has a few values. Raises ConfigError, which names them, for another value."""
     if value not in choices:
         raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
 
 
 def check_retention(retention_bytes: int | None, retention_ms: int | None) -> None:
-    """Check the two limits of retention together, of logs and of topics alike.
+    """Check the two limits of retention of a log or a topic together.
 
-    None is no limit of this kind, 0 keeps nothing, and the limit that is reached first counts. So a limit beside a 0
-    would have no effect. See docs/topics.md, Retention. Raises: ConfigError.
+    None means no limit, 0 keeps nothing, and the limit that is reached first counts. So a limit beside a 0 would have
+    no effect, and raises ConfigError. See docs/topics.md, Retention.
     """
     for name, value, other, beside in (
         ("retention_bytes", retention_bytes, "retention_ms", retention_ms),
@@ -82,8 +82,8 @@ class LogConfig(Settings):
     Attributes:
         durability: when an append returns. "appended": the entry is in the mapped segment and survives the process.
             "interval": the same, and the log is synced every `sync_interval_ms`. "synced": fdatasync has returned.
-        segment_bytes: size of a segment file, a multiple of 4096. The first writer of a log fixes it. If it is not
-            given, it is `default_segment_bytes`, 64 MiB.
+        segment_bytes: size of a segment file, a multiple of 4096. The writer that creates a log fixes it. The default
+            is `default_segment_bytes`, 64 MiB.
         spare_segments: segments that are prepared ahead of need, and freed segments that are kept for reuse, 1 to 64.
         sync_interval_ms: milliseconds between two syncs with durability "interval".
         retention_bytes: remove whole segments from the front while the log is larger. None: no limit. 0: keep only the
@@ -91,11 +91,11 @@ class LogConfig(Settings):
         retention_ms: remove whole segments whose last record is older. None: no limit. 0: keep only the active
             segment. The limit that is reached first counts. `CommitLog.retention_floor` and the
             log's cursors overrule both.
-        cursor_hold_bytes: a cursor that is further behind the end keeps nothing. None: every cursor keeps what lies
-            behind it.
-        default_segment_bytes: `segment_bytes` of all settings in this process that do not give it, also of bookies and
-            brokers. It is an attribute of the class, for tests: a suite that makes many logs sets it to a few MiB
-            before it makes the first one.
+        cursor_hold_bytes: a cursor that is further behind the end does not keep retention from removing segments. None:
+            every cursor does.
+        default_segment_bytes: default of `segment_bytes` in this process, also for bookies and brokers. It is an
+            attribute of the class, for tests: a suite that makes many logs sets it to a few MiB before it makes the
+            first one.
 
     See docs/log.md.
     """

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 def check_may_block(call: str, instead: str = "") -> None:
     """Raise InvalidArgumentError if a blocking call would stop an event loop, or comes from a callback.
 
-    call: name of the call. instead: name of what a coroutine awaits; "": that of the call with `_async` appended.
+    call: name of the call. instead: name of the function that a coroutine awaits; "": `call` with `_async` appended.
     """
     if _get_running_loop() is not None:
         refuse_to_block(call, instead)
@@ -37,9 +37,9 @@ def check_may_block(call: str, instead: str = "") -> None:
 
 
 def refuse_to_block(call: str, instead: str = "") -> None:
-    """Raise InvalidArgumentError in an event loop, which a blocking call would stop; see `check_may_block`.
+    """Raise InvalidArgumentError: a blocking call would stop the event loop that runs; see `check_may_block`.
 
-    In a notebook a cell may block the loop: it serves nothing but the cell that runs.
+    Does nothing in a notebook, whose event loop serves only the cell that runs.
     """
     if "ipykernel" not in sys.modules:
         form = instead or f"{call}_async"
@@ -82,7 +82,7 @@ def opening_function(blocking: Callable[P, HandleT]) -> Callable[P, Coroutine[An
 
 
 async def _open(open_handle: Callable[[], HandleT]) -> HandleT:
-    """Open a handle in a thread, and close it if nobody waits for it any more."""
+    """Open a handle in a thread, and close it if the task is cancelled."""
     loop, done = asyncio.get_running_loop(), AppendFuture[HandleT]()
 
     def run() -> None:
@@ -139,7 +139,7 @@ def form_of(
 
 
 def named_form(form: Callable[P, T], blocking: str) -> Callable[P, T]:
-    """Give a form its own name; signature and parameters are those of the method."""
+    """Give a form the name of the blocking method with `_async` appended, and a docstring; return it."""
     form.__name__ = f"{blocking}_async"
     form.__qualname__ = f"{form.__qualname__.rpartition('.')[0]}.{form.__name__}".lstrip(".")
     form.__doc__ = f"Do what `{blocking}` does, in a coroutine."

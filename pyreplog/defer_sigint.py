@@ -1,7 +1,7 @@
-"""Ctrl-C waits until what must not stop half way is done.
+"""`defer_sigint`: a context manager that delays Ctrl-C to the end of a block that must not stop half way.
 
-KeyboardInterrupt may come between any two bytecodes of the main thread: also when that thread, while it waits for one
-append, carries out what a state machine has decided for all of them.
+KeyboardInterrupt may be raised between any two bytecodes of the main thread: also when that thread waits for one
+append, and meanwhile carries out the effects of a state machine for all appends.
 
 Commands end at Ctrl-C in `cli/app.py`; servers stop in `cli/shared/serving.py`.
 """

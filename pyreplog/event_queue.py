@@ -1,4 +1,4 @@
-"""Runs the queued events of a topic one at a time, on whichever thread finds the queue idle.
+"""EventQueue: runs the events of a topic one at a time, on the thread that finds the queue idle.
 
 No thread waits for another.
 """
@@ -21,16 +21,16 @@ Event = Callable[[], object]
 class EventQueue(SerialExecutor):
     """The serial executor of a topic's driver.
 
-    Its steps share the rules of those of ledgers: callbacks of topics are callbacks of ledgers too, and must not wait
-    (see `serial_executor.check_may_wait`). Errors that a step raises are logged.
+    Events have the rules of the steps of ledgers: callbacks of topics are also callbacks of ledgers, and must not wait
+    (see `serial_executor.check_may_wait`). Errors that an event raises are logged.
     """
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._turn = threading.Lock()  # held while callbacks run, so no thread waits for it
+        self._turn = threading.Lock()  # held while events run; no thread blocks on it, since events run callbacks
 
     def post(self, event: Event) -> None:
-        """Run an event now, or have the thread run it that is running events.
+        """Run an event now; if another thread runs events, that thread runs it.
 
         Events run in the order of their posts.
         """

@@ -1,4 +1,4 @@
-"""A lock that threads and coroutines get in the order in which they ask for it."""
+"""FairLock: a lock for threads and coroutines that is granted in the order of the requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 class FairLock:
     """A lock whose `enter` returns a future that is done once the caller has the lock.
 
-    The caller then has to `leave`; a caller that does not wait any longer has to `give_up`.
+    The caller then has to call `leave`; a caller that stops waiting has to call `give_up`.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class FairLock:
         self._waiting: deque[AppendFuture[None]] = deque()
 
     def enter(self) -> AppendFuture[None]:
-        """Ask for the lock."""
+        """Request the lock; return a future that is done when the caller has it."""
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             if self._taken:
@@ -42,6 +42,6 @@ class FairLock:
                 return
 
     def give_up(self, future: AppendFuture[None]) -> None:
-        """Stop waiting, and release the lock if it was granted meanwhile."""
+        """Withdraw a request of `enter`, and release the lock if it was granted meanwhile."""
         if not set_exception(future, TimeoutError("the caller does not wait for it any more")):
             self.leave()

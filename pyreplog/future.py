@@ -1,24 +1,25 @@
-"""The handle of something submitted, whose outcome comes later.
+"""AppendFuture: the future outcome of a submitted entry, for threads and asyncio.
 
-One object serves threads and asyncio. Most futures live for a fraction of a millisecond and are awaited once or
-never, so an AppendFuture holds no lock, condition or event; a thread that really blocks brings its own lock, an
-awaiting task a `Wait`, and both are entries of the future's list of waiters.
+Most futures live for a fraction of a millisecond and are awaited once or never. So an AppendFuture holds no lock,
+condition or event: a thread that blocks brings its own lock, a task that awaits brings a `Wait`, and both are entries
+of the future's list of waiters.
 
-Why that is correct without a lock, under the GIL (`_native/log/future.pyx`, left only where it calls Python code):
+It is correct without a lock under the GIL (`_native/log/future.pyx`, which releases it only where it calls Python
+code):
 
-- *One winner.* Looking whether the future is settled and publishing the outcome is one step: among any number of
-  completers exactly one gets past it, and neither a signal handler nor another thread runs in between.
-- *Publish, then wake; register, then look again.* The winner publishes, and then takes waiters off the list. A waiter
-  appends itself and then looks. Whichever of the two comes first, either the waiter sees that the future is settled, or
-  the winner finds the waiter on the list.
-- *Each waiter is woken once.* Waiters are taken off one by one, each in one step: two threads never get the same
-  entry. A waiter that gives up removes its own entry, and does not mind when it is gone.
+- *One completer wins.* The check that the future is not settled, and the store of the outcome, are one step: of several
+  completers exactly one passes it, and neither a signal handler nor another thread runs in between.
+- *Store, then wake; register, then check again.* The winner stores the outcome, and then takes waiters off the list. A
+  waiter appends itself and then checks the future. In either order, the waiter sees that the future is settled, or the
+  winner finds the waiter on the list.
+- *Each waiter is woken once.* A waiter is taken off the list in one step, so two threads never get the same entry. A
+  waiter that times out removes its own entry, if it is still there.
 
 A reentrant call (from a finalizer or a signal handler) finds no lock held.
 
-Callers of `submit` only look at a future. Those who carry out the append settle it, with functions of this module:
+Callers of `submit` only read a future. The code that carries out the append settles it, with functions of this module:
 `set_result`, `set_exception` and `settle_all`; `set_expected` stores a result before the outcome is known. `transform`,
-`then`, `after_all` and `all_done` make futures of others, as Guava's `Futures` do.
+`then`, `after_all` and `all_done` combine futures, as Guava's `Futures` do.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ __all__ = [
 ]
 
 Outcome: TypeAlias = tuple[AppendFuture[Any], BaseException | None]
-"""A future, and what it fails with or None: for `settle_all`."""
+"""A future, and the error that it fails with, or None; for `settle_all`."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def transform(future: AppendFuture[T], step: Callable[[T], AppendFuture[R] | R]) -> AppendFuture[R]:
-    """Return a future of what `step` makes of another future's result: a value, or a further future.
+    """Return a future of `step(result)`, where `result` is that of another future. `step` may return a future itself.
 
-    An error of either future, or of `step`, becomes its error.
+    An error of either future, or of `step`, becomes the error of the returned future.
     """
     outcome = AppendFuture[R]()
 
@@ -79,20 +80,20 @@ def transform(future: AppendFuture[T], step: Callable[[T], AppendFuture[R] | R])
     return outcome
 
 
-def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], object]) -> None:
-    """Call `go_on` with the result of a future; an error of the future, or of `go_on`, becomes the error of `done`."""
+def then(future: AppendFuture[T], done: AppendFuture[Any], next_step: Callable[[T], object]) -> None:
+    """Call `next_step` with the result of a future; an error of the future or of `next_step` becomes that of `done`."""
 
-    def came(_: AppendFuture[T]) -> None:
+    def on_done(_: AppendFuture[T]) -> None:
         error = future.exception()
         if error is None:
             try:
-                go_on(future.result())
+                next_step(future.result())
             except Exception as raised:
                 error = raised
         if error is not None:
             set_exception(done, error)
 
-    future.add_done_callback(came)
+    future.add_done_callback(on_done)
 
 
 def completed_future() -> AppendFuture[None]:
@@ -103,10 +104,10 @@ def completed_future() -> AppendFuture[None]:
 
 
 def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) -> None:
-    """Call `call` when all futures are done, whatever their outcomes; now, if they are done."""
+    """Call a function when all futures are done, with any outcomes; at once, if they are done already."""
     left, lock = len(futures), threading.Lock()
 
-    def came(_: AppendFuture[Any] | None) -> None:
+    def on_done(_: AppendFuture[Any] | None) -> None:
         nonlocal left
         with lock:
             left -= 1
@@ -115,12 +116,12 @@ def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) 
             call()
 
     for future in futures:
-        future.add_done_callback(came)
-    came(None)
+        future.add_done_callback(on_done)
+    on_done(None)
 
 
 def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
-    """Return a future that is done when all are; it fails with the error of the first one, in order, that failed."""
+    """Return a future that is done when all futures are. It fails with the error of the first in order that failed."""
     done: AppendFuture[None] = AppendFuture()
 
     def settle() -> None:

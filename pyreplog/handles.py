@@ -1,4 +1,4 @@
-"""Open handles of this process: what becomes of them at fork, and when one is forgotten."""
+"""Handle: the base class of objects that are opened and closed, with rules for forks and for handles left unclosed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyreplog.errors import ClosedError, ForkedError, ReplogError
 
 
 class Forkable(Protocol):
-    """What has something to do in a forked child."""
+    """An object that is informed of a fork, in the child."""
 
-    def _forked(self) -> None:
-        """Refuse everything from now on; let go of nothing that the parent still needs."""
+    def _after_fork(self) -> None:
+        """Refuse all calls from now on, and release nothing that the parent process needs."""
         ...
 
 
@@ -28,27 +28,27 @@ _open: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def opened(handle: Forkable) -> traceback.StackSummary:
-    """Note a handle that was opened; returns where."""
+    """Register a handle for forks; return the lines of code that opened it."""
     _open.add(handle)
     return traceback.extract_stack(limit=8)
 
 
-def warn_of_leak(what: str, handle: object, opened_at: traceback.StackSummary) -> None:
-    """A handle was forgotten without being closed."""
+def warn_of_leak(label: str, handle: object, opened_at: traceback.StackSummary) -> None:
+    """Warn that a handle was collected without being closed."""
     where = "".join(traceback.format_list(opened_at[:-3])[-2:])
-    warnings.warn(f"unclosed {what}, opened at\n{where}", ResourceWarning, source=handle, stacklevel=2)
+    warnings.warn(f"unclosed {label}, opened at\n{where}", ResourceWarning, source=handle, stacklevel=2)
 
 
 _process = os.getpid()
-"""Id of this process, which every use of a handle compares; a system call would cost as much as the rest of it."""
+"""Id of this process. Every call of a handle compares it; `os.getpid` would double the cost of a short call."""
 
 
 def _after_fork_in_child() -> None:
-    """Locks and threads are not inherited: the child's handles refuse everything."""
+    """Inform all handles: a child does not inherit threads, and the state of locks is unknown, so they refuse calls."""
     global _process
     _process = os.getpid()
     for handle in list(_open):
-        handle._forked()
+        handle._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -95,72 +95,78 @@ class Closeable:
 
 
 class Handle(Closeable, ABC):
-    """What all that opens has in common, but for the log, whose hot paths look after themselves.
+    """The base class of handles: objects with files, connections or threads, which are closed once.
 
-    Warns when it is forgotten; refuses use after close and in a forked child, pickles and copies.
-    A subclass calls `Handle.__init__` as soon as there is something to close.
+    A handle warns when it is collected unclosed. It refuses calls after `close` and in a forked child, and it cannot be
+    pickled or copied. `CommitLog` has the same rules without this base class, because its calls are shorter than a
+    check in Python.
+
+    Args:
+        label: names the handle in errors and warnings: "topic orders".
     """
 
-    _parts_end: list[bool] | None = None
-    """Filled when this is collected; its parts have it, too."""
-    _whole_end: list[bool] | None = None
+    _collected: list[bool] | None = None
+    """Not empty once this handle was collected; shared with its parts, see `make_part_of`."""
+    _whole_collected: list[bool] | None = None
+    """The same list of the handle that this one is a part of; None: it is no part."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, label: str) -> None:
+        # A subclass calls it as soon as there is something to close.
+        self._label = label
         self._pid = _process
         self._error: ReplogError | None = None
         self._closing = threading.Lock()  # taken for good by the first close
         self._opened_at = opened(self)
 
     def _check_open(self) -> None:
-        """Errors: ClosedError; ForkedError, in a child of the process that opened it."""
+        """Raise ClosedError if the handle was closed, ForkedError in a child of the process that opened it."""
         if _process != self._pid:
-            raise self._of_parent()
+            raise self._forked_error()
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
         """Close the handle and release what it holds. Closing twice has no effect.
 
-        In a forked child the handle of the parent process stays open. In a finalizer that runs when the interpreter
-        ends, nothing more happens than if the process were killed.
+        In a forked child the handle of the parent process stays open. While the interpreter ends, nothing is released:
+        other threads have stopped, and waiting for them would hang.
         """
         if _process != self._pid or not self._closing.acquire(blocking=False):
             return
-        self._error = self._ending()
+        self._error = self._closed_error()
         if not sys.is_finalizing():
-            self._let_go()
+            self._do_close()
 
-    def _ending(self) -> ReplogError:
-        """Why nothing can be done with it once it is closed."""
-        return ClosedError(f"the {self._what} was closed")
+    def _closed_error(self) -> ReplogError:
+        """Return the error of calls after `close`."""
+        return ClosedError(f"the {self._label} was closed")
 
     @abstractmethod
-    def _let_go(self) -> None:
-        """Release what is held; called once."""
+    def _do_close(self) -> None:
+        """Release files, connections and threads; called once."""
 
     def refuse_calls(self, error: ReplogError) -> None:
         """Raise an error from every later call, unless the handle was closed before.
 
-        Nothing is released, and nothing is warned of. For a forked child, and for tests that leave a handle as its
-        process left it when it died.
+        Releases nothing, and suppresses the warning about an unclosed handle. For a forked child, and for tests that
+        leave a handle in the state of a killed process.
 
         Args:
-            error: what the calls raise.
+            error: the error that calls raise.
         """
-        if self._error is None:  # hot paths look at it alone
+        if self._error is None:  # hot paths check only this attribute
             self._error = error
 
-    def _forked(self) -> None:
-        self.refuse_calls(self._of_parent())
+    def _after_fork(self) -> None:
+        self.refuse_calls(self._forked_error())
 
-    def _of_parent(self) -> ReplogError:
-        return ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
+    def _forked_error(self) -> ReplogError:
+        return ForkedError(f"the {self._label} was opened by process {self._pid}; open it again in this one")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What ended the block may be what `close` fails with, too: it says where in the block it came from."""
+        """Close the handle. If that raises the error which ended the block, its traceback still begins in the block."""
         try:
             self.close()
         except ReplogError as failure:
@@ -171,18 +177,21 @@ class Handle(Closeable, ABC):
                 error.__traceback__ = trace
 
     def _is_forgotten(self) -> bool:
-        """For finalizers: nobody has closed it, or will. Of what is collected together, callbacks of weak references
-        that others have come before all finalizers."""
-        return getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_end
+        """Return whether the handle is collected unclosed, by itself: a part is closed by its whole.
+
+        Only for finalizers. When both are collected together, the callback that fills `_collected` runs first: weak
+        references are cleared before finalizers run.
+        """
+        return getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_collected
 
     def __del__(self) -> None:
         if self._is_forgotten():
-            warn_of_leak(self._what, self, self._opened_at)
-            if not sys.is_finalizing():  # no other thread goes on then, and what closes may wait for one
+            warn_of_leak(self._label, self, self._opened_at)
+            if not sys.is_finalizing():  # other threads have stopped then, and closing may wait for one of them
                 self._close_forgotten()
 
     def _close_forgotten(self) -> None:
-        """May run anywhere."""
+        """Close the handle in its finalizer, which may run in any thread, also in one that holds locks."""
         self.close()
 
     def __reduce__(self) -> NoReturn:
@@ -190,18 +199,18 @@ class Handle(Closeable, ABC):
 
     def __repr__(self) -> str:
         state = " closed" if self._error is not None else ""
-        return f"<{type(self).__name__} {self._what!r}{state}>"
+        return f"<{type(self).__name__} {self._label!r}{state}>"
 
 
 class Part(Protocol):
-    """What a handle may close together with itself: a handle, or a log."""
+    """A handle or a log that another handle closes."""
 
-    _whole_end: list[bool] | None
+    _whole_collected: list[bool] | None
 
 
 def make_part_of(part: Part, whole: Handle) -> None:
-    """Let `whole` close `part`: when both are forgotten together, `whole` says so, and `part` is silent."""
-    if whole._parts_end is None:
-        whole._parts_end = []
-        weakref.finalize(whole, whole._parts_end.append, True).atexit = False
-    part._whole_end = whole._parts_end
+    """Note that `whole` closes `part`: when both are collected unclosed, only `whole` warns."""
+    if whole._collected is None:
+        whole._collected = []
+        weakref.finalize(whole, whole._collected.append, True).atexit = False
+    part._whole_collected = whole._collected

@@ -1,4 +1,4 @@
-"""LogLike and AppenderLike: reading a sequence of numbered entries, and appending to it, whatever it is stored in."""
+"""LogLike and AppenderLike: Protocols of logs, ledgers and topics for reading numbered entries, and for appending."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class LogLike(Protocol):
-    """What reads and follows a log: a commit log, a ledger, or the log of a replica group.
+    """A handle that reads and follows a log: a commit log, a ledger, or the log of a replica group.
 
-    It is a CommitLog, a LogReader, the `log` of a node of a replica group, a GroupClient, or a LedgerReader.
+    CommitLog, LogReader, the `log` of a node of a replica group, GroupClient and LedgerReader implement it.
 
-    Write functions that only read against this type; tests may pass `Mock(spec=LogLike)`:
+    Functions that only read can take this type; tests may pass `Mock(spec=LogLike)`:
 
         def newest(log: pyreplog.LogLike) -> bytes:
             return log[-1]
@@ -28,7 +28,7 @@ class LogLike(Protocol):
     """
 
     def __len__(self) -> int:
-        """Return how many entries can be read."""
+        """Return the number of entries that can be read."""
         ...
 
     @overload
@@ -36,7 +36,7 @@ class LogLike(Protocol):
     @overload
     def __getitem__(self, item: slice, /) -> list[bytes]: ...
     def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
-        """Return the value of an entry, from the end if the number is negative; of a slice a list of values."""
+        """Return the value of an entry, counted from the end if the number is negative; for a slice, a list of them."""
         ...
 
     def get(self, entry: SupportsIndex) -> Record:
@@ -46,7 +46,7 @@ class LogLike(Protocol):
             entry: number of the entry.
 
         Raises:
-            OutOfRangeError: there is no such entry, or not yet.
+            OutOfRangeError: the entry does not exist, or not yet.
             TrimmedError: the entry was removed.
             CorruptionError, UnreadableError: the record is damaged; no copy can be read now.
             ClosedError: the log was closed.
@@ -57,8 +57,8 @@ class LogLike(Protocol):
         """Iterate over verified batches of entries, from one entry to before another.
 
         Args:
-            start: number of the first entry; None: the first entry there is.
-            end: number of the entry to stop before; None: the end of what can be read.
+            start: number of the first entry; None: the first entry of the log.
+            end: number of the entry to stop before; None: the end of the entries that can be read.
 
         Raises:
             ReplogError: as `get`.
@@ -69,7 +69,7 @@ class LogLike(Protocol):
         """Iterate over records one by one, and wait for more at the end of the log.
 
         Args:
-            start: number of the first entry; None: the entries that come from now on.
+            start: number of the first entry; None: the entries that are appended from now on.
             timeout: seconds without a new entry after which the iteration ends; None: it never ends.
 
         Raises:
@@ -81,7 +81,7 @@ class LogLike(Protocol):
         """Iterate over verified batches of entries, and wait for more at the end of the log.
 
         Args:
-            start: number of the first entry; None: the entries that come from now on.
+            start: number of the first entry; None: the entries that are appended from now on.
             timeout: seconds without a new entry after which the iteration ends; None: it never ends.
 
         Raises:
@@ -95,12 +95,12 @@ class LogLike(Protocol):
 
 
 class AppenderLike(Protocol):
-    """What appends without waiting: to a commit log, a ledger, a replica group or a topic.
+    """A handle that appends without waiting: to a commit log, a ledger, a replica group or a topic.
 
-    It is a CommitLog, a Ledger, a GroupClient, or a Producer of a topic without partitions. Blocking calls have other
+    CommitLog, Ledger, GroupClient, and Producer of a topic without partitions implement it. Blocking calls have other
     names for logs (`append`) than for topics (`publish`), and are not part of it.
 
-    Write functions that only append against this type; tests may pass `Mock(spec=AppenderLike)`:
+    Functions that only append can take this type; tests may pass `Mock(spec=AppenderLike)`:
 
         def copy(values: list[bytes], log: pyreplog.AppenderLike) -> None:
             for value in values:
@@ -140,8 +140,8 @@ class AppenderLike(Protocol):
 
         Args:
             values: bytes-like values.
-            keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
+            keys: a key for each value, bytes-like or None; None: no keys.
+            event_times: a time for each value, as `event_time` of `submit`, or None; None: no event times.
 
         Raises:
             ReplogError: as `submit`.
@@ -157,14 +157,14 @@ class AppenderLike(Protocol):
         ...
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every entry submitted so far has an outcome, which its own future has.
+        """Wait until every entry submitted so far has an outcome; the future of each entry gives it.
 
         Args:
             timeout: seconds; None: the default of the handle, or without a limit.
 
         Raises:
             InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
-            OutcomeUnknownError: the time ran out; the entries go on by themselves.
+            OutcomeUnknownError: the time ran out; the entries may still be appended.
             ClosedError: the handle was closed.
         """
         ...

@@ -1,7 +1,7 @@
-"""Numbers for Prometheus. Their owners list them when asked; prometheus_client, the extra `metrics`, serves them.
+"""Metrics for Prometheus. Objects list them at each scrape; prometheus_client, the extra `metrics`, serves them.
 
-Nothing is counted per entry: counters move per request or batch, gauges are looked up when somebody scrapes. Names end
-in their unit, which is a base unit (seconds, bytes), and counters in `_total`.
+No metric has a cost per entry: counters are incremented per request or batch, gauges are read at a scrape. Names end in
+their unit, which is a base unit (seconds, bytes), and names of counters in `_total`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ Labels = Mapping[str, str]
 
 
 class Metric(NamedTuple):
-    """One metric. name: without `_total`. help: one line, what it means. samples: (labels, value) each; of a histogram
-    the value is a Histogram."""
+    """One metric.
+
+    name: without `_total`. help: its meaning, one line. samples: (labels, value); the value of a histogram is a
+    Histogram.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -38,12 +41,16 @@ class Metric(NamedTuple):
 
 
 Source = Callable[[], Iterable[Metric]]
-"""Lists what there is now; called at each scrape, in any thread."""
+"""Returns the metrics of an object now; called at each scrape, in any thread."""
 
 
 def register(source: Source, registry: CollectorRegistry | None = None) -> Callable[[], None]:
-    """Have a registry of prometheus_client (default: its global one) ask `source` at each scrape; returns what undoes
-    that. MissingExtraError: prometheus_client is not installed."""
+    """Register a source of metrics with a registry of prometheus_client; return a function that unregisters it.
+
+    registry: None: the global registry of prometheus_client.
+
+    Raises MissingExtraError if prometheus_client is not installed.
+    """
     client = _client()
     registry = registry if registry is not None else client.REGISTRY
     collector = _Collector(source, client)
@@ -54,9 +61,13 @@ def register(source: Source, registry: CollectorRegistry | None = None) -> Calla
 class MetricsServer(Handle):
     """Answers scrapes over HTTP, in threads of its own, until it is closed.
 
-    sources: who is asked. host: loopback unless told otherwise; everybody who reaches it may read. port: 0 for a free
-    one. A few connections at a time are answered, for ten seconds each at most; more are closed unheard.
-    Errors: MissingExtraError, prometheus_client is not installed; OSError, the address is in use or not ours.
+    It serves 8 connections at a time, each for 10 seconds at most, and closes further connections at once.
+
+    sources: sources of the metrics. host: address to listen on; every client that reaches it may read the metrics.
+    port: 0: a free port.
+
+    Raises MissingExtraError if prometheus_client is not installed, OSError if the address is in use or not one of this
+    machine.
     """
 
     def __init__(self, sources: Iterable[Source], *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -64,7 +75,7 @@ class MetricsServer(Handle):
         registry = client.CollectorRegistry()
         for source in sources:
             register(source, registry)
-        from pyreplog.metrics_http_server import HttpServer  # much that a program without it does not need
+        from pyreplog.metrics_http_server import HttpServer  # a program without a server need not load its modules
 
         self._server = HttpServer(host, port, client.make_wsgi_app(registry))
         self._thread = threading.Thread(target=self._server.serve_forever, name="pyreplog-metrics", daemon=True)
@@ -72,7 +83,7 @@ class MetricsServer(Handle):
         self.address = self._server.address
         super().__init__(f"metrics server at {self.address[0]}:{self.address[1]}")
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -89,7 +100,7 @@ def _client() -> ModuleType:
 
 
 class _Collector:
-    """A source, as prometheus_client wants it."""
+    """A collector of prometheus_client for one source."""
 
     def __init__(self, source: Source, client: ModuleType) -> None:
         self._source, self._client = source, client
@@ -98,7 +109,7 @@ class _Collector:
         families: dict[str, Metric] = {}
         try:
             metrics = list(self._source())
-        except ReplogError as error:  # closed, most likely; the other sources tell theirs
+        except ReplogError as error:  # most likely the object was closed; the other sources are still collected
             logger.warning("metrics: %s", error)
             metrics = []
         except Exception as error:
@@ -106,7 +117,7 @@ class _Collector:
             metrics = []
         for metric in metrics:
             family = families.setdefault(metric.name, metric)
-            if family is not metric:  # of another bookie, say: a name may come once
+            if family is not metric:  # a registry accepts a name once, and several bookies, for example, share names
                 families[metric.name] = family._replace(samples=family.samples + metric.samples)
         yield from map(self._family, families.values())
 
@@ -116,6 +127,6 @@ class _Collector:
         kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
         family: Family = kinds.get(metric.kind, core.HistogramMetricFamily)(metric.name, metric.help, labels=names)
         for labels, value in metric.samples:
-            told = (value.buckets(), value.total) if isinstance(value, Histogram) else (value,)
-            family.add_metric(list(labels.values()), *told)
+            arguments = (value.buckets(), value.total) if isinstance(value, Histogram) else (value,)
+            family.add_metric(list(labels.values()), *arguments)
         return family

@@ -1,4 +1,4 @@
-"""An HTTP server that answers few at a time, and nobody for long: what metrics are served by."""
+"""HttpServer: the HTTP server for metrics, with limits for the number of connections and the time of a request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 8
 REQUEST_S = 10.0
-"""For all of a request, and its answer."""
+"""Seconds for a request and its answer."""
 
 _EXHAUSTED_S = 0.5
 
 
 class _Request(WSGIRequestHandler):
-    """Its errors are logged in a line, or are nobody's."""
+    """A request handler that logs in one line, and writes nothing to stderr."""
 
     def log_message(self, format: str, *args: object) -> None:
         logger.debug(format, *args)
@@ -43,14 +43,14 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = family
         self._lock = threading.Lock()
-        self._since: dict[socket.socket, float] = {}  # when they came
+        self._since: dict[socket.socket, float] = {}  # open connections, and the time when each was accepted
         self._is_exhausted = False
         super().__init__((str(address[0]), int(address[1])), _Request)
         self.address = str(self.server_address[0]), int(self.server_address[1])
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """As of an HTTPServer, which asks for the name of this host besides."""
+        """Do what HTTPServer does, without its DNS request for the name of this host."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
@@ -59,7 +59,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         try:
             request = super().get_request()
         except OSError as error:
-            if not self._is_exhausted:  # said once; it is asked again as long as somebody waits
+            if not self._is_exhausted:  # logged once; the server retries as long as a connection waits
                 logger.warning("metrics: no connection can be accepted for now: %s", error)
             self._is_exhausted = True
             time.sleep(_EXHAUSTED_S)
@@ -83,7 +83,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second: who takes too long, byte by byte, is cut off."""
+        """Close connections that are open for too long. socketserver calls this twice a second."""
         with self._lock, suppress(OSError):
             for request, since in self._since.items():
                 if time.monotonic() - since > REQUEST_S:

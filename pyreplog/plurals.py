@@ -11,7 +11,7 @@ def counted(count: int, noun: str, verb: str | None = None) -> str:
     Args:
         count: the number.
         noun: in the singular.
-        verb: in the plural; None: there is none.
+        verb: in the plural; None: without a verb.
     """
     text = f"{count:,} {plural(count, noun)}"
     return text if verb is None else f"{text} {agreeing(count, verb)}"

@@ -1,23 +1,23 @@
-"""The waiting room: callers that wait for a number to be reached wait here.
+"""Purgatory: completes futures that wait for a number to be reached.
 
-acks=all produces wait for the high watermark, tailing readers for the end, appends of a replica group for the
-commit point. The name and the check-watch-check are Kafka's. Two of its lessons shape the rest:
+Produce requests with acks=all wait for the high watermark, tailing readers for the end of the log, appends of a replica
+group for the commit point. The name and the check-watch-check are Kafka's. Two of Kafka's bugs shape the rest:
 
-- *A thread that moves a number on often holds locks* (KAFKA-7697, KAFKA-8334: pokes under a lock deadlocked). So
-  `advance` only notes the number, and `drain` completes, later, with no lock held.
-- *Skipping when somebody else is at work lost completions* (KAFKA-6653). So what is skipped is written down
-  first.
+- *A thread that advances a number often holds locks* (KAFKA-7697, KAFKA-8334: completing requests under a lock
+  deadlocked). So `advance` only notes the number, and `drain` completes futures later, with no lock held.
+- *Skipping a completion while another thread completes lost it* (KAFKA-6653). So a thread records its event before it
+  leaves the work to another thread.
 
-Everything that happens to the room is an *event* in one queue, its inbox. One thread at a time works through
-the inbox; others leave their event there and go on. Why no event is lost: a thread appends its event before
-it looks whether somebody is at work, and who is at work looks at the inbox again after having stopped. So
-nobody ever blocks here, which also means that callbacks, finalizers and signal handlers may call anything at
-any time. As in `future`, single list, deque and `del` operations are relied on to be atomic under the GIL.
+Every call puts an *event* into one queue, the inbox. One thread at a time applies the events; other threads leave their
+events there and return. No event is lost: a thread appends its event before it checks whether another thread is
+draining, and the draining thread checks the inbox again after it has stopped. So no call blocks, and callbacks,
+finalizers and signal handlers may call every method at any time. As in `future`, single operations of lists, deques and
+`del` have to be atomic under the GIL.
 
-Check-watch-check: `watch` looks at the key's number, leaves its registration in the inbox, where the next
-drain finds it, and looks again. If the advance that reaches the threshold was applied by then, the second
-look shows it, and `watch` drains. If not, the thread that applies it works on until the inbox is empty, and comes
-upon the registration before the advance or after it; either way the two meet.
+Check-watch-check: `watch` checks the key's number, puts its registration into the inbox, where the next drain finds it,
+and checks again. If the advance that reaches the threshold was applied by then, the second check shows it, and `watch`
+drains. If not, the thread that applies the advance goes on until the inbox is empty, so that it applies the
+registration as well, before the advance or after it; in either order the future is completed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from pyreplog.future import AppendFuture, Outcome, set_result, settle_all
 from pyreplog.timing_wheel import TimingWheel
 
 _DEADLINE_ALONE = object()
-"""The key of those that wait for no number, but for their deadline: it never gets one."""
+"""The key of entries that wait for their deadline only. Its number never advances."""
 
 
 class PurgatoryEntry:
-    """One waiter: `future` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
-    One of `complete_at` is completed at `deadline_us`.
+    """One waiter: its future is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
 
-    To be kept by a caller that may want to `cancel` it. Its fields belong to the Purgatory. It has no `future` any more
-    when it was cancelled.
+    The future of an entry of `complete_at` is completed at `deadline_us`. A caller keeps the entry to `cancel` it. The
+    fields belong to the Purgatory. A cancelled entry has no attribute `future`.
     """
 
     __slots__ = ("deadline_us", "future", "key", "threshold", "waiting")
@@ -52,15 +51,15 @@ class PurgatoryEntry:
         self.threshold = threshold
         self.future = future
         self.deadline_us = deadline_us
-        self.waiting = False  # True while it is in its key's line and counted there
+        self.waiting = False  # True while the entry is in the line of its key, and counted in `live`
 
 
 class _Line:
-    """The waiters of one key, by threshold, and what the key has come to.
+    """The state of one key: its number, its failure, and its waiters by threshold.
 
-    Thresholds mostly arrive in order and then cost a deque's append and popleft; the others go through a
-    heap. Waiters that left early (`waiting` is False) stay until their turn, or until they outnumber the
-    rest.
+    Thresholds mostly arrive in order, and then cost an append and a popleft of a deque; the others go through a heap.
+    Cancelled and expired waiters (`waiting` is False) stay until their threshold is reached, or until they outnumber
+    the others.
     """
 
     __slots__ = ("exception", "late", "late_arrivals", "live", "number", "ordered")
@@ -90,7 +89,7 @@ class _Line:
         self.live -= 1
 
     def up_to(self, limit: float) -> Iterator[PurgatoryEntry]:
-        """The waiters with thresholds up to `limit`, by threshold. Each is removed when the next is taken."""
+        """Iterate over the waiters with thresholds up to `limit`, by threshold; remove each before giving the next."""
         ordered, late = self.ordered, self.late
         while ordered or late:
             in_order = not late or (bool(ordered) and ordered[0].threshold <= late[0][0])
@@ -105,7 +104,7 @@ class _Line:
                 heappop(late)
 
     def purge(self) -> None:
-        """Removes those that left early when they are the majority, which costs O(1) for each of them."""
+        """Remove cancelled and expired waiters if they are the majority; the amortized cost of each is O(1)."""
         if len(self.ordered) + len(self.late) > 2 * self.live:
             self.ordered = deque(watch for watch in self.ordered if watch.waiting)
             self.late = [entry for entry in self.late if entry[2].waiting]
@@ -113,33 +112,37 @@ class _Line:
 
 
 class Purgatory(PurgatoryBase):
-    """A waiting room for numbers that only grow, each known by a key (any hashable).
+    """Completes futures when numbers reach thresholds. Numbers only grow; each has a key, any hashable object.
 
-    All methods may be called from any thread and never block. All but `advance` may settle futures, whose
-    callbacks then run inside the call: hold no lock that they take. It may be another thread's call that
-    settles a future, if that one is at work right now. There is no thread, clock or I/O inside.
+    Any thread may call all methods, and none blocks. All methods except `advance` may settle futures, whose callbacks
+    then run inside the call: the caller must hold no lock that they take. If another thread is draining, its call
+    settles the futures. There is no thread, clock or I/O inside.
 
-    Completing k of n waiters costs O(k) when thresholds arrived in order, O(k log n) at worst.
+    To complete k of n waiters costs O(k) if thresholds arrived in order, O(k log n) in the worst case.
     """
 
     __slots__ = ("_idle", "_wheel")
 
     def __init__(self, tick_us: int = 1000) -> None:
-        """`tick_us`: how late, in microseconds, a deadline may be noticed."""
+        """tick_us: microseconds by which a deadline may be noticed late."""
         self._lines: defaultdict[Hashable, _Line] = defaultdict(_Line)
         self._wheel: TimingWheel[PurgatoryEntry] = TimingWheel(tick_us)
         self._inbox: deque[_Event] = deque()
-        self._idle = True  # deleted by the thread at work: `del` is one C call, and only one thread succeeds
+        self._idle = True  # deleted by the thread that drains: `del` is one C call, and only one thread succeeds
 
     def watch(
         self, key: Hashable, threshold: int, future: AppendFuture[Any], deadline_us: int | None = None
     ) -> PurgatoryEntry:
-        """Completes `future`, with the value of its creation, when the number of `key` is `threshold` or more.
+        """Complete a future, with the result given at its creation, when the number of `key` is `threshold` or more.
 
-        At once, if it is. If the key has failed, the future fails; but a threshold that was reached before stays
-        reached. With a `deadline_us` (microseconds, on the clock that `expire` is told) it fails with
-        OutcomeUnknownError when the deadline passes first. The driver of `expire` must be told by the caller
-        if this deadline comes before the one it sleeps for.
+        The future is completed at once if the threshold is reached already. Otherwise it fails if the key has failed,
+        and fails with OutcomeUnknownError if the deadline passes first.
+
+        key: key of the number. threshold: number to wait for. future: the future. deadline_us: microseconds of the
+        clock of `expire`; None: no deadline. If the deadline is earlier than the one for which the caller of `expire`
+        sleeps, the caller of `watch` has to wake it.
+
+        Returns the entry, for `cancel`.
         """
         watch = PurgatoryEntry(key, threshold, future, deadline_us)
         line = self._lines.get(key)
@@ -153,35 +156,37 @@ class Purgatory(PurgatoryBase):
         return watch
 
     def complete_at(self, deadline_us: int, future: AppendFuture[Any]) -> PurgatoryEntry:
-        """Completes `future`, with the value of its creation, when the deadline passes; no number is waited for.
+        """Complete a future, with the result given at its creation, when a deadline passes.
 
-        `deadline_us` is in microseconds, on the clock that `expire` is told. As with `watch`, the driver of `expire`
-        must be told by the caller if this deadline comes before the one it sleeps for.
+        deadline_us: microseconds of the clock of `expire`; for an early one the caller of `expire` has to be woken, as
+        for `watch`. future: the future.
+
+        Returns the entry, for `cancel`.
         """
         watch = PurgatoryEntry(_DEADLINE_ALONE, 0, future, deadline_us)
         self._inbox.append((Purgatory._admit, _DEADLINE_ALONE, watch))
         return watch
 
     def cancel(self, watch: PurgatoryEntry) -> None:
-        """Stops waiting. The future is left open, unless it was settled or is just being settled elsewhere."""
+        """Cancel a wait. The future stays open, unless it was settled, or another thread is settling it."""
         self._inbox.append((Purgatory._discard, watch.key, watch))
         self.drain()
 
     def advance(self, key: Hashable, number: int) -> None:
-        """Notes that the number of `key` is at least `number`. Numbers below the present one change nothing.
+        """Note that the number of `key` is at least `number`. A number below the current one changes nothing.
 
-        Takes no lock and completes nothing: call `drain` afterwards, when your locks are released.
+        Takes no lock and completes no future: call `drain` afterwards, with no lock held.
         """
         self._inbox.append((Purgatory._advance, key, number))
 
     def drain(self) -> None:
-        """Completes the waiters of all numbers that were advanced."""
+        """Complete the waiters of all numbers that were advanced."""
         if not self._inbox:
             return
         outcomes: list[Outcome] = []
         try:
             self._work(outcomes)
-        except BaseException:  # Ctrl-C: other threads have left their events to this one
+        except BaseException:  # Ctrl-C: other threads have left their events to this thread
             self._work(outcomes)
             raise
         finally:
@@ -189,12 +194,12 @@ class Purgatory(PurgatoryBase):
                 settle_all(outcomes)
 
     def advance_and_drain(self, key: Hashable, number: int) -> None:
-        """`advance`, then `drain`."""
+        """Call `advance`, then `drain`."""
         self._inbox.append((Purgatory._advance, key, number))
         self.drain()
 
     def fail(self, key: Hashable, exception: BaseException) -> None:
-        """Fails all waiters of `key`, and later ones, until `reset`. The key's number stays where it is.
+        """Fail all waiters of `key`, and later ones, until `reset`. The number of the key stays.
 
         For a log that was poisoned, closed or truncated.
         """
@@ -202,7 +207,7 @@ class Purgatory(PurgatoryBase):
         self.drain()
 
     def reset(self, key: Hashable) -> None:
-        """Forgets number and failure of `key`, as if it were new. Its waiters, if any, wait on.
+        """Clear the number and the failure of `key`. Its waiters keep waiting.
 
         A key that has a number or a failure takes memory until then.
         """
@@ -210,19 +215,19 @@ class Purgatory(PurgatoryBase):
         self.drain()
 
     def expire(self, now_us: int) -> int | None:
-        """Fails the waiters whose deadline has passed at `now_us` (microseconds) with OutcomeUnknownError.
+        """Fail the waiters whose deadline has passed with OutcomeUnknownError; complete those of `complete_at`.
 
-        Those of `complete_at` are completed instead.
+        now_us: the time, microseconds.
 
-        Returns when to call again: the next deadline, or None. One in the past means that another thread is
-        at work right now: call again.
+        Returns the next deadline, when this has to be called again; None: there is none. A deadline in the past means
+        that another thread is draining: call again.
         """
         self._inbox.append((Purgatory._expire, None, now_us))
         self.drain()
         return self._wheel.next_deadline_us()
 
     def waiting(self, key: Hashable) -> int:
-        """How many wait for `key`."""
+        """Return the number of waiters of `key`."""
         self.drain()
         line = self._lines.get(key)
         return 0 if line is None else line.live
@@ -232,7 +237,7 @@ class Purgatory(PurgatoryBase):
             try:
                 del self._idle
             except AttributeError:
-                return  # another thread is at work, and looks at the inbox again when it has set _idle
+                return  # another thread is draining, and checks the inbox again when it has set _idle
             try:
                 self._apply_events(outcomes)
             finally:
@@ -243,9 +248,9 @@ class Purgatory(PurgatoryBase):
         while inbox:
             apply, key, subject = inbox[0]
             apply(self, outcomes, key, subject)
-            inbox.popleft()  # only now: an event that Ctrl-C cut short is applied again, which does no harm
+            inbox.popleft()  # only now: an event that Ctrl-C has interrupted is applied again; events are idempotent
 
-    # The events. They are applied by one thread at a time.
+    # The events; one thread at a time applies them.
 
     def _admit(self, outcomes: list[Outcome], key: Hashable, watch: PurgatoryEntry) -> None:
         line = self._lines[key]
@@ -262,13 +267,13 @@ class Purgatory(PurgatoryBase):
         if watch.waiting:
             if watch.deadline_us is not None:
                 self._wheel.cancel(watch, watch.deadline_us)
-            self._leave_early(watch)
-            del watch.future  # a callback refers to the waiter, and the waiter to this entry: they would be a cycle
+            self._remove_waiter(watch)
+            del watch.future  # breaks a reference cycle: a callback refers to the waiter, the waiter to this entry
 
     def _advance(self, outcomes: list[Outcome], key: Hashable, number: int) -> None:
         line = self._lines[key]
         if line.exception is not None:
-            return  # after a failed sync no later one proves anything
+            return  # a sync that succeeds after a failed one proves nothing
         if number > line.number:
             line.number = number
         if line.live:
@@ -288,9 +293,9 @@ class Purgatory(PurgatoryBase):
         for watch in self._wheel.expire(now_us):
             error = None if watch.key is _DEADLINE_ALONE else self._timeout_error(watch)
             outcomes.append((watch.future, error))
-            self._leave_early(watch)
+            self._remove_waiter(watch)
 
-    # What the events have in common.
+    # Helpers of the events.
 
     def _release(self, outcomes: list[Outcome], line: _Line, limit: float) -> None:
         for watch in line.up_to(limit):
@@ -306,7 +311,7 @@ class Purgatory(PurgatoryBase):
         waited = f"the time to wait for {watch.key!r} to reach {watch.threshold} ran out"
         return OutcomeUnknownError(f"{waited}, it {progress}: it may still get there")
 
-    def _leave_early(self, watch: PurgatoryEntry) -> None:
+    def _remove_waiter(self, watch: PurgatoryEntry) -> None:
         line = self._lines[watch.key]
         line.leave(watch)
         line.purge()

@@ -1,4 +1,4 @@
-"""Moments: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
+"""Times: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def moment_us(name: str, moment: datetime) -> int:
 
 
 def moment_at(time_us: int) -> datetime:
-    """Return the datetime of microseconds since the epoch. Raises OverflowError if no datetime is so early or late."""
+    """Return microseconds since the epoch as a datetime. Raises OverflowError if it is out of a datetime's range."""
     return EPOCH + timedelta(microseconds=time_us)

@@ -1,9 +1,9 @@
-"""Deadlines of many waiters, in buckets of one tick.
+"""TimingWheel: deadlines of many waiters, in buckets of one tick.
 
-A hashed timing wheel (Varghese and Lauck, SOSP 1987) in the form that Kafka's timer has: only buckets that
-hold something exist, and a priority queue of buckets lets time jump from one to the next. A fixed ring of
-slots would look at every timer once per round and at every empty slot once per tick; here the dict is the
-hash, so there are no rounds, the next deadline is known, and an empty wheel holds no memory.
+A hashed timing wheel (Varghese and Lauck, SOSP 1987) in the form of Kafka's timer: only buckets with items exist, and a
+priority queue of buckets lets the time jump from one to the next. A fixed ring of slots would visit every timer once a
+round, and every empty slot once a tick. Here a dict is the hash, so there are no rounds, the next deadline is known,
+and an empty wheel holds no memory.
 """
 
 from __future__ import annotations
@@ -18,34 +18,33 @@ T = TypeVar("T", bound=Hashable)
 
 
 class TimingWheel(Generic[T]):
-    """Items with deadlines, which `expire` hands out when their time has come.
+    """Items with deadlines; `expire` returns those whose deadline has passed.
 
-    `add` and `cancel` cost O(1); the first item of a tick also pays O(log of the ticks in use). Deadlines are
-    rounded up to the tick: an item is never handed out early, and late by less than one tick.
+    `add` and `cancel` cost O(1); the first item of a tick also costs O(log of the ticks in use). Deadlines are rounded
+    up to the tick: an item never expires early, and less than one tick late.
 
-    The wheel has neither a thread nor a clock nor a lock: its owner tells it the time and serialises the
-    calls. `next_deadline_us` alone may be called from any thread at any time.
+    The wheel has no thread, clock or lock: its owner passes the time and serialises the calls. Only `next_deadline_us`
+    may be called from any thread at any time.
     """
 
     __slots__ = ("_buckets", "_tick_us", "_ticks")
 
     def __init__(self, tick_us: int) -> None:
-        """`tick_us`: microseconds per tick, 1 or more; else InvalidArgumentError."""
+        """tick_us: microseconds per tick. Raises InvalidArgumentError if that is less than 1."""
         if tick_us < 1:
             raise InvalidArgumentError(f"a tick takes 1 us or more, not {tick_us}")
         self._tick_us = tick_us
-        # Buckets are dicts for their order: a set would hand out its items in another order in every process.
+        # Buckets are dicts for their order: the order of a set would differ between processes.
         self._buckets: dict[int, dict[T, None]] = {}
-        self._ticks: list[int] = []  # a heap with every tick of _buckets, and ticks whose bucket is gone
+        self._ticks: list[int] = []  # a heap with every tick of _buckets, and stale ticks without a bucket
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
 
     def add(self, item: T, deadline_us: int) -> None:
-        """Holds `item` until `deadline_us` (microseconds, on the clock that `expire` is told); it may lie in
-        the past.
+        """Add an item. To add the same item with the same deadline again changes nothing.
 
-        Adding the same item with the same deadline again changes nothing.
+        deadline_us: microseconds of the clock of `expire`; it may lie in the past.
         """
         tick = self._tick_of(deadline_us)
         bucket = self._buckets.get(tick)
@@ -55,7 +54,7 @@ class TimingWheel(Generic[T]):
         bucket[item] = None
 
     def cancel(self, item: T, deadline_us: int) -> bool:
-        """Takes out `item`, which was added with this deadline. Returns whether it was there."""
+        """Remove an item that was added with this deadline; return whether the wheel held it."""
         tick = self._tick_of(deadline_us)
         bucket = self._buckets.get(tick)
         if bucket is None or item not in bucket:
@@ -67,7 +66,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def expire(self, now_us: int) -> list[T]:
-        """Takes out and returns the items whose time has come: by tick, within a tick by arrival."""
+        """Remove and return the items whose deadline has passed: by tick, and within a tick in the order of `add`.
+
+        now_us: the time, microseconds.
+        """
         now = now_us // self._tick_us
         due: list[T] = []
         while self._ticks and (self._ticks[0] <= now or self._ticks[0] not in self._buckets):
@@ -76,9 +78,9 @@ class TimingWheel(Generic[T]):
         return due
 
     def next_deadline_us(self) -> int | None:
-        """When `expire` is to be called next, in microseconds; None: nothing waits.
+        """Return the time, in microseconds, at which `expire` has to be called next; None: the wheel is empty.
 
-        Exact after `expire`; after a `cancel` it may name a moment at which nothing is due any more.
+        The time is exact after `expire`. After a `cancel` it may be a time at which no item expires.
         """
         ticks = self._ticks
         try:
@@ -90,6 +92,6 @@ class TimingWheel(Generic[T]):
         return -(-deadline_us // self._tick_us)
 
     def _forget_empty_ticks(self) -> None:
-        # Rebuilding when more than half is stale costs O(log n) per emptied bucket. A sorted list is a heap.
+        # A rebuild when more than half are stale costs O(log n) per emptied bucket. A sorted list is a heap.
         if len(self._ticks) > 2 * len(self._buckets):
             self._ticks = sorted(self._buckets)

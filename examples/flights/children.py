@@ -19,7 +19,7 @@ class Child:
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.said: dict[str, Any] = {}
-        self._heard = threading.Condition()
+        self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -27,22 +27,22 @@ class Child:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._heard:
+            with self._changed:
                 self.said |= json.loads(line)
-                self._heard.notify_all()
-        with self._heard:
+                self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._heard.notify_all()
+            self._changed.notify_all()
 
-    def tells(self, what: str, least: int = 0) -> Any:
+    def wait_for(self, what: str, least: int = 0) -> Any:
         """Waits until it has told this, and at least so much of it. Mismatch when it ends before, or never does."""
 
-        def told() -> bool:
+        def is_reached() -> bool:
             return what in self.said and (not least or self.said[what] >= least)
 
-        with self._heard:
-            self._heard.wait_for(lambda: told() or self._ended, PATIENCE_S)
-            if not told():
+        with self._changed:
+            self._changed.wait_for(lambda: is_reached() or self._ended, PATIENCE_S)
+            if not is_reached():
                 raise Mismatch(f"a process told {self.said}, and not {what} {least or ''}")
             return self.said[what]
 

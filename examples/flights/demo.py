@@ -8,8 +8,8 @@ of its own, with a replica that takes over when the master is killed, and an app
 over all of that. Then a service publishes the flights to a topic with two subscriptions, one of which lags, and is
 killed, too. Then a page of reports tells of that topic, one of whose bookies has lost its directory. In the end
 two regions replicate a topic and its subscription to each other; one is killed, the subscription goes on in the other
-one, and later in the first one again. At last three brokers of partitions take flights, and one is killed that leads
-some of them. Exits with 1 when anything is not as it must be.
+one, and later in the first one again, and a page tells what was repeated. At last three brokers of
+partitions take flights, and one is killed that leads some of them. Exits with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations

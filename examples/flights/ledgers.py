@@ -32,19 +32,19 @@ class Bookies:
     def start(self, *names: str) -> None:
         started = [self._child(name) for name in names]
         for child in started:
-            self._running[child.tells("bookie")] = child
+            self._running[child.wait_for("bookie")] = child
 
     def restart(self, cluster: pyreplog.Cluster) -> None:
         """Those that were killed, from their directories; returns when the cluster knows where they are now."""
         self.start(*(bookie.partition("@")[0] for bookie in self._killed))
-        addresses = {(bookie, self._running[bookie].tells("address")) for bookie in self._killed}
+        addresses = {(bookie, self._running[bookie].wait_for("address")) for bookie in self._killed}
         while not addresses <= {(bookie.bookie, bookie.address) for bookie in cluster.status().bookies}:
             time.sleep(0.02)
 
     def replace(self, name: str) -> None:
         """An empty one takes the name of one whose directory is gone."""
         child = self._child(name, "--replace")
-        self._running[child.tells("bookie")] = child
+        self._running[child.wait_for("bookie")] = child
 
     def _child(self, name: str, *options: str) -> Child:
         directory = str(self._directory / name)
@@ -95,29 +95,29 @@ def write_and_kill(
 ) -> Generator[str, None, tuple[int, int]]:
     """Returns (the ledger, how many flights were acknowledged when the writer died)."""
     with child("ledgerwriter.py", url, str(log), "0", str(WRITING_S)) as writer:
-        ledger = writer.tells("ledger")
+        ledger = writer.wait_for("ledger")
         bookies.start(f"bookie-{ENSEMBLE + 1}")  # it has none of the ledger yet
-        writer.tells("acked", rows // 3)
+        writer.wait_for("acked", rows // 3)
         killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
         at = writer.said["acked"]
         bookies.kill(killed)
         writer.go_on()
         yield f"A fifth has come. Killed {killed.partition('@')[0]} (SIGKILL) after {at:,} acknowledged flights."
-        writer.tells("acked", min(at + rows // 6, rows - 1))
+        writer.wait_for("acked", min(at + rows // 6, rows - 1))
         deadline = time.monotonic() + PATIENCE_S
         while killed in (last := cluster.ledger_metadata(ledger).last_fragment).ensemble:
             if time.monotonic() > deadline:
                 raise Mismatch(f"the ensemble did not change: {last}")
             time.sleep(0.02)
         yield f"The writer goes on without it, from entry {last.first:,} on."
-        writer.tells("acked", rows // 3 * 2)
+        writer.wait_for("acked", rows // 3 * 2)
         writer.kill()
         return ledger, writer.said["acked"]
 
 
 def write_rest(log: Path, url: str, start: int) -> int:
     with child("ledgerwriter.py", url, str(log), str(start)) as writer:
-        writer.tells("closed")
+        writer.wait_for("closed")
         return int(writer.said["ledger"])
 
 

@@ -53,8 +53,8 @@ def lose_a_disk(log: Path, directory: Path, url: str) -> Iterator[str]:
             ledgers = fill(cluster, source)
             yield f"{len(NAMES)} bookie processes run, with auto-recovery. {LEDGERS} ledgers hold {FLIGHTS:,} flights."
             with child("loadwriter.py", url) as writer:
-                written = writer.tells("ledger")
-                writer.tells("acked", BEFORE)
+                written = writer.wait_for("ledger")
+                writer.wait_for("acked", BEFORE)
                 lost = cluster.ledger_metadata(written).last_fragment.ensemble[0]
                 named = sum(lost in cluster.ledger_metadata(ledger).bookies() for ledger in ledgers)
                 acked = lose(bookies, directory, lost, writer.said)
@@ -63,9 +63,9 @@ def lose_a_disk(log: Path, directory: Path, url: str) -> Iterator[str]:
                     f"directory, and started it again empty: {named} ledgers lack its copies."
                 )
                 yield from watch(cluster, lost)
-                writer.tells("acked", acked + BEFORE)
+                writer.wait_for("acked", acked + BEFORE)
                 writer.go_on()
-                writer.tells("closed")
+                writer.wait_for("closed")
                 check(cluster, [*ledgers, written], lost)
                 yield verified(cluster, ledgers, source, written, writer.said)
         yield f"The page of reports shows the copies coming back.\n    file://{report(directory, url).resolve()}"
@@ -97,9 +97,9 @@ def lose(bookies: Bookies, directory: Path, lost: str, said: Mapping[str, int]) 
 
 def watch(cluster: pyreplog.Cluster, lost: str) -> Iterator[str]:
     """Until no ledger names the lost incarnation. Yields how many are left, as `pyreplog top` shows it."""
-    looking, deadline, told = RecoveryWatch(cluster.runtime, SystemClock()), time.monotonic() + PATIENCE_S, 1 << 60
+    recovery, deadline, told = RecoveryWatch(cluster.runtime, SystemClock()), time.monotonic() + PATIENCE_S, 1 << 60
     while True:
-        overview = looking.look()
+        overview = recovery.take_overview()
         left = sum(order.ledgers_left for order in overview.orders if order.bookie == lost)
         if overview.lost_entries:
             raise Mismatch(f"{overview.lost_entries:,} entries are listed as lost")

@@ -55,7 +55,7 @@ def lose_a_broker(log: Path, directory: Path, url: str) -> Iterator[str]:
         brokers = {name: start(directory / name, url) for name in NAMES}
         for broker in brokers.values():
             stack.callback(broker.close)
-        addresses = ",".join(broker.tells("kafka") for broker in brokers.values())
+        addresses = ",".join(broker.wait_for("kafka") for broker in brokers.values())
         client = stack.enter_context(PartitionClient.connect(url, config=ProducerConfig(window_bytes=WINDOW_BYTES)))
         topic = client.create_topic("flights", partitions=PARTITIONS, replication_factor=len(NAMES), min_isr=2)
         yield f"Three brokers run; Kafka clients find them at {addresses}. {PARTITIONS} partitions have three replicas."

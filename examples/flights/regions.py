@@ -1,4 +1,4 @@
-"""The last step of the demo: a subscription moves to another region when its own is killed, and back again."""
+"""The seventh step of the demo: a subscription moves to another region when its own is killed, and back again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from children import PATIENCE_S, Child
+from failoverpage import fail_over_rows, write_page
 from standby import wait
 from verification import Mismatch
 
@@ -32,6 +33,9 @@ RETURN = ALIVE + MEANWHILE
 FLIGHTS = RETURN + AFTERWARDS
 KNOWN, LATE = 1_200, 500
 """Of the first flights: acknowledged long before the east is killed, and right before."""
+
+STEPS = 50
+"""In so many steps the east publishes its last flights and acknowledges those."""
 
 LEFT = 300
 """Flights that the west does not acknowledge, but leaves to the east."""
@@ -66,20 +70,20 @@ class Region:
     topic: RemoteTopic
 
     def __init__(self, directory: Path, name: str, flights: Flights, stack: ExitStack) -> None:
-        self.name = name
-        self._directory, self._flights, self._stack = directory / name, flights, stack
+        self.name, self.directory = name, directory / name
+        self._flights, self._stack = flights, stack
         self.start()
 
     def start(self) -> None:
-        self._server = Child("-m", "pyreplog", "serve", str(self._directory), "--bookies", "3", "--json")
+        self._server = Child("-m", "pyreplog", "serve", str(self.directory), "--bookies", "3", "--json")
         self._stack.callback(self._server.close)
 
     def connect(self) -> None:
         """Once it serves. The topic keeps flights that are acknowledged, so that they can be counted in the end."""
-        self._url = f"pyreplog://{self._server.tells('address')}"
+        self._url = f"pyreplog://{self._server.wait_for('address')}"
         self._client = self._stack.enter_context(pyreplog.connect(self._url))
         self.topic = self._client.topic(TOPIC, retention_ms=RETENTION_MS)
-        url = f"sqlite:{self._directory / 'metadata.sqlite'}"
+        url = f"sqlite:{self.directory / 'metadata.sqlite'}"
         self._cluster = self._stack.enter_context(pyreplog.Cluster.connect(url))
 
     def kill(self) -> None:
@@ -105,6 +109,11 @@ class Region:
         """Whether a fail-over to the other region would lose and repeat nothing: `pyreplog geo readiness`."""
         rows = self._cluster.geo.readiness(TOPIC, everywhere=True)
         return any(row.subscription == GATES and row.is_ready and not row.error for row in rows)
+
+    def is_alone(self) -> bool:
+        """Whether it has noticed that the other region is gone, and so has handled all that came from there."""
+        rows = self._cluster.geo.readiness(TOPIC, everywhere=True)
+        return any(row.subscription == GATES and row.error for row in rows)
 
     def subscribe(self) -> Consumer:
         return self.topic.subscribe(GATES, type="shared", start="earliest")
@@ -145,6 +154,7 @@ def lose_a_region(log: Path, directory: Path) -> Iterator[str]:
             f"Killed the east (SIGKILL). The west knew of {KNOWN:,} acknowledgements (`pyreplog geo readiness`). "
             f"{LATE:,} more had just been stored in the east, and {LAST_WORDS:,} more flights."
         )
+        wait(west.is_alone, "the west never noticed that the east is gone")
         west.publish(ALIVE, RETURN)
         with west.subscribe() as consumer:
             taken = take_until(consumer, flights, RETURN - 1)
@@ -179,6 +189,12 @@ def lose_a_region(log: Path, directory: Path) -> Iterator[str]:
         for region in (east, west):
             check_stored(region)
         yield f"Both have {FLIGHTS:,} flights, each once, in the order of its origin, all as in the log; no backlog."
+        rows = fail_over_rows(FLIGHTS, known, late, [*taken], left, [*again])
+        write_page(directory / "regions.html", east.directory, rows)
+        yield (
+            "The page of it: what was acknowledged, what came again, and what did not; and reports on the east.\n"
+            f"    file://{(directory / 'regions.html').resolve()}"
+        )
 
 
 def work_and_die(east: Region, flights: Flights, known: Sequence[int], late: Sequence[int]) -> None:
@@ -190,8 +206,10 @@ def work_and_die(east: Region, flights: Flights, known: Sequence[int], late: Seq
         messages |= zip(flights.numbers(batch), batch, strict=True)
     acknowledge(consumer, [messages[number] for number in known])
     wait(east.is_ready, "the west never knew all acknowledgements")
-    east.publish(BEFORE, ALIVE)
-    acknowledge(consumer, [messages[number] for number in late])
+    for step in range(STEPS):  # over several exchanges, of which the last one does not arrive
+        east.publish(BEFORE + LAST_WORDS * step // STEPS, BEFORE + LAST_WORDS * (step + 1) // STEPS)
+        chosen = late[LATE * step // STEPS : LATE * (step + 1) // STEPS]
+        acknowledge(consumer, [messages[number] for number in chosen])
     east.kill()
 
 

@@ -39,7 +39,7 @@ class Nodes:
         """Its address."""
         options = [str(self.path(name)), name, str(self._log), str(seconds), *([] if master is None else [master])]
         child = self.running[name] = Child(str(HERE / "flightsnode.py"), *options)
-        return str(child.tells("address"))
+        return str(child.wait_for("address"))
 
     def kill(self, name: str) -> None:
         self.running.pop(name).close()
@@ -70,7 +70,7 @@ def take_over(log: Path, directory: Path, table: Path) -> Iterator[str]:
         yield "Promoted the replica (`pyreplog ha promote`). The old master starts again, as its replica."
         relay.follow(second)
         nodes.start("a", second)
-        nodes.running["b"].tells("acked", total)
+        nodes.running["b"].wait_for("acked", total)
         yield came_back(nodes, log, acked)
         relay.applier.wait_applied(total - 1, PATIENCE_S)
         if departures.carriers() != flights:
@@ -87,7 +87,7 @@ def kill_the_master(nodes: Nodes, total: int, first: str, second: str) -> tuple[
             mine, theirs = a.status(), b.status()
             return not theirs["streaming"] and mine["received"]["entry"] > theirs["received"]["entry"]
 
-        master.tells("acked", total // 3)
+        master.wait_for("acked", total // 3)
         b.ask("follow", master=NOWHERE)
         wait(lambda: not b.status()["streaming"], "the replica was never cut off")
         master.go_on()

@@ -50,7 +50,7 @@ def publish_and_kill(log: Path, directory: Path, rows: int) -> Generator[str, No
     arguments = str(directory / "topic"), str(log), str(PUBLISHING_S)
     with closing(Child(str(SERVICE), *arguments)) as service:
         yield "A service publishes the flights to a topic of its own; one subscription keeps up, the other lags."
-        service.tells("confirmed", rows // 2)
+        service.wait_for("confirmed", rows // 2)
         service.kill()
         confirmed = int(service.said["confirmed"])
     return confirmed

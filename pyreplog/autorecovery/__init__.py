@@ -1,34 +1,34 @@
-"""Auto-recovery: copies that were lost come back without an operator.
+"""Auto-recovery: replicates lost copies again without an operator.
 
-An auditor decides which bookies are gone and places an order for each; workers copy what the orders leave to do. The
-work left is never stored: it is the metadata of the ledgers that still name the bookie, so that a bookie which returns
-ends the work on it. Every change is a compare-and-set of one ledger's metadata; leases only keep two processes from
-doing the same work twice.
+An auditor decides which bookies are gone and places an order for each; workers replicate the copies of bookies with
+orders. The remaining work is not stored: it follows from the metadata of the ledgers that still name the bookie, so
+that the return of a bookie ends the work on it. Every change is a compare-and-set of one ledger's metadata. Leases only
+prevent two processes from doing the same work.
 
 | module | what it holds |
 |---|---|
 | `auto_recovery` | `AutoRecovery`: the auditor and the worker of one process |
 | `auditor` | decides which bookies are gone, and places orders |
-| `worker`, `targets` | copies what orders leave to do; chooses bookies for copies |
-| `copy_rate_limiter` | how many bytes a worker copies in a second |
+| `worker`, `targets` | replicates the copies of bookies with orders; chooses the target bookies |
+| `copy_rate_limiter` | limits the bytes that a worker copies per second |
 | `replication_driver` | runs the state machine that copies one ledger |
-| `failed_attempt` | work that failed, and when it is tried again |
-| `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
-| `bookie_operations`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
-| `overview` | what operators see of it all at one moment, with rates and the time that is left |
-| `ledger_survey`, `cluster_audit`, `copy_audit` | numbers of all ledgers; what is missing; copies compared |
-| `scrubs` | asks bookies how far their scrubs are, and to scrub now |
-| `rebalancer`, `rebalance_moves` | plans moves from full bookies to empty ones; the key with which workers get them |
+| `failed_attempt` | failed work, with the time of the next attempt |
+| `bookie_index`, `ledger_scan` | maps bookies to the ledgers that name them; reads the metadata |
+| `bookie_operations`, `health` | an operator's commands for a bookie; the state of a cluster as one colour |
+| `overview` | auto-recovery at one moment for operators, with rates and estimated times |
+| `ledger_survey`, `cluster_audit`, `copy_audit` | copy counts of all ledgers; missing copies; comparison of copies |
+| `scrubs` | requests scrub reports of bookies, and starts scrubs |
+| `rebalancer`, `rebalance_moves` | plans moves from full bookies to empty ones; the key from which workers take them |
 | `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
 | `config` | settings of the cluster |
-| `lost_entries` | entries of which nobody has a copy any more |
-| `leased_keys` | keys by which processes share the work |
-| `copy_repairs` | has copies written again that were noted as bad; finds lost entries on disks that return |
+| `lost_entries` | the list of entries of which no bookie has a copy |
+| `leased_keys` | keys with which processes share the work |
+| `copy_repairs` | repairs copies that were noted as bad; finds lost entries on disks that return |
 | `replicas_check` | compares the copies of every closed ledger with each other |
-| `open_ledger_recovery` | recovers ledgers whose last fragment names a bookie that leaves, if no writer lives |
-| `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
-| `durability_model`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
-| `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |
+| `open_ledger_recovery` | recovers ledgers without a writer whose last fragment names a bookie that leaves |
+| `status`, `worker_status`, `metrics` | published status of an auditor and of a worker; metrics |
+| `durability_model`, `loss_chain` | a model of durability, rebuild time and cost |
+| `durability_simulation`, `placement_model`, `poisson_interval` | a simulation of the same failures |
 | `key_waiter` | waits for changes of keys |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

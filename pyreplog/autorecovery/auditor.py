@@ -1,7 +1,7 @@
-"""Auditor: decides which bookies are gone, and orders that their copies are made again.
+"""Auditor: decides which bookies are gone, and orders that their copies are replicated again.
 
-One process at a time has the auditor's key. Its decisions are those of `protocol.absence`, each carried out by a
-compare-and-set, so that two auditors do no harm.
+One process at a time holds the auditor's key. The decisions are those of `protocol.absence`; each is carried out by a
+compare-and-set, so two concurrent auditors do no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyreplog.autorecovery.protocol.absence import (
     NoteState,
     PlaceOrder,
     WithdrawOrder,
-    judge,
+    decide,
 )
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
@@ -39,21 +39,24 @@ from pyreplog.plurals import counted
 logger = logging.getLogger(__name__)
 
 _SCANS_TO_RETIRE = 2
+_REFRESH_US = 60_000_000
+"""Microseconds between two rounds that read the metadata of open ledgers, while no bookie is away."""
 _REREAD = 2048
-"""Of each bookie with an order, so many ledgers are read again in a round: workers elsewhere may be done with them."""
+"""Maximum number of ledgers, of each bookie with an order, that are read again in a round: other workers may have
+changed them."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an auditor found in one round.
+    """The result of one round of the auditor.
 
     Attributes:
-        named: bookie id -> number of ledgers that name it.
-        registered: ids of the bookies that run.
-        states: bookie id -> its state, of those that have one.
-        orders: bookie id -> its order.
-        alarms: what needs an operator.
-        hold: since when and why auto-recovery is suspended; None: it is not.
+        named: number of ledgers that name each bookie.
+        registered: ids of running bookies.
+        states: state of each bookie that has one.
+        orders: order of each bookie that has one.
+        alarms: conditions that need an operator.
+        hold: the hold, if auto-recovery is suspended.
     """
 
     named: Mapping[str, int] = field(default_factory=dict)
@@ -65,43 +68,44 @@ class Audit:
 
 
 class Auditor:
-    """Looks at the cluster in rounds. One thread at a time.
+    """Examines the cluster in rounds. One thread at a time calls it.
 
     Args:
-        runtime: of a cluster.
-        keys: keys of this process.
-        scan: the ledgers by bookie.
+        runtime: runtime of the cluster.
+        keys: leased keys of this process.
+        scan: index of ledgers by bookie.
         clock: source of time.
     """
 
     def __init__(self, runtime: RuntimeBase, keys: SharedKeys, scan: LedgerScan, clock: Clock) -> None:
         self._runtime, self._store = runtime, runtime.metadata
         self._keys, self._scan, self._clock = keys, scan, clock
-        self._follows_since_us: int | None = None  # monotonic: the registrations are followed, and the keys held
-        self._scanned_us = 0
-        self._reread_from: dict[str, int] = {}  # bookies with orders -> the ledger from which on theirs are read again
-        self._looked_for: set[str] = set()  # bookies that no ledger named at a scan made to find that out
-        self._unnamed: dict[str, int] = {}  # bookies with a state that no ledger names -> scans that said so
+        # monotonic; when this process began to follow registrations with its keys held
+        self._follows_since_us: int | None = None
+        self._scanned_us = self._refreshed_us = 0
+        self._reread_from: dict[str, int] = {}  # first ledger to read again, of each bookie with an order
+        self._scanned_for: set[str] = set()  # bookies that no ledger named, and for which a full scan was made
+        self._unnamed: dict[str, int] = {}  # the first scan at which no ledger named a bookie with a state
 
     def is_elected(self) -> bool:
-        """Whether this process is the auditor; it becomes it if there is none. Raises errors of the store."""
+        """Return whether this process is the auditor, after trying to become it. Raises errors of the store."""
         return self._keys.take(AUDITOR)
 
     def resign(self) -> None:
-        """Let another process be the auditor."""
+        """Release the auditor's key, so that another process can become the auditor."""
         self._keys.release(AUDITOR)
 
     def round(self, config: AutoRecoveryConfig) -> Audit:
-        """Look at the cluster, and carry out what follows from it.
+        """Examine the cluster once, and carry out the decisions.
 
         Args:
             config: settings of the cluster.
 
         Returns:
-            What was found, with the orders that are in force now.
+            The result, with the orders that exist after the round.
 
         Raises:
-            ReplogError: errors of the metadata store. The next round goes on.
+            ReplogError: errors of the metadata store. The next round continues.
         """
         settled = self._is_settled(config)
         registered = frozenset(status.bookie for status in self._runtime.bookie_statuses())
@@ -114,7 +118,7 @@ class Auditor:
             named=named, registered=registered, states=states, orders=orders.keys(), now_us=self._clock.now_us(),
             settled=settled, hold=hold is not None, is_complete=not garbled,
         )  # fmt: skip
-        decisions = judge(view, config.delay_ms * 1000)
+        decisions = decide(view, config.delay_ms * 1000)
         for decision in decisions:
             self._carry_out(decision, states)
         self._retire(states, named)
@@ -125,7 +129,7 @@ class Auditor:
         return Audit(named, registered, states, orders, tuple(alarms), hold)
 
     def _is_settled(self, config: AutoRecoveryConfig) -> bool:
-        """Whether the registrations were followed without a break for long enough to miss none that exists."""
+        """Return whether registrations were followed without interruption for long enough to know all that exist."""
         if self._runtime.embedded_bookies is not None:
             return True
         now_us = self._clock.monotonic_us()
@@ -139,21 +143,28 @@ class Auditor:
     # ---- ledgers --------------------------------------------------------------------------------------------
 
     def _read_ledgers(self, config: AutoRecoveryConfig, registered: frozenset[str], noted: Set[str]) -> None:
-        """Bring the scan up to date: completely when it is old, or when a bookie seems not to be named."""
+        """Update the scan: read all ledgers if it is old, or if a bookie seems to be named by no ledger.
+
+        There may be thousands of open ledgers. While no bookie is away, they are read only once in `_REFRESH_US`.
+        """
         now_us = self._clock.monotonic_us()
         if not self._scan.scans or now_us - self._scanned_us >= config.rescan_ms * 1000:
             self._scan_all(now_us)
             return
-        self._scan.refresh()
         absent = (set(known_bookies(self._store)) - registered) | noted
+        if absent or now_us - self._refreshed_us >= _REFRESH_US:
+            self._scan.refresh()
+            self._refreshed_us = now_us
+        else:
+            self._scan.find_new()
         unnamed = absent - self._scan.named().keys()
-        self._looked_for &= unnamed
-        if unnamed - self._looked_for:
+        self._scanned_for &= unnamed
+        if unnamed - self._scanned_for:
             self._scan_all(now_us)
-            self._looked_for |= unnamed - self._scan.named().keys()
+            self._scanned_for |= unnamed - self._scan.named().keys()
 
     def _reread(self, bookies: Set[str]) -> None:
-        """Read some of the ledgers again that name a bookie with an order, in turns."""
+        """Read again some of the ledgers that name bookies with orders, others in each round."""
         self._reread_from = {bookie: self._reread_from.get(bookie, 0) for bookie in bookies}
         for bookie, first in self._reread_from.items():
             ledgers = self._scan.ledgers_of(bookie)
@@ -163,18 +174,19 @@ class Auditor:
 
     def _scan_all(self, now_us: int) -> None:
         self._scan.scan()
-        self._scanned_us = now_us
+        self._scanned_us = self._refreshed_us = now_us
 
     def _retire(self, states: Mapping[str, BookieState], named: Mapping[str, int]) -> None:
-        """Retire lost bookies that no ledger has named at two scans. Their ids may not register again.
+        """Retire lost bookies that no ledger named at two scans. Their ids cannot register again.
 
-        One that had the last copies of entries which are listed as lost is not retired: its disk may return.
+        A bookie that had the last copies of listed lost entries is not retired: its disk may return.
         """
         unnamed = {
             bookie for bookie, state in states.items() if state.phase is BookiePhase.LOST and bookie not in named
         }
         lost = bookies_of_lost(self._store) if unnamed else {}
-        unnamed = {bookie for bookie in unnamed if not had_last_copies(lost, bookie)}  # it may return with them
+        # the disk may return with the last copies
+        unnamed = {bookie for bookie in unnamed if not had_last_copies(lost, bookie)}
         self._unnamed = {bookie: self._unnamed.get(bookie, self._scan.scans) for bookie in unnamed}
         for bookie, first_scan in self._unnamed.items():
             if self._scan.scans >= first_scan + _SCANS_TO_RETIRE - 1 and not self._scan.garbled:
@@ -184,13 +196,15 @@ class Auditor:
     # ---- decisions ------------------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision, states: Mapping[str, BookieState]) -> None:
-        """Write what was decided, unless another process changed its key meanwhile. Raises errors of the store."""
+        """Write a decision, unless another process changed the key. Raises errors of the store."""
         now_us = self._clock.now_us()
         if isinstance(decision, PlaceOrder):
             logger.warning("the copies of bookie %s are made again: %s", decision.bookie, decision.reason)
             place_order(self._store, decision.bookie, TimedReason(now_us, decision.reason))
         elif isinstance(decision, WithdrawOrder):
-            logger.warning("the order for bookie %s is withdrawn: %s", decision.bookie, decision.reason)
+            logger.warning(
+                "the order to make the copies of bookie %s again is withdrawn: %s", decision.bookie, decision.reason
+            )
             withdraw_order(self._store, decision.bookie)
         elif isinstance(decision, NoteState):
             reason = decision.state.reason or "it is not registered"
@@ -201,7 +215,7 @@ class Auditor:
             self._replace(decision.bookie, states.get(decision.bookie), None)
 
     def _replace(self, bookie: str, known: BookieState | None, state: BookieState | None) -> None:
-        """Replace the state of a bookie by compare-and-set with the one that the decision was based on."""
+        """Replace the state of a bookie by compare-and-set with the state that the decision was based on."""
         before = None if known is None else known.encode()
         after = None if state is None else state.encode()
         change_key(self._store, bookie_state_key(bookie), lambda value: after if value == before else value)
@@ -215,13 +229,14 @@ class Auditor:
         now_us = self._clock.now_us()
         if hold is not None and now_us - hold.since_us > config.hold_alarm_ms * 1000:
             hours = (now_us - hold.since_us) // 3_600_000_000
-            alarms.append(Alarm("hold-forgotten", f"recovery is on hold since {hours} hours: {hold.reason}"))
+            alarms.append(Alarm("hold-forgotten", f"auto-recovery has been on hold for {hours} hours: {hold.reason}"))
         if garbled:
             ledger, why = min(garbled.items())
             alarms.append(
                 Alarm(
                     "garbled",
-                    f"the metadata of {counted(len(garbled), 'ledger')} cannot be read, of ledger {ledger}: {why}",
+                    f"the metadata of {counted(len(garbled), 'ledger')} cannot be read, such as those of ledger "
+                    f"{ledger}: {why}",
                 )
             )
         return alarms

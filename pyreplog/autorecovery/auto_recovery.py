@@ -1,4 +1,4 @@
-"""AutoRecovery: the auditor and the worker of one process, run by the timers and threads of a cluster."""
+"""AutoRecovery: runs the auditor and the worker of one process on the timers and threads of a cluster."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from pyreplog.plurals import counted
 logger = logging.getLogger(__name__)
 
 _PAUSE_MAX_S = 60.0
-"""Seconds between rounds while the metadata store is away, at most."""
+"""Maximum number of seconds between rounds while the metadata store is unavailable."""
 _STOP_S = 30.0
-"""Seconds for the ledgers that are being copied when this is closed."""
+"""Seconds that `close` waits for ledgers in progress."""
 
 
 class AutoRecovery(Handle):
-    """Has lost copies made again while it is open. Any number of processes of a cluster may run one.
+    """Replicates lost copies again while it is open. Any number of processes of a cluster may run one.
 
-    One of them is the auditor, all of them copy. Close it before its cluster, or use `with`.
+    One of them is the auditor; all of them copy. Close it before its cluster, or use `with`.
 
     Args:
         cluster: an open cluster.
         clock: source of time.
-        copies: whether this process copies, too.
+        copies: whether this process runs a worker, which copies.
 
     Example:
         ```python
@@ -74,18 +74,18 @@ class AutoRecovery(Handle):
         self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
         self._open_ledgers = OpenLedgerRecovery(cluster, clock)
         self._open_report = OpenLedgersReport()
-        self._rate_limiter = CopyRateLimiter(None, clock)  # of repairs
+        self._rate_limiter = CopyRateLimiter(None, clock)  # for repairs
         self._repairs = CopyRepairs(self._runtime, self._rate_limiter, clock)
         self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._rate_limiter, clock)
         self._is_auditor = False
         self._audit = Audit()
-        self._listed_lost = 0  # entries, as the auditor
-        self._failure: ReplogError | None = None  # of the last round
+        self._listed_lost = 0  # number of entries; 0 if not the auditor
+        self._failure: ReplogError | None = None  # error of the last round
         self._meter = _Meter(clock)
         self._since_us = clock.now_us()
-        self._round_lock = threading.Lock()  # held by a round
-        self._copy_thread: threading.Thread | None = None  # a pass of the worker
-        self._repair_thread: threading.Thread | None = None  # repairs, and checks of replicas
+        self._round_lock = threading.Lock()  # held during a round
+        self._copy_thread: threading.Thread | None = None  # runs a pass of the worker
+        self._repair_thread: threading.Thread | None = None  # runs repairs and checks of replicas
         self._pause_s = 0.0
         self._stop_s: float | None = _STOP_S
         super().__init__(f"auto-recovery of process {owner}")
@@ -94,69 +94,69 @@ class AutoRecovery(Handle):
 
     @property
     def owner(self) -> str:
-        """Text that no other process of the cluster has: host, process id, random digits."""
+        """Unique name of this process in the cluster: host, process id, random digits."""
         return self._keys.owner
 
     @property
     def is_auditor(self) -> bool:
-        """Whether this process was the auditor at the last round."""
+        """Whether this process was the auditor in the last round."""
         return self._is_auditor
 
     @property
     def audit(self) -> Audit:
-        """What this process found as the auditor, at its last round; empty before that."""
+        """The auditor's result in the last round of this process; empty if it was not the auditor."""
         return self._audit
 
     @property
     def open_ledgers(self) -> OpenLedgersReport:
-        """What this process found of ledgers that are not closed, as the auditor, at its last round."""
+        """The result of the last look at ledgers that are not closed; empty if this process was not the auditor."""
         return self._open_report
 
     @property
     def listed_lost(self) -> int:
-        """Number of entries that were listed as lost at the last round; 0 if this process is not the auditor."""
+        """Number of entries that were listed as lost in the last round; 0 if this process is not the auditor."""
         return self._listed_lost
 
     @property
     def hold_s(self) -> float:
-        """Seconds for which auto-recovery is on hold, as this process knows it as the auditor; 0: it is not."""
+        """Seconds for which auto-recovery has been on hold, as known to this auditor; 0: it is not on hold."""
         hold = self._audit.hold
         return 0.0 if hold is None else max(self._clock.now_us() - hold.since_us, 1) / 1e6
 
     @property
     def failure(self) -> ReplogError | None:
-        """Why the last round ended early; None: it did not."""
+        """Error that ended the last round early; None: it succeeded."""
         return self._failure
 
     @property
     def is_copying(self) -> bool:
-        """Whether a pass of the worker runs."""
+        """Whether a pass of the worker is running."""
         thread = self._copy_thread
         return thread is not None and thread.is_alive()
 
     @property
     def is_repairing(self) -> bool:
-        """Whether copies that were noted are repaired, or replicas compared."""
+        """Whether noted copies are being repaired, or replicas compared."""
         thread = self._repair_thread
         return thread is not None and thread.is_alive()
 
     @property
     def repairs(self) -> CopyRepairs:
-        """The repairs of copies that were noted. They run in the auditor's process."""
+        """The repairs of noted copies, which run in the auditor's process."""
         return self._repairs
 
     @property
     def replicas_check(self) -> ReplicasCheck:
-        """The check of the copies of closed ledgers. It runs in the auditor's process."""
+        """The check of the copies of closed ledgers, which runs in the auditor's process."""
         return self._replicas_check
 
     # ---- rounds ---------------------------------------------------------------------------------------------
 
     def start(self, after_s: float = 0.0) -> None:
-        """Begin with rounds on the threads of the cluster.
+        """Start rounds on the threads of the cluster.
 
         Args:
-            after_s: seconds until the first one.
+            after_s: seconds until the first round.
 
         Raises:
             ClosedError: this object was closed.
@@ -168,7 +168,7 @@ class AutoRecovery(Handle):
         self._runtime.wake_after(seconds, lambda: self._runtime.work(self._timed_round))
 
     def _timed_round(self) -> None:
-        """Run a round, and schedule the next one: later and later while rounds fail."""
+        """Run a round, and schedule the next one, with exponential back-off while rounds fail."""
         try:
             config = self.round()
         except ClosedError:
@@ -176,16 +176,16 @@ class AutoRecovery(Handle):
         except ReplogError as error:
             self._pause_s = min(max(2 * self._pause_s, 1.0), _PAUSE_MAX_S)
             if self._failure is None or type(self._failure) is not type(error):
-                logger.warning("auto-recovery waits, and tries again: %s", error)
+                logger.warning("a round of auto-recovery failed, and will be retried: %s", error)
             self._failure = error
         else:
             self._failure, self._pause_s = None, config.round_ms / 1000
         self._next_round(self._pause_s)
 
     def round(self) -> AutoRecoveryConfig:
-        """Look at the cluster once, if this process is the auditor; begin to copy if there are orders.
+        """Run one round of the auditor, if this process is the auditor, and start a worker's pass if there are orders.
 
-        `start` calls it at intervals. Any thread may call it; calls wait for each other.
+        `start` runs it periodically. Any thread may call it; concurrent calls are serialised.
 
         Returns:
             The settings of the cluster.
@@ -200,15 +200,15 @@ class AutoRecovery(Handle):
             self._audit = self._auditor.round(config) if self._is_auditor else Audit()
             self._listed_lost = count_lost(self._store) if self._is_auditor else 0
             if self._worker is not None:
-                self._begin_copies(self._worker, config)
+                self._start_pass(self._worker, config)
             self._open_report = self._recover_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
             if self._is_auditor:
-                self._begin_repairs(config)
+                self._start_repairs(config)
                 self._publish_status()
             return config
 
-    def _begin_copies(self, worker: ReplicationWorker, config: AutoRecoveryConfig) -> None:
-        """Start a pass of the worker if there is something to copy or to move and none runs. Orders come first."""
+    def _start_pass(self, worker: ReplicationWorker, config: AutoRecoveryConfig) -> None:
+        """Start a pass of the worker if there is work and no pass is running. Orders take precedence over moves."""
         is_held = find_hold(self._store) is not None
         orders = frozenset() if is_held else frozenset(list_orders(self._store))
         moves = {} if is_held or orders else self._moves()
@@ -226,22 +226,22 @@ class AutoRecovery(Handle):
             self._keys.publish(worker_key(self.owner), self.worker_status().encode())
 
     def _moves(self) -> dict[int, Move]:
-        """Return the moves of a rebalance, by ledger. A list that cannot be read hinders nothing else."""
+        """Return the moves of a rebalance by ledger; empty, after a warning, if the stored list cannot be read."""
         try:
             stored = find_moves(self._store)
         except InvalidMetadataError as error:
-            logger.warning("nothing is moved: %s", error)
+            logger.warning("the moves of a rebalance cannot be read, and are not carried out: %s", error)
             return {}
         return {} if stored is None else {move.ledger: move for move in stored.moves}
 
     def _recover_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
-        """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""
+        """Recover ledgers without a writer whose last fragment names a bookie with an order."""
         orders = () if self._audit.hold is not None else self._audit.orders
         self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
-        return self._open_ledgers.look(self._scan.open_ledgers(orders))
+        return self._open_ledgers.check(self._scan.open_ledgers(orders))
 
-    def _begin_repairs(self, config: AutoRecoveryConfig) -> None:
-        """Repair copies that were noted and check some ledgers, unless that is under way."""
+    def _start_repairs(self, config: AutoRecoveryConfig) -> None:
+        """Start to repair noted copies and to check some ledgers, unless both are already running."""
         if self._audit.hold is not None or self.is_repairing:
             return
         self._rate_limiter.limit(config.bytes_per_s)
@@ -259,30 +259,30 @@ class AutoRecovery(Handle):
         return Workload(orders, lost, (orders | states.keys()) - running - lost, running=running)
 
     def _copy(self, worker: ReplicationWorker, workload: Workload, copies_at_once: int) -> None:
-        """Run one pass of the worker. On a thread of its own."""
+        """Run one pass of the worker, on its own thread."""
         try:
             worker.run(workload, copies_at_once)
             if workload.moves:
                 settle_moves(self._store, workload.moves.values(), worker.failed_moves)
         except ClosedError:
-            logger.debug("a pass of copies ended, because the cluster was closed")
+            logger.debug("a pass of the worker ended, because the cluster was closed")
         except ReplogError as error:
-            logger.warning("the pass of copies ended early, the next round begins another: %s", error)
+            logger.warning("a pass of the worker failed, and the next round starts another: %s", error)
 
     def _repair(self, check_ms: int, lost: frozenset[str]) -> None:
-        """Compare the replicas of some ledgers, and repair noted copies. On a thread of its own."""
+        """Compare the replicas of some ledgers, and repair noted copies, on its own thread."""
         try:
             self._replicas_check.run(check_ms, lost)
             self._repairs.run(lost)
         except ClosedError:
             logger.debug("repairs ended, because the cluster was closed")
         except ReplogError as error:
-            logger.warning("repairs ended early, the next round begins others: %s", error)
+            logger.warning("repairs failed, and the next round starts them again: %s", error)
 
     # ---- status ---------------------------------------------------------------------------------------------
 
     def worker_status(self) -> WorkerStatus:
-        """Return what this process has copied, and has left to copy."""
+        """Return the counters of this process's worker, and its remaining work."""
         worker = self._worker
         if worker is None:
             return WorkerStatus(self._since_us)
@@ -294,33 +294,34 @@ class AutoRecovery(Handle):
         )  # fmt: skip
 
     def status(self) -> AutoRecoveryStatus:
-        """Return what this process found as the auditor, and what its worker could not copy."""
+        """Return the auditor's result, with the ledgers that this process's worker could not copy."""
         audit, worker, opened = self._audit, self._worker, self._open_report
         failures = {} if worker is None else worker.failures
         failed = {ledger: str(failure.error) for ledger, failure in failures.items()}
         failed = {**self._repairs.failures, **failed, **opened.failed}
         alarms = list(audit.alarms)
         if lacking := sum(failure.lacks_bookie for failure in failures.values()):
-            text = f"{counted(lacking, 'ledger')} cannot be copied: no other bookie can take their copies; add one"
+            text = f"{counted(lacking, 'ledger')} cannot be copied: no other bookie can take their copies; add a bookie"
             alarms.append(Alarm("no-target", text))
         if opened.needs_operator:
             ledger, why = min(opened.needs_operator.items())
             count = counted(len(opened.needs_operator), "ledger", "have")
-            text = f"{count} no writer any more, of ledger {ledger}: {why}"
+            text = f"{count} no writer any more, such as ledger {ledger}: {why}"
             alarms.append(Alarm("open-ledgers", text))
         checked = self._replicas_check.progress
         if checked is not None and checked.differing:
             ledger, text = min(checked.differing.items())
-            text = f"copies of {counted(len(checked.differing), 'ledger')} differ, of ledger {ledger}: {text}"
+            count = counted(len(checked.differing), "ledger")
+            text = f"copies of {count} differ, such as those of ledger {ledger}: {text}"
             alarms.append(Alarm("copies-differ", text))
-        waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
+        waiting = sorted({*opened.waiting, *opened.notified, *opened.recovering})
         return AutoRecoveryStatus(
             self.owner, self._clock.now_us(), {bookie: audit.named.get(bookie, 0) for bookie in audit.orders},
             tuple(alarms), dict(sorted(failed.items())[:FAILED_MAX]), tuple(waiting[:OPEN_MAX]),
         )  # fmt: skip
 
     def _publish_status(self) -> None:
-        """Store the status, if anything but the time has changed, or the stored one is a minute old."""
+        """Store the status if something other than the time changed, or the stored one is a minute old."""
         status = self.status()
 
         def change(value: bytes | None) -> bytes:
@@ -335,24 +336,26 @@ class AutoRecovery(Handle):
 
         change_key(self._store, STATUS, change)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = _STOP_S) -> None:
-        """End the rounds and the copies. What was copied stays, and other processes go on. A second call does nothing.
+        """Stop the rounds and the copying.
+
+        Finished copies stay, and other processes continue. Closing twice has no effect.
 
         Args:
-            timeout: seconds to wait for the ledgers that are being copied; None: as long as it takes. Copies that are
-                still on their way then end with the cluster.
+            timeout: seconds to wait for the ledgers in progress; None: no limit. Copies that are still in progress then
+                end when the cluster is closed.
         """
         self._stop_s = timeout
         super().close()
 
-    def _let_go(self) -> None:
-        """Have the pass end after the ledgers that are being copied, and release the keys."""
+    def _do_close(self) -> None:
+        """Stop the pass after the ledgers in progress, wait for it, and release the keys."""
         for running in (self._worker, self._repairs, self._replicas_check):
             if running is not None:
                 running.stop()
-        with self._round_lock:  # no pass begins from now on
+        with self._round_lock:  # no pass starts after this
             threads = [thread for thread in (self._copy_thread, self._repair_thread) if thread is not None]
         for thread in threads:
             if thread is not threading.current_thread():
@@ -361,7 +364,7 @@ class AutoRecovery(Handle):
 
 
 class _Meter:
-    """Measures bytes per second between its calls."""
+    """Measures the rate of bytes between calls of `measure`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -369,7 +372,7 @@ class _Meter:
         self.bytes_per_s = 0
 
     def measure(self, total: int) -> None:
-        """Take the number of all bytes so far."""
+        """Update the rate from the total number of bytes so far."""
         now_us = self._clock.monotonic_us()
         if now_us > self._at_us:
             self.bytes_per_s = (total - self._bytes) * 1_000_000 // (now_us - self._at_us)

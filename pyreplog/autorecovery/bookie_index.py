@@ -1,4 +1,4 @@
-"""Which ledgers name which bookie: derived from the metadata of all ledgers, kept in memory only."""
+"""BookieIndex: maps each bookie to the ledgers that name it. It is derived from metadata, and kept in memory only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _OVERLAY_MIN = 4096
 
 
 class BookieIndex:
-    """Ledgers by bookie. 12 bytes for each pair of a ledger and a bookie: 36 MB for 10^6 ledgers of three bookies.
+    """Maps bookies to ledgers, with 12 bytes for each pair: 36 MB for 10^6 ledgers of three bookies.
 
-    `update` and `remove` follow changes of single ledgers; they are kept beside the arrays until they are an eighth of
-    them. Not for several threads at a time.
+    `update` and `remove` record changes of single ledgers in an overlay; it is merged into the arrays when it exceeds
+    an eighth of their size. Not thread-safe.
 
     Example:
         >>> index = BookieIndex()
@@ -28,16 +28,16 @@ class BookieIndex:
         self._names: list[str] = []
         self._ledgers: NDArray[np.int64] = np.empty(0, np.int64)
         self._members: NDArray[np.int32] = np.empty(0, np.int32)
-        self._changed: dict[int, tuple[int, ...]] = {}  # replaces what the arrays say of a ledger
+        self._changed: dict[int, tuple[int, ...]] = {}  # overlay: members of changed ledgers, by ledger
 
     def update(self, ledger: int, bookies: Iterable[str]) -> None:
-        """Replace what is known of a ledger. bookies: ids, in any order; one may occur more than once."""
+        """Set the bookies that a ledger names. `bookies` may be in any order and contain duplicates."""
         self._changed[ledger] = tuple(sorted({self._number(bookie) for bookie in bookies}))
         if len(self._changed) > max(_OVERLAY_MIN, len(self._ledgers) // 8):
             self._fold()
 
     def remove(self, ledger: int) -> None:
-        """Forget a ledger, which was deleted."""
+        """Remove a deleted ledger."""
         self.update(ledger, ())
 
     def ledgers(self) -> NDArray[np.int64]:
@@ -57,18 +57,18 @@ class BookieIndex:
         return np.sort(np.concatenate([kept, added]))
 
     def counts(self) -> dict[str, int]:
-        """Return how many ledgers name each bookie; bookies that none names are left out."""
+        """Return the number of ledgers that name each bookie; unnamed bookies are left out."""
         self._fold()
         numbers, counts = np.unique(self._members, return_counts=True)
         return {self._names[number]: int(count) for number, count in zip(numbers, counts, strict=True)}
 
     def __iter__(self) -> Iterator[str]:
-        """The bookies that ledgers name."""
+        """Iterate over the bookies that ledgers name."""
         return iter(self.counts())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """Size of the arrays, bytes."""
         return self._ledgers.nbytes + self._members.nbytes
 
     def _number(self, bookie: str) -> int:
@@ -83,7 +83,7 @@ class BookieIndex:
         return np.fromiter(self._changed, np.int64, len(self._changed))
 
     def _fold(self) -> None:
-        """Put the changes into the arrays."""
+        """Merge the overlay into the arrays."""
         if not self._changed:
             return
         kept = ~np.isin(self._ledgers, self._changed_ledgers())

@@ -1,4 +1,4 @@
-"""BookieOperations: what an operator decides about one bookie: drain it, retire it, declare it lost."""
+"""BookieOperations: an operator's commands for one bookie: drain, retire, declare lost."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _NEAR_MAX = 3
 
 @dataclass(frozen=True)
 class DrainProgress:
-    """What a drain has left to do.
+    """The remaining work of a drain.
 
     Attributes:
         bookie: id of the bookie.
-        ledgers_left: ledgers that name it.
-        bytes_left: bytes of its copies, as far as the metadata of closed ledgers tell.
-        open_left: ledgers among them whose last fragment names it, and whose writer has to replace it.
+        ledgers_left: number of ledgers that name it.
+        bytes_left: size of its copies, bytes, estimated from the metadata of closed ledgers.
+        open_left: number of those ledgers whose last fragment names it, and whose writer has to replace it.
     """
 
     bookie: str
@@ -52,7 +52,7 @@ class BlockedLedger:
     Attributes:
         ledger: its id.
         why: error of the last attempt.
-        unreadable: entries of which no bookie that answers has a copy it can read.
+        unreadable: entries of which no responding bookie has a readable copy.
     """
 
     ledger: int
@@ -62,14 +62,14 @@ class BlockedLedger:
 
 @dataclass(frozen=True)
 class LossForecast:
-    """What is lost if a bookie is lost.
+    """The entries that would be lost with a bookie.
 
     Attributes:
         bookie: id of the bookie.
-        ledgers: ledgers that name it.
-        entries: ledger -> entries that have no copy on a bookie that is not lost.
-        open_ledgers: ledgers that are not closed, and whose last fragment would have no other copy of an entry; how
-            many entries it has is not known.
+        ledgers: number of ledgers that name it.
+        entries: number of entries, by ledger, that have no copy on a bookie that is not lost.
+        open_ledgers: ledgers that are not closed, and whose last fragment would have no other copy of an entry; the
+            number of entries is unknown.
     """
 
     bookie: str
@@ -84,10 +84,10 @@ class LossForecast:
 
 
 class BookieOperations:
-    """Carries out an operator's decisions. Each reads the metadata of all ledgers first. One thread at a time.
+    """Carries out an operator's commands. Each reads the metadata of all ledgers first. One thread at a time calls it.
 
     Args:
-        runtime: of a cluster.
+        runtime: runtime of the cluster.
         clock: source of time.
     """
 
@@ -96,13 +96,13 @@ class BookieOperations:
         self._scan = LedgerScan(runtime.metadata)
 
     def find(self, text: str) -> str:
-        """Return the id of the bookie that an operator means.
+        """Return the id of the bookie that a text names.
 
         Args:
-            text: id of a bookie, or its name, which means its last incarnation.
+            text: id of a bookie, or its name, which selects its last incarnation.
 
         Raises:
-            NoSuchBookieError: the cluster knows no such bookie; the message has those with a similar name.
+            NoSuchBookieError: the cluster knows no such bookie; the message lists similar names.
             ReplogError: errors of the metadata store.
         """
         current = known_bookies(self._store)
@@ -119,20 +119,20 @@ class BookieOperations:
     # ---- drain ----------------------------------------------------------------------------------------------
 
     def begin_drain(self, text: str, *, dry_run: bool = False) -> DrainProgress:
-        """Have the copies of a bookie moved to others, and let no new ledger choose it. May be repeated.
+        """Move the copies of a bookie to other bookies, and select it for no new ledger. May be called again.
 
         Args:
             text: id or name of the bookie.
-            dry_run: check only.
+            dry_run: whether to check only.
 
         Returns:
-            What there is to move.
+            The work of the drain.
 
         Raises:
             NoSuchBookieError: the cluster knows no such bookie.
-            BookieStateError: it is lost or retired.
-            NotEnoughBookiesError: without it, fewer bookies take entries than a ledger has members.
-            LastCopyError: it does not run, and has the only copies of entries.
+            BookieStateError: the bookie is lost or retired.
+            NotEnoughBookiesError: fewer other bookies take entries than a ledger has members.
+            LastCopyError: the bookie does not run, and has the only copies of entries.
             ReplogError: errors of the metadata store.
         """
         self._scan.scan()
@@ -152,7 +152,7 @@ class BookieOperations:
         return self._progress(bookie)
 
     def _check_room(self, bookie: str) -> None:
-        """Raise NotEnoughBookiesError if the copies of a bookie have nowhere to go."""
+        """Raise NotEnoughBookiesError if there are too few other bookies for the copies of a bookie."""
         suspects = self._runtime.candidates(suspects=True)
         writable = {candidate.bookie for candidate in (*self._runtime.candidates(), *suspects)} - {bookie}
         for metadata in self._ledgers_of(bookie):
@@ -173,17 +173,17 @@ class BookieOperations:
             )
 
     def end_drain(self, text: str) -> str:
-        """Make a bookie that is drained an ordinary member again. What was moved stays where it is.
+        """End the drain of a bookie, which becomes an ordinary member. Copies that were moved are not moved back.
 
         Args:
             text: id or name of the bookie.
 
         Returns:
-            Its id.
+            The id of the bookie.
 
         Raises:
             NoSuchBookieError: the cluster knows no such bookie.
-            BookieStateError: it is not being drained.
+            BookieStateError: the bookie is not being drained.
             ReplogError: errors of the metadata store.
         """
         bookie = self.find(text)
@@ -194,7 +194,7 @@ class BookieOperations:
         return bookie
 
     def drain_progress(self, bookie: str) -> DrainProgress:
-        """Read again what a drain has left: ledgers that named the bookie, new ones and open ones.
+        """Return the remaining work of a drain, after reading the ledgers that may have changed.
 
         Args:
             bookie: id of the bookie.
@@ -206,10 +206,10 @@ class BookieOperations:
         return self._progress(bookie)
 
     def blocked(self, bookie: str) -> list[BlockedLedger]:
-        """Return why no copy of a drained bookie can be moved now, by ledger; empty: some can, or none are left.
+        """Return the ledgers that block a drain, with errors; empty if some copy can still be moved, or none is left.
 
-        Asks the members of these ledgers what they hold, to name the entries. What the auditor tells counts, which
-        tries ledgers that failed again, later and later.
+        The result is based on the auditor's status; the auditor retries failed ledgers with back-off. The members of
+        these ledgers are asked which entries they hold, so that the result has the unreadable entries.
 
         Args:
             bookie: id of the bookie.
@@ -239,7 +239,9 @@ class BookieOperations:
     # ---- lost -----------------------------------------------------------------------------------------------
 
     def forecast_loss(self, text: str) -> LossForecast:
-        """Return what would be lost with a bookie. Copies on bookies that are merely away count as there.
+        """Return the entries that would be lost with a bookie.
+
+        Copies on bookies that are merely away count as available.
 
         Args:
             text: id or name of the bookie.
@@ -268,19 +270,19 @@ class BookieOperations:
         return LossForecast(bookie, len(ledgers), entries, tuple(unknown))
 
     def declare_lost(self, text: str, *, accept_loss: bool = False, force: bool = False) -> LossForecast:
-        """Declare that the data of a bookie are gone: its copies are made again at once.
+        """Declare that the data of a bookie are lost: its copies are replicated again at once.
 
         Args:
             text: id or name of the bookie.
-            accept_loss: also if entries are lost with it.
-            force: also if it runs.
+            accept_loss: whether to proceed even if entries are lost with it.
+            force: whether to proceed even if the bookie runs.
 
         Returns:
-            What is lost.
+            The lost entries.
 
         Raises:
             NoSuchBookieError: the cluster knows no such bookie.
-            BookieStateError: it runs, and `force` is False; or it is retired.
+            BookieStateError: the bookie runs, and `force` is False; or it is retired.
             LastCopyError: entries would be lost, and `accept_loss` is False.
             ReplogError: errors of the metadata store.
         """
@@ -300,15 +302,15 @@ class BookieOperations:
         return forecast
 
     def forecast_replacement(self, bookie: str, *, accept_loss: bool = False) -> LossForecast:
-        """Return what is lost when an empty directory takes the name of a bookie, whose disk cannot return then.
+        """Return what is lost if an empty directory takes the name of a bookie, whose disk cannot return then.
 
         Args:
             bookie: id of the bookie.
-            accept_loss: also if entries are lost with it.
+            accept_loss: whether to accept that entries are lost with it.
 
         Raises:
-            LastCopyError: entries would be lost, or are listed as lost and may be on its disk; and `accept_loss` is
-                False.
+            LastCopyError: `accept_loss` is False, and entries would be lost, or are listed as lost and may be on its
+                disk.
             ReplogError: errors of the metadata store.
         """
         forecast = self.forecast_loss(bookie)
@@ -323,20 +325,20 @@ class BookieOperations:
         return forecast
 
     def end_lost(self, text: str) -> str:
-        """Take back that a bookie is lost: its data exist after all. What was copied meanwhile stays where it is.
+        """End the lost state of a bookie whose data exist after all. Copies that were made meanwhile stay.
 
-        If it runs, it is an ordinary member at once; otherwise it is away, and the delay begins. Entries that were
-        listed as lost stay listed until a bookie that has them runs.
+        If the bookie runs, it is an ordinary member at once; otherwise it is away, and the delay begins. Entries that
+        were listed as lost stay listed until a bookie that has them runs.
 
         Args:
             text: id or name of the bookie.
 
         Returns:
-            Its id.
+            The id of the bookie.
 
         Raises:
             NoSuchBookieError: the cluster knows no such bookie.
-            BookieStateError: it does not count as lost, or its name was registered again by another bookie.
+            BookieStateError: the bookie does not count as lost, or another incarnation was registered under its name.
             ReplogError: errors of the metadata store.
         """
         bookie = self.find(text)
@@ -356,18 +358,18 @@ class BookieOperations:
     # ---- retire ---------------------------------------------------------------------------------------------
 
     def retire(self, text: str) -> str:
-        """Retire a bookie that was drained or lost, and that no ledger names. Its id is not used again.
+        """Retire a drained or lost bookie that no ledger names. Its id is not used again.
 
         Args:
             text: id or name of the bookie.
 
         Returns:
-            Its id.
+            The id of the bookie.
 
         Raises:
             NoSuchBookieError: the cluster knows no such bookie.
-            BookieStateError: it is an ordinary member, or ledgers name it, or may name it.
-            LastCopyError: entries of which it had the last copies are listed as lost: it may come back with them.
+            BookieStateError: the bookie is an ordinary member, or ledgers name it, or may name it.
+            LastCopyError: it had the last copies of entries that are listed as lost, and may return with them.
             ReplogError: errors of the metadata store.
         """
         bookie = self.find(text)
@@ -406,12 +408,12 @@ class BookieOperations:
         return {status.bookie for status in self._runtime.bookie_statuses()}
 
     def _ledgers_of(self, bookie: str) -> list[LedgerMetadata]:
-        """Return the metadata of the ledgers that name a bookie, as they are now."""
+        """Return the current metadata of the ledgers that name a bookie."""
         stored = self._scan.read(self._scan.ledgers_of(bookie).tolist())
         return [each.metadata for each in stored if bookie in each.metadata.bookies()]
 
     def _set(self, bookie: str, known: BookieState | None, state: BookieState | None) -> None:
-        """Replace the state of a bookie, unless it changed since it was read. Raises BookieStateError."""
+        """Replace the state of a bookie. Raises BookieStateError if it changed since it was read."""
         before = None if known is None else known.encode()
         after = None if state is None else state.encode()
         value = change_key(self._store, bookie_state_key(bookie), lambda value: after if value == before else value)

@@ -1,4 +1,4 @@
-"""ClusterAudit: reads the metadata of all ledgers now, and says what lacks copies and how long copying takes.
+"""Cluster audit: reads the metadata of all ledgers, reports missing copies, and estimates how long replication takes.
 
 It changes nothing, and needs no auditor.
 """
@@ -25,12 +25,12 @@ from pyreplog.plurals import agreeing, counted
 
 @dataclass(frozen=True)
 class CopyEstimate:
-    """How long auto-recovery takes for what it has to copy.
+    """An estimate of how long auto-recovery takes.
 
     Attributes:
-        bytes: bytes to copy, of closed ledgers.
-        workers: workers that have copied something and run; at least 1.
-        bytes_per_s: their rate together: the configured limit, or what they measure; None: unknown.
+        bytes: bytes to copy, in closed ledgers.
+        workers: number of running workers that have copied something; at least 1.
+        bytes_per_s: their total rate: the configured limit, or the measured rate; None: unknown.
     """
 
     bytes: int
@@ -39,7 +39,7 @@ class CopyEstimate:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until all is copied at that rate; None: the rate is unknown."""
+        """Seconds until all bytes are copied at that rate; None: the rate is unknown."""
         if not self.bytes:
             return 0.0
         return self.bytes / self.bytes_per_s if self.bytes_per_s else None
@@ -47,15 +47,15 @@ class CopyEstimate:
 
 @dataclass(frozen=True)
 class ClusterAudit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        health: colour and findings, those of `check_health` and those of the audit.
-        survey: numbers of all ledgers.
-        orders: bookie -> why its copies are made again.
-        lost: ledger -> entries that are listed as lost.
-        to_copy: what there is to copy, and how long it takes.
-        copies: what a comparison of the copies found; None: they were not compared.
+        health: colour and findings: those of `check_health` and those of the audit.
+        survey: copy counts of all ledgers.
+        orders: reason of the order for each bookie.
+        lost: number of entries that are listed as lost, by ledger.
+        to_copy: the bytes to copy, and an estimate of the time.
+        copies: result of a comparison of the copies; None: they were not compared.
     """
 
     health: ClusterHealth
@@ -72,15 +72,15 @@ def audit_cluster(
     limbo: Callable[[], list[tuple[int, str]]] | None = None,
     check_copies: Callable[[], CopyAudit] | None = None,
 ) -> ClusterAudit:
-    """Audit a cluster now. Nothing is changed.
+    """Audit a cluster, without changing anything.
 
     Args:
-        runtime: of the cluster.
-        limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
+        runtime: runtime of the cluster.
+        limbo: asks bookies for ledgers in limbo, returned as pairs of ledger and bookie; None: bookies are not asked.
         check_copies: compares copies; None: they are not compared.
 
     Returns:
-        What was found.
+        The result of the audit.
 
     Raises:
         MetadataLayoutError: the store has to be migrated.
@@ -99,9 +99,10 @@ def audit_cluster(
 
 
 def estimate_copies(store: MetadataStore, size: int) -> CopyEstimate:
-    """Estimate how long auto-recovery takes for some bytes.
+    """Estimate how long auto-recovery takes to copy a number of bytes.
 
-    The rate is the configured one of each worker that has copied something; without a limit it is what these measure.
+    The rate is the configured limit times the number of workers that have copied something; without a limit it is the
+    sum of their measured rates.
 
     Args:
         store: metadata store.
@@ -120,7 +121,7 @@ def estimate_copies(store: MetadataStore, size: int) -> CopyEstimate:
 def _states(store: MetadataStore) -> Mapping[str, BookieState]:
     try:
         return list_bookie_states(store)
-    except InvalidMetadataError:  # `check_health` has a finding about it
+    except InvalidMetadataError:  # `check_health` reports it
         return {}
 
 
@@ -131,7 +132,7 @@ def _with_findings(health: ClusterHealth, more: Iterable[Finding]) -> ClusterHea
 
 
 def _entries_of(entries: Mapping[int, int], verb: str) -> str:
-    """entries: ledger -> how many."""
+    """Return a text about entries; `entries` is their number by ledger."""
     count = sum(entries.values())
     return f"{counted(count, 'entry')} of {counted(len(entries), 'ledger')} {agreeing(count, verb)}"
 
@@ -155,15 +156,16 @@ def _of_copies(store: MetadataStore, copies: CopyAudit) -> Iterator[Finding]:
     if differing := copies.ledgers(MemberVerdict.DIFFERS):
         text = f"copies of {counted(len(differing), 'ledger')} are intact and differ from the others'"
         text += f", ledger {differing[0]} first"
-        step = "the auditor gives the place of a bookie that differs from most others to another; of two, you decide"
+        step = "the auditor replaces a bookie that differs from most others; if two differ, an operator has to decide"
         yield Finding("copies-differ", Colour.AMBER, text, step)
     if missing := copies.ledgers(MemberVerdict.MISSING):
         text = f"bookies lack copies of {counted(len(missing), 'ledger')} that they should have"
         text += f", ledger {missing[0]} first"
-        step = "pyreplog ledger repair LEDGER; the auditor finds them, too, when their turn comes"
+        step = "pyreplog ledger repair LEDGER; the auditor, too, finds them when it next checks these ledgers"
         yield Finding("copies-lacking", Colour.AMBER, text, step)
     if unknown := copies.ledgers(MemberVerdict.UNKNOWN):
-        text = f"bookies could not say what they have of {counted(len(unknown), 'ledger')}, ledger {unknown[0]} first"
+        text = f"bookies could not report which entries they have of {counted(len(unknown), 'ledger')}"
+        text += f", ledger {unknown[0]} first"
         yield Finding("copies-unknown", Colour.AMBER, text, "start the bookies, or upgrade them; then audit again")
     listed = list_lost(store)
     nowhere = {

@@ -1,4 +1,4 @@
-"""AutoRecoveryConfig: settings that hold for the whole cluster, kept in the metadata store."""
+"""AutoRecoveryConfig: settings of auto-recovery for the whole cluster, stored in the metadata store."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class AutoRecoveryConfig(Settings, MetadataValue):
     """Settings of auto-recovery.
 
     Attributes:
-        delay_ms: milliseconds for which a bookie may be away before its copies are made again elsewhere.
-        bytes_per_s: bytes that one worker copies in a second at most; None: no limit.
-        copies_at_once: ledgers that one worker copies at a time.
-        round_ms: milliseconds between two looks at bookies and orders.
-        settle_ms: milliseconds for which an auditor follows the registrations before it believes that a bookie is away.
-        rescan_ms: milliseconds between two reads of the metadata of all ledgers; between them only new and open ledgers
-            are read.
+        delay_ms: milliseconds for which a bookie may be away before its copies are replicated to other bookies.
+        bytes_per_s: maximum number of bytes that one worker copies per second; None: no limit.
+        copies_at_once: number of ledgers that one worker copies concurrently.
+        round_ms: milliseconds between two rounds.
+        settle_ms: milliseconds for which an auditor follows the registrations before it counts a bookie as away.
+        rescan_ms: milliseconds between two scans of the metadata of all ledgers; between scans only new and open
+            ledgers are read.
         check_ms: milliseconds within which the copies of every closed ledger are compared with each other; 0: never.
-        writer_silence_ms: milliseconds for which the writer of a ledger must neither hold its key nor add entries
-            before the ledger is recovered, and its writer fenced.
-        hold_alarm_ms: milliseconds after which a hold that was not ended is an alarm.
+        writer_silence_ms: milliseconds for which the writer of a ledger must neither hold its key nor add entries,
+            before the ledger is recovered and the writer fenced.
+        hold_alarm_ms: milliseconds after which a hold that was not ended raises an alarm.
 
-    A setting that the stored value lacks has its default. See docs/operations.md.
+    A setting that the stored value does not contain has its default. See docs/operations.md.
     """
 
     KIND: ClassVar[str] = f"settings of auto-recovery, {CONFIG} (`cluster autorecovery` sets them)"
@@ -59,7 +59,7 @@ class AutoRecoveryConfig(Settings, MetadataValue):
 
 
 def load_config(store: MetadataStore) -> AutoRecoveryConfig:
-    """Return the settings of the cluster; without any, the defaults.
+    """Return the settings of the cluster; the defaults if none are stored.
 
     Raises:
         InvalidMetadataError: the stored settings are malformed.
@@ -77,7 +77,7 @@ def change_config(store: MetadataStore, settings: dict[str, Any]) -> AutoRecover
         settings: new values by name of the setting.
 
     Returns:
-        All settings.
+        All settings after the change.
 
     Raises:
         ConfigError: a setting is unknown, or its value is out of bounds.

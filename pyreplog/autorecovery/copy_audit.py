@@ -1,4 +1,4 @@
-"""Copy audit: compares the copies of closed ledgers with each other, on the bookies, without their bytes."""
+"""Copy audit: compares the copies of closed ledgers by digests, without transferring records."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from pyreplog.ledger.runtime import RuntimeBase
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Ledgers that are compared at a time."""
+"""Number of ledgers that are compared concurrently."""
 REPORTS_MAX = 1000
-"""Ledgers with differences of which the reports are kept; the others are counted."""
+"""Maximum number of reports that are kept, of ledgers with differences; further ledgers are only counted."""
 
 
 @dataclass
 class CopyAudit:
-    """What a comparison of copies found; its numbers grow while it runs.
+    """The result of a comparison of copies; it grows while the comparison runs.
 
     Attributes:
-        checked: closed ledgers whose members were asked.
-        skipped: ledgers that are not closed, or were deleted meanwhile, or whose metadata cannot be read.
+        checked: number of closed ledgers that were compared.
+        skipped: number of ledgers that are not closed, were deleted meanwhile, or have unreadable metadata.
         bytes: bytes that bookies had to read.
-        by_verdict: number of ledgers by the worst that is known of a member's copies, "complete" among them.
-        reports: of ledgers whose copies are not all complete and equal, up to REPORTS_MAX of them, by ledger.
+        by_verdict: number of ledgers by the worst verdict on a member's copies, "complete" included.
+        reports: reports, by ledger, of up to REPORTS_MAX ledgers whose copies are not all complete and equal.
     """
 
     checked: int = 0
@@ -45,7 +45,7 @@ class CopyAudit:
     reports: dict[int, CopyReport] = field(default_factory=dict)
 
     def take(self, report: CopyReport) -> None:
-        """Count the report on one ledger."""
+        """Count the report of one ledger."""
         verdict = max((member.verdict for member in report.members.values()), key=_RANK.__getitem__)
         self.checked += 1
         self.by_verdict[verdict] = self.by_verdict.get(verdict, 0) + 1
@@ -53,7 +53,7 @@ class CopyAudit:
             self.reports[report.ledger] = report
 
     def ledgers(self, *verdicts: MemberVerdict) -> list[int]:
-        """Return the ledgers among `reports` of which a member's copies are so, ascending."""
+        """Return the ledgers in `reports` with a member that has one of the verdicts, ascending."""
         return sorted(
             ledger
             for ledger, report in self.reports.items()
@@ -73,21 +73,21 @@ def audit_copies(
     pause: Callable[[float], object] = time.sleep,
     on_ledger: Callable[[CopyAudit], object] = lambda audit: None,
 ) -> CopyAudit:
-    """Ask the members of closed ledgers what they hold, and compare. Nothing is changed.
+    """Compare the copies of closed ledgers, without changing anything.
 
-    A ledger whose copies seem not to be complete is asked for again if its metadata were changed meanwhile: another
-    bookie may have taken the place of a member.
+    A ledger whose copies seem incomplete is compared again if its metadata changed meanwhile, because another bookie
+    may have replaced a member.
 
     Args:
-        runtime: of a cluster.
+        runtime: runtime of the cluster.
         clock: source of time.
-        ledgers: their metadata; those of ledgers that are not closed are skipped.
-        bytes_per_s: bytes that the bookies together read in a second at most; None: no limit.
-        pause: waits for so many seconds.
-        on_ledger: called after each ledger.
+        ledgers: metadata of the ledgers; those that are not closed are skipped.
+        bytes_per_s: maximum number of bytes that all bookies together read per second; None: no limit.
+        pause: waits for a number of seconds.
+        on_ledger: called with the result so far after each ledger.
 
     Returns:
-        What was found.
+        The result of the comparison.
 
     Raises:
         ReplogError: errors of the metadata store; the cluster was closed.
@@ -95,7 +95,7 @@ def audit_copies(
     audit, rate_limiter = CopyAudit(), CopyRateLimiter(bytes_per_s, clock)
     waiting: deque[tuple[LedgerMetadata, AppendFuture[CopyReport]]] = deque()
 
-    def end_first() -> None:
+    def finish_first() -> None:
         metadata, future = waiting.popleft()
         report = runtime.wait(future)
         if not report.is_complete and (current := _changed_since(runtime, metadata)) is not metadata:
@@ -115,10 +115,10 @@ def audit_copies(
             pause(delay_s)
         waiting.append((metadata, _begin(runtime, metadata)))
         if len(waiting) >= AT_ONCE:
-            end_first()
+            finish_first()
             on_ledger(audit)
     while waiting:
-        end_first()
+        finish_first()
         on_ledger(audit)
     return audit
 
@@ -133,7 +133,7 @@ def _registered(runtime: RuntimeBase) -> Set[str]:
 
 
 def _changed_since(runtime: RuntimeBase, metadata: LedgerMetadata) -> LedgerMetadata | None:
-    """Return the metadata if they are still the same, else the new ones; None: the ledger does not exist any more."""
+    """Return the metadata if they are unchanged, else the new ones; None: the ledger was deleted, or cannot be read."""
     try:
         stored: VersionedMetadata | None = find_ledger(runtime.metadata, metadata.ledger)
     except InvalidMetadataError as error:

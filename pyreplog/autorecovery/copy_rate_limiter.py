@@ -1,4 +1,4 @@
-"""CopyRateLimiter: how many bytes one worker copies in a second. Shared by all copies of the worker."""
+"""CopyRateLimiter: limits the bytes per second of one worker's copies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pyreplog.stream.rate_limiter import RateLimiter
 _RATE_MIN = 4096
 _RECOVERY = 1.25
 _RECOVERY_US = 1_000_000
-"""After a failure the rate is halved; each second of copying since raises it by this factor, up to the limit."""
+"""After a failure the rate is halved. Then each `_RECOVERY_US` of copying multiplies it by `_RECOVERY`, up to the
+limit."""
 
 
 class CopyRateLimiter:
-    """A limit of bytes per second that is halved when copies fail. Any thread may use it.
+    """Limits bytes per second, and halves the rate when copies fail. Any thread may use it.
 
-    rate: bytes per second; None: no limit, also after failures.
+    `rate` is the limit in bytes per second; None: no limit, also after failures.
     """
 
     def __init__(self, rate: int | None, clock: Clock) -> None:
@@ -27,18 +28,18 @@ class CopyRateLimiter:
 
     @property
     def rate(self) -> int | None:
-        """Bytes per second at present; None: no limit."""
+        """Current rate, bytes per second; None: no limit."""
         return self._rate
 
     def limit(self, rate: int | None) -> None:
-        """Set the limit: bytes per second, None: no limit."""
+        """Set the limit in bytes per second; None: no limit."""
         with self._lock:
             if rate != self._limit:
                 self._limit = rate
                 self._set(rate)
 
     def spend(self, count: int) -> float:
-        """Count bytes that were copied. Returns the seconds to wait before more are copied."""
+        """Count copied bytes. Returns the seconds to wait before the next copy."""
         with self._lock:
             self._speed_up()
             if self._throttle is None:
@@ -50,11 +51,11 @@ class CopyRateLimiter:
     def slow_down(self, began_us: int) -> None:
         """Halve the rate, because a copy failed or a bookie is overloaded.
 
-        One bookie that stops ends all copies that are under way: those that began before the rate was halved count as
+        The failure of one bookie ends all copies in progress. All copies that began before the rate was halved count as
         one failure, as TCP halves its window once for the losses of one window.
 
         Args:
-            began_us: when the copy began, monotonic microseconds.
+            began_us: monotonic time at which the copy began, microseconds.
         """
         with self._lock:
             if self._rate is not None and began_us >= self._halved_us:
@@ -62,7 +63,7 @@ class CopyRateLimiter:
                 self._halved_us = self._changed_us
 
     def _speed_up(self) -> None:
-        """Raise a rate that was halved, if nothing failed for a while."""
+        """Raise a rate that was halved, if no copy failed for a while."""
         if self._throttle is None or self._rate is None or self._limit is None or self._rate >= self._limit:
             return
         now_us = self._clock.monotonic_us()

@@ -1,7 +1,8 @@
-"""CopyRepairs: has bad copies written again, and takes entries off the list of lost ones when a disk returns.
+"""CopyRepairs: repairs bad copies, and takes entries off the list of lost entries when a disk returns.
 
-Readers, scrubs, recoveries and checks of replicas note bad copies below /repairs. The ledgers are still named right, so
-that no bookie takes another's place: the member that was noted gets what it lacks from the others.
+Readers, scrubs, recoveries and replica checks note bad copies below /repairs. No bookie is replaced, because the
+metadata of these ledgers name the right members: the noted member gets the entries that it lacks from the other
+members.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from pyreplog.metadata.changes import delete_key
 
 logger = logging.getLogger(__name__)
 
-_LOOKED_UP = 64
-"""So many of the ledgers with lost entries are looked at in a run, although no bookie has returned."""
+_SEARCHED_MAX = 64
+"""Maximum number of ledgers with lost entries that a run examines although no bookie has returned."""
 _LIST = "list of lost entries"
-"""Stands for a bookie among the failures of ledgers whose lost entries are looked for."""
+"""Stands for the bookie id in the failures of ledgers whose lost entries are searched."""
 
 
 @dataclass
 class RepairCounters:
-    """What was repaired since the process began.
+    """Counters of repairs since the process began.
 
     Attributes:
-        entries: copies that were written again.
-        bytes: their bytes.
-        members: pairs of a ledger and a bookie whose notes are settled.
-        found: entries that were taken off the list of lost ones.
+        entries: number of copies that were written again.
+        bytes: their size in bytes.
+        members: number of pairs of a ledger and a bookie whose notes were settled.
+        found: number of entries that were taken off the list of lost entries.
     """
 
     entries: int = 0
@@ -64,11 +65,11 @@ class RepairCounters:
 
 
 class CopyRepairs:
-    """Repairs the copies that are noted. One thread at a time calls `run`; any thread reads the rest.
+    """Repairs noted copies. One thread at a time calls `run`; any thread may use the rest.
 
     Args:
-        runtime: of a cluster.
-        rate_limiter: limits the bytes in a second.
+        runtime: runtime of the cluster.
+        rate_limiter: limits the bytes per second.
         clock: source of time.
     """
 
@@ -76,37 +77,37 @@ class CopyRepairs:
         self._runtime, self._store = runtime, runtime.metadata
         self._rate_limiter, self._clock = rate_limiter, clock
         self._failures: dict[tuple[int, str], FailedAttempt] = {}  # by ledger and bookie
-        self._next_lost = 0  # the ledger with lost entries that is looked up next
+        self._next_lost = 0  # next ledger with lost entries to search
         self._is_stopping = False
         self.counters = RepairCounters()
 
     @property
     def failures(self) -> dict[int, str]:
-        """Ledgers with copies that cannot be repaired now, and why."""
+        """Errors of the ledgers with copies that cannot be repaired now."""
         return {ledger: f"{bookie}: {failure.error}" for (ledger, bookie), failure in list(self._failures.items())}
 
     def stop(self) -> None:
-        """Have `run` return after the ledger that it repairs. Any thread."""
+        """Make `run` return after the ledger in progress. Any thread may call it."""
         self._is_stopping = True
 
     def run(self, lost: Collection[str]) -> None:
-        """Repair the copies that are noted, and look for lost entries on bookies that have returned.
+        """Repair noted copies, and search returned bookies for lost entries.
 
         Args:
-            lost: ids of bookies whose copies are gone. They are not asked.
+            lost: ids of bookies whose data are lost; they get no requests.
 
         Raises:
             ReplogError: errors of the metadata store.
         """
         registered = {status.bookie for status in self._runtime.bookie_statuses()}
         gone = frozenset(lost) - registered
-        concerned = self._repair_noted(registered, gone) | self._find_lost(registered, gone)
+        concerned = self._repair_noted(registered, gone) | self._search_lost(registered, gone)
         self._failures = {key: failure for key, failure in self._failures.items() if key in concerned}
 
     # ---- notes ----------------------------------------------------------------------------------------------
 
     def _repair_noted(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
-        """Repair members that have notes. Returns the ledgers and bookies that have notes."""
+        """Repair members with notes. Returns the pairs of ledger and bookie that have notes."""
         notes: dict[tuple[int, str], list[RepairNote]] = {}
         for note in repairs(self._store)[0]:
             notes.setdefault((note.ledger, note.bookie), []).append(note)
@@ -115,7 +116,7 @@ class CopyRepairs:
         return set(notes)
 
     def _repair(self, notes: Sequence[RepairNote], is_registered: bool, gone: frozenset[str]) -> None:
-        """Repair the member that some notes are about, and forget them; also if it is no member any more.
+        """Repair a member, and delete its notes; only delete the notes if it is no longer a member.
 
         Raises:
             UnreadableError: the member does not run, or an entry cannot be copied now.
@@ -124,7 +125,7 @@ class CopyRepairs:
         ledger, _, bookie = notes[0]
         stored = find_ledger(self._store, ledger)
         is_closed = stored is None or stored.metadata.state is State.CLOSED
-        if not is_closed:  # a note of its writer waits until it is closed
+        if not is_closed:  # notes of its writer wait until the ledger is closed
             notes = [note for note in notes if has_note_of_reader(self._store, note)]
         if stored is not None and notes and bookie in stored.metadata.bookies():
             if not is_registered:
@@ -139,10 +140,10 @@ class CopyRepairs:
     def _list_missing(
         self, stored: VersionedMetadata, bookie: str, missing: Sequence[int], gone: frozenset[str]
     ) -> None:
-        """List the entries of a closed ledger of which no bookie has a copy.
+        """Add the entries of a closed ledger of which no bookie has a copy to the list of lost entries.
 
-        A member that denied an entry may have removed it as surplus, because another one took its place meanwhile. It
-        changes the version of the metadata before.
+        The version of the metadata is checked first: a member that denied an entry may have removed it as surplus
+        because it was replaced, and that changes the version.
 
         Raises:
             UnreadableError: the ledger is not closed, or its metadata have changed.
@@ -168,13 +169,14 @@ class CopyRepairs:
             missing[0], missing[-1],
         )  # fmt: skip
 
-    # ---- disks that return ----------------------------------------------------------------------------------
+    # ---- lost entries ---------------------------------------------------------------------------------------
 
-    def _find_lost(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
-        """Look for lost entries: at once where a bookie runs again that had the last copies, else a few in turns.
+    def _search_lost(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
+        """Search for lost entries, and return the ledgers that have some.
 
-        Two processes that look at a ledger at a time may list entries that a third one has found a moment before. So
-        those are looked for, too, whose last bookie does not run. Returns what is listed.
+        A ledger is searched at once if a bookie that had the last copies runs again; a few others are searched in
+        turns. The latter is necessary because two processes that examine a ledger concurrently may list entries that a
+        third process has just found.
         """
         listed = list_lost(self._store)
         turn = self._next_turn(sorted(listed))
@@ -182,30 +184,30 @@ class CopyRepairs:
         for ledger, lost in listed.items():
             returned = sorted({item.bookie for item in lost.ranges if item.bookie in registered})
             if lost.ranges and (returned or ledger in turn):
-                self._attempt(ledger, _LIST, partial(self._find, ledger, lost.ranges, returned, gone))
+                self._attempt(ledger, _LIST, partial(self._search, ledger, lost.ranges, returned, gone))
         return {(ledger, _LIST) for ledger in listed}
 
     def _next_turn(self, listed: list[int]) -> list[int]:
-        """Return a few of the ledgers, others each time."""
+        """Return the next few ledgers."""
         first = bisect_left(listed, self._next_lost)
-        turn = listed[first : first + _LOOKED_UP]
-        self._next_lost = turn[-1] + 1 if len(turn) == _LOOKED_UP else 0
+        turn = listed[first : first + _SEARCHED_MAX]
+        self._next_lost = turn[-1] + 1 if len(turn) == _SEARCHED_MAX else 0
         return turn
 
     def _forget_deleted(self, ledgers: list[int]) -> None:
-        """Take ledgers off the list that were deleted."""
+        """Delete the lists of lost entries of deleted ledgers."""
         for ledger, stored in zip(ledgers, self._store.get_many([*map(metadata_key, ledgers)]), strict=True):
             if stored is None:
                 delete_key(self._store, lost_key(ledger))
 
-    def _find(self, ledger: int, lost: Sequence[LostRange], returned: Sequence[str], gone: frozenset[str]) -> None:
-        """Give the members of a ledger what returned bookies have of its lost entries, and take these off the list.
+    def _search(self, ledger: int, lost: Sequence[LostRange], returned: Sequence[str], gone: frozenset[str]) -> None:
+        """Copy lost entries from returned bookies to the members of a ledger, and take them off the list.
 
-        The version of the metadata is changed before: a worker that holds the entries for lost may be about to name a
-        bookie that lacks them, in place of a member that has been given them.
+        The version of the metadata is changed first: a worker that considers the entries lost may be about to replace a
+        member that has just received them by a bookie that lacks them.
 
         Raises:
-            UnreadableError: a member does not run, or the bookies do not have the entries.
+            UnreadableError: a member does not run, or no bookie has the entries.
             ReplogError: errors of the store.
         """
         stored = load_ledger(self._store, ledger)
@@ -228,7 +230,7 @@ class CopyRepairs:
             )  # fmt: skip
             missing.update(self._run(machine).missing)
         copied = {int(entry) for entry in entries} - missing
-        if copied:  # a worker that lists them now, and moves a member without them, has to look again
+        if copied:  # a worker that is about to list them as lost, and to replace a member, must read the metadata again
             if not change_version(self._store, ledger, stored.version):
                 raise UnreadableError(ledger, "its metadata were changed while lost entries were copied")
             remove_lost(self._store, ledger, copied)
@@ -236,12 +238,12 @@ class CopyRepairs:
             where = f"found on {', '.join(returned)}" if returned else "found"
             logger.warning("ledger %d: %d lost entries were %s", ledger, len(copied), where)
         if len(copied) < len(entries):
-            raise UnreadableError(ledger, f"{len(entries) - len(copied)} lost entries are not there, either")
+            raise UnreadableError(ledger, f"{len(entries) - len(copied)} lost entries were not found")
 
     # ---- attempts -------------------------------------------------------------------------------------------
 
     def _attempt(self, ledger: int, bookie: str, repair: Callable[[], None]) -> None:
-        """Repair, unless it failed lately; after a failure it is tried again later and later."""
+        """Run a repair, unless it waits for its next attempt. Failed repairs are retried with exponential back-off."""
         failure = self._failures.get((ledger, bookie))
         now_us = self._clock.monotonic_us()
         if self._is_stopping or (failure is not None and now_us < failure.retry_us):
@@ -258,7 +260,7 @@ class CopyRepairs:
             self._failures.pop((ledger, bookie), None)
 
     def _run(self, machine: MemberRepair) -> MemberRepaired:
-        """Run a repair and wait for it. Raises UnreadableError."""
+        """Run a repair and wait for its end. Raises UnreadableError."""
         repaired: MemberRepaired = self._runtime.wait(run_machine(machine.ledger, machine, self._runtime))
         self.counters.entries += repaired.entries
         self.counters.bytes += repaired.bytes
@@ -266,9 +268,9 @@ class CopyRepairs:
 
 
 def _entries_of(ranges: Iterable[LostRange], metadata: LedgerMetadata) -> npt.NDArray[np.int64]:
-    """Return the entries of some ranges, ascending.
+    """Return the entries of ranges, ascending.
 
-    What is listed is bounded by what the ledger has; of one that is not closed, by the beginning of its last fragment.
+    Ranges are cut at the end of the ledger; if it is not closed, at the beginning of its last fragment.
     """
     stop = metadata.last_entry + 1 if metadata.state is State.CLOSED else metadata.last_fragment.first
     parts = [np.arange(lost.start, min(lost.stop, stop), lost.step, dtype=np.int64) for lost in ranges]

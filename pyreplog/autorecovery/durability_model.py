@@ -1,7 +1,7 @@
-"""What quorums, racks, disks and failure rates mean for durability, rebuild time and cost: a model on paper.
+"""Durability model: computes durability, rebuild time and cost from quorums, racks, disks and failure rates.
 
-docs/durability.md states each formula and what it leaves out; `durability_simulation` draws the same failures at random
-to check them. Times are in seconds and rates per year unless a name says otherwise.
+docs/durability.md states each formula and what it leaves out; `durability_simulation` checks the formulas with random
+failures. Times are in seconds and rates per year unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ YEAR_S = 365.25 * 86_400
 YEAR_DAYS = 365.25
 RECORD_HEADER_BYTES = 64
 MANY_AWAY_SHARE = 1 / 3
-"""When more of the bookies than this are away, nothing is copied until an operator declares them lost."""
+"""If a larger share of the bookies is away, nothing is copied until an operator declares them lost."""
 METADATA_OPERATIONS = 6
-"""Of the metadata store for one ledger that is copied: read, two claims, change, release, a look at the bookie."""
+"""Operations of the metadata store to copy one ledger: a read, two claims, a change, a release, a read of the
+bookie."""
 METADATA_BYTES = 1200
-"""Memory that the metadata of a ledger take in the metadata store, with three bookies: value, name and node."""
+"""Memory of the metadata store for one ledger with three bookies, bytes: value, name and node."""
 WRITE_QUORUM_MAX = 16
 
 
 def _setting(default: float, low: float, high: float, text: str) -> Any:
-    """A setting with its bounds and a line of help."""
+    """Return a field of `PlanInputs` with its bounds and a line of help."""
     return dataclasses.field(default=default, metadata={"low": low, "high": high, "help": text})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInputs(Settings):
-    """A cluster on paper; each field's metadata has its bounds and its meaning.
+    """A modelled cluster; each field's metadata has its bounds and its meaning.
 
     Raises:
         ConfigError: a value is outside its bounds, or the values contradict each other.
@@ -102,16 +103,16 @@ class PlanInputs(Settings):
         if not low <= value <= high:
             raise ConfigError(f"{field.name}: expected {low:g} to {high:g}, found {value:g}")
 
-    # ---- what follows at once -------------------------------------------------------------------------------
+    # ---- derived values -------------------------------------------------------------------------------------
 
     @property
     def windows(self) -> int:
-        """Different sets of bookies that entries of one ledger lie on."""
+        """Number of different sets of bookies that store entries of one ledger."""
         return self.ensemble if self.ensemble > self.write_quorum else 1
 
     @property
     def member_bytes(self) -> float:
-        """Bytes of one ledger on one bookie of its ensemble."""
+        """Size of one ledger on one bookie of its ensemble, bytes."""
         return self.ledger_bytes * self.write_quorum / self.ensemble
 
     @property
@@ -120,7 +121,7 @@ class PlanInputs(Settings):
 
     @property
     def bookie_bytes(self) -> float:
-        """Bytes of live copies on one bookie."""
+        """Size of the live copies on one bookie, bytes."""
         return self.ledgers_per_bookie * self.member_bytes
 
     @property
@@ -129,23 +130,24 @@ class PlanInputs(Settings):
 
     @property
     def bookie_losses_per_year(self) -> float:
-        """How often one bookie is lost by itself: with a disk, or with its machine."""
+        """Independent losses of one bookie per year, with a disk or with its machine."""
         return self.disks * self.disk_failures_per_year + self.node_failures_per_year
 
     @property
     def worker_bytes_per_s(self) -> float:
-        """What one bookie copies: its limit, its network, or its disks, which read one copy and write another."""
+        """Bytes per second that one bookie copies: at most its limit, network, and half of its disks (read, write)."""
         return min(self.copy_bytes_per_s, self.network_bytes_per_s, self.disks * self.disk_bytes_per_s / 2)
 
     @property
     def long_outages_per_year(self) -> float:
-        """Outages of one bookie that are longer than the delay."""
+        """Outages of one bookie per year that last longer than the delay."""
         return self.outages_per_year * math.exp(-self.delay_s / self.outage_s)
 
     def unreadable(self, copies: int) -> float:
-        """Probability that some entry of a window of one ledger is unreadable on all of so many copies.
+        """Return the probability that an entry of one window of a ledger is unreadable on all of `copies` copies.
 
-        A bit is unreadable when it is read (1 in `bits_per_latent_error`), or became so since the last scrub.
+        A bit may turn out unreadable when it is read (1 in `bits_per_latent_error`), or have become so since the last
+        scrub.
         """
         exposure = 1 + self.reads_per_year * self.scrub_days / YEAR_DAYS / 2
         entry = min(8 * self.entry_bytes * exposure / self.bits_per_latent_error, 1.0)
@@ -153,10 +155,10 @@ class PlanInputs(Settings):
         return -math.expm1(-entries * float(entry**copies))
 
     def copying_s(self, bookies: float) -> float:
-        """Seconds in which the copies of so many bookies, lost together, are made again.
+        """Return the seconds to replicate the copies of `bookies` bookies that were lost together.
 
-        The largest of three bounds: bytes by way of the workers of the other bookies, one ledger each at a time;
-        operations of the metadata store; one ledger by way of one worker.
+        It is the largest of three bounds: the bytes, divided among the workers of the other bookies, one ledger each at
+        a time; the operations of the metadata store; one ledger on one worker.
         """
         ledgers = bookies * self.ledgers_per_bookie
         workers = max(min(self.bookies - bookies, ledgers), 1.0)
@@ -165,7 +167,7 @@ class PlanInputs(Settings):
         return max(by_bytes, by_metadata, self.member_bytes / self.worker_bytes_per_s)
 
     def waiting_s(self, bookies: float) -> float:
-        """Seconds before the copying begins: the delay, or an operator where nothing else can begin it."""
+        """Return the seconds before the copying begins: the delay, or `operator_s` if only an operator can start it."""
         many = bookies > 1 and bookies > MANY_AWAY_SHARE * self.bookies
         no_spare = self.bookies - bookies < self.ensemble
         return self.operator_s if many or no_spare else min(self.delay_s, self.operator_s)
@@ -173,7 +175,7 @@ class PlanInputs(Settings):
 
 @dataclass(frozen=True)
 class Durability:
-    """Losses in a year. A ledger is lost when one entry of it has no copy left.
+    """Expected losses in a year. A ledger is lost when one of its entries has no copy left.
 
     Attributes:
         ledger_losses: probability that one ledger is lost.
@@ -182,7 +184,7 @@ class Durability:
         cluster_probability: probability that the cluster loses any ledger.
         ledger_nines: -log10 of `ledger_losses`.
         cluster_nines: -log10 of `cluster_probability`.
-        latent_share: share of `ledger_losses` in which the last copy was there, with an unreadable entry.
+        latent_share: share of `ledger_losses` in which the last copy existed but had an unreadable entry.
     """
 
     ledger_losses: float
@@ -196,15 +198,15 @@ class Durability:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A bookie's copies are made again.
+    """The rebuild of the copies of one bookie.
 
     Attributes:
         bookie_bytes: bytes to copy.
-        waiting_s: before the copying begins.
-        copying_s: from the first byte to the last one.
-        total_s: both.
-        network_share: share of each bookie's network, in and out, that is used meanwhile.
-        disk_share: share of the bandwidth of each bookie's disks: reading one copy and writing another.
+        waiting_s: seconds before the copying begins.
+        copying_s: seconds from the first byte to the last one.
+        total_s: sum of `waiting_s` and `copying_s`.
+        network_share: share of each bookie's network, in and out, that the copying uses.
+        disk_share: share of each bookie's disk bandwidth that the copying uses: reading one copy and writing another.
     """
 
     bookie_bytes: float
@@ -217,15 +219,15 @@ class Rebuild:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes in a year, of the whole cluster.
+    """Bytes per year, of the whole cluster.
 
     Attributes:
-        lost_bookies: copied for bookies that were lost by themselves.
-        lost_racks: copied for racks.
-        outages: copied for bookies that came back after the delay.
-        total: all that is copied.
-        scrubbed: read by scrubs.
-        share_of_writes: `total` beside the bytes that clients write, with all copies; 0 if none are given.
+        lost_bookies: bytes copied for bookies that were lost independently.
+        lost_racks: bytes copied for racks.
+        outages: bytes copied for bookies that returned after the delay.
+        total: all bytes copied.
+        scrubbed: bytes read by scrubs.
+        share_of_writes: `total` divided by the bytes that clients write, with all copies; 0 if no write rate is given.
     """
 
     lost_bookies: float
@@ -238,17 +240,17 @@ class Traffic:
 
 @dataclass(frozen=True)
 class RackLoss:
-    """One rack is lost.
+    """The loss of one rack.
 
     Attributes:
-        bookies: in it.
-        bytes: to copy.
-        copies_left: of the entries that lie worst.
+        bookies: number of bookies in the rack.
+        bytes: bytes to copy.
+        copies_left: remaining copies of the entries that have the fewest.
         ledgers_lost: whether entries are lost at once.
         writes_continue: whether Qa bookies of each write quorum remain.
-        waiting_s: before the copying begins.
-        copying_s: from the first byte to the last one.
-        fill_after: share of the other bookies' disks that is used afterwards; above 1 they do not hold it.
+        waiting_s: seconds before the copying begins.
+        copying_s: seconds from the first byte to the last one.
+        fill_after: used share of the other bookies' disks after the rebuild; above 1 they are too small.
     """
 
     bookies: float
@@ -263,12 +265,12 @@ class RackLoss:
 
 @dataclass(frozen=True)
 class Cost:
-    """What is stored and written.
+    """Storage and write cost.
 
     Attributes:
-        storage_factor: bytes on disks for one byte of entries.
-        fill: share of the disks that is used.
-        write_amplification: bytes written to disks for one byte that clients append.
+        storage_factor: bytes on disks for each byte of entries.
+        fill: used share of the disks.
+        write_amplification: bytes written to disks for each byte that clients append.
     """
 
     storage_factor: float
@@ -278,11 +280,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class WriteAvailability:
-    """Probability that an add has fewer than Qa of its Qw bookies.
+    """Probability that an add reaches fewer than Qa of its Qw bookies.
 
     Attributes:
-        without_spare: no other bookie can replace one that is away.
-        with_spare: writers replace a bookie as soon as they notice.
+        without_spare: if no other bookie can replace one that is away.
+        with_spare: if writers replace a bookie as soon as they notice.
     """
 
     without_spare: float
@@ -291,13 +293,13 @@ class WriteAvailability:
 
 @dataclass(frozen=True)
 class GrowthLimits:
-    """How far the cluster can grow before something other than bytes is the bound.
+    """Sizes up to which the cluster can grow before something other than bytes is the bottleneck.
 
     Attributes:
-        ledgers_by_memory: ledgers whose metadata the metadata store holds.
-        ledgers_by_scan: ledgers that an auditor scans in the time that it has.
-        ledgers_by_rebuild: ledgers from which on the metadata store, and not the bytes, bounds a rebuild.
-        bookies_by_rebuild: bookies from which on more of them do not shorten a rebuild.
+        ledgers_by_memory: number of ledgers whose metadata fit into the metadata store.
+        ledgers_by_scan: number of ledgers that an auditor can scan in `scan_s`.
+        ledgers_by_rebuild: number of ledgers from which on the metadata store, and not the bytes, bounds a rebuild.
+        bookies_by_rebuild: number of bookies from which on more bookies do not shorten a rebuild.
     """
 
     ledgers_by_memory: float
@@ -308,7 +310,7 @@ class GrowthLimits:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that follows from `PlanInputs`."""
+    """All results that are computed from `PlanInputs`."""
 
     durability: Durability
     rebuild: Rebuild
@@ -320,13 +322,13 @@ class Plan:
 
 
 def make_plan(inputs: PlanInputs) -> Plan:
-    """Work out what a cluster's quorums, hardware and failure rates mean.
+    """Return the results of the model for a cluster.
 
     Args:
-        inputs: the cluster on paper.
+        inputs: the modelled cluster.
 
     Returns:
-        The results, formulas as in docs/durability.md.
+        The results, with the formulas of docs/durability.md.
     """
     return Plan(
         _durability(inputs),
@@ -340,15 +342,16 @@ def make_plan(inputs: PlanInputs) -> Plan:
 
 
 def storage_factor(inputs: PlanInputs) -> float:
-    """Return the bytes on disks for one byte of entries: copies, record headers, and what waits to be compacted."""
-    live = (1 + inputs.compacted_live_share) / 2  # segments are between full and compacted: half way on average
+    """Return the bytes on disks for each byte of entries: copies, record headers, and bytes not compacted yet."""
+    live = (1 + inputs.compacted_live_share) / 2  # on average a segment is half way between full and compacted
     return inputs.write_quorum * (1 + RECORD_HEADER_BYTES / inputs.entry_bytes) / live
 
 
 def loss_rates(inputs: PlanInputs) -> LossRates:
-    """Return how fast the copies of one window are lost and made again, per year."""
+    """Return the rates, per year, at which copies of one window are lost and replicated again."""
     in_rack = inputs.rack_bookies
-    other = (inputs.ensemble - 1) / max(inputs.bookies - 1, 1)  # share of a lost bookie's ledgers that has another one
+    # share of a lost bookie's ledgers that also have a given other bookie
+    other = (inputs.ensemble - 1) / max(inputs.bookies - 1, 1)
     copying = (inputs.copying_s(1), inputs.copying_s(in_rack))
     waiting = (inputs.waiting_s(1), inputs.waiting_s(in_rack))
     return LossRates(
@@ -404,7 +407,8 @@ def _traffic(inputs: PlanInputs) -> Traffic:
     bookies = inputs.bookies * inputs.bookie_losses_per_year * inputs.bookie_bytes
     racks = inputs.racks * inputs.rack_failures_per_year * inputs.rack_bookies * inputs.bookie_bytes
     copying = inputs.copying_s(1)
-    share = inputs.outage_s / copying * -math.expm1(-copying / inputs.outage_s)  # mean share copied before it returns
+    # mean share that is copied before the bookie returns
+    share = inputs.outage_s / copying * -math.expm1(-copying / inputs.outage_s)
     outages = inputs.bookies * inputs.long_outages_per_year * inputs.bookie_bytes * share
     if inputs.bookies - 1 < inputs.ensemble:
         outages = 0.0
@@ -450,7 +454,7 @@ def _availability(inputs: PlanInputs) -> WriteAvailability:
 
 
 def _too_few(inputs: PlanInputs, away: float) -> float:
-    """Probability that more than Qw - Qa of Qw bookies are away, each by itself."""
+    """Return the probability that more than Qw - Qa of Qw bookies are away independently."""
     share, quorum = min(away, 1.0), inputs.write_quorum
     return sum(
         math.comb(quorum, count) * share**count * (1 - share) ** (quorum - count)
@@ -460,7 +464,7 @@ def _too_few(inputs: PlanInputs, away: float) -> float:
 
 def _limits(inputs: PlanInputs) -> GrowthLimits:
     rate = inputs.worker_bytes_per_s
-    # Bytes by workers take as long as operations of the metadata store: each copied ledger costs both.
+    # Solve for equal time of both bounds: the bytes by workers, and the operations of the metadata store.
     bookies = inputs.member_bytes / rate * inputs.metadata_operations_per_s / METADATA_OPERATIONS + 1
     workers = max(inputs.bookies - 1, 1)
     stored = inputs.ledgers * inputs.ledger_bytes

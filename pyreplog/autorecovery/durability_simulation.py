@@ -1,12 +1,11 @@
-"""Failures drawn at random on a cluster of many ledgers: how many are lost, and how much is copied.
+"""Durability simulation: draws random failures on a cluster of many ledgers, and counts lost ledgers and copied bytes.
 
-It goes from event to event: a bookie or a rack is lost, a bookie is away for longer than the delay, an order is placed,
-a bookie returns or is replaced. Between events copies are made in order of urgency at the rate that the workers have;
-what was done is applied with the next event, to all ledgers concerned at once. docs/durability.md says what is
-modelled.
+The simulation is driven by events: the loss of a bookie or a rack, an absence longer than the delay, an order, the
+return or replacement of a bookie. Between events copies are made in order of urgency at the rate of the workers; they
+are applied at the next event, to all ledgers at once. docs/durability.md describes the model.
 
-To see losses that are too rare, failures can be raised by a factor f. Each failure then belongs to the stated rates
-with probability 1 / f, so that a loss which took m failures counts f ** -m.
+To observe rare losses, failure rates can be raised by a factor f. Each failure then belongs to the stated rates with
+probability 1 / f, so a loss caused by m failures counts f ** -m.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ _NEGLIGIBLE = 1e-14
 
 @dataclass(frozen=True)
 class SimulatedDurability:
-    """What a simulation found; rates are those of the stated failures, whatever was raised.
+    """The result of a simulation. Rates are those at the stated failure rates, whatever the factor `raised`.
 
     Attributes:
-        years: that were simulated.
-        seed: of the random numbers.
+        years: simulated years.
+        seed: seed of the random numbers.
         raised: factor on the rates at which bookies and racks are lost.
-        bookie_losses: of single bookies, as simulated.
-        rack_losses: as simulated.
-        long_outages: of bookies that were away for longer than the delay.
-        coincidences: different sets of failures that took entries with all their copies.
-        ledgers_lost: with all copies of an entry, as simulated.
-        latent_per_year: expected losses of ledgers by unreadable last copies; a part of `losses_per_year`.
-        losses_per_year: ledgers that are lost in a year, and the 95 % interval.
-        events_per_year: times that at least one ledger is lost, and the 95 % interval.
-        single_s: mean time from the loss of a bookie to the next copy of each of its entries; nan: there was none.
+        bookie_losses: simulated losses of single bookies.
+        rack_losses: simulated losses of racks.
+        long_outages: simulated outages longer than the delay.
+        coincidences: number of different sets of failures that destroyed all copies of entries.
+        ledgers_lost: number of simulated ledgers that lost all copies of an entry.
+        latent_per_year: expected losses of ledgers per year by unreadable last copies; included in `losses_per_year`.
+        losses_per_year: ledgers lost per year, with the 95 % interval.
+        events_per_year: events per year in which at least one ledger is lost, with the 95 % interval.
+        single_s: mean time from the loss of a bookie to the next copy of each of its entries; nan: no bookie was lost.
         rack_s: the same for racks.
-        copied_for_bookies: bytes in a year.
-        copied_for_racks: bytes in a year.
-        copied_for_outages: bytes in a year.
+        copied_for_bookies: bytes copied per year for lost bookies.
+        copied_for_racks: bytes copied per year for lost racks.
+        copied_for_outages: bytes copied per year for long outages.
     """
 
     years: float
@@ -80,12 +79,12 @@ class SimulatedDurability:
 
     @property
     def copied_per_year(self) -> float:
-        """Bytes in a year."""
+        """All bytes copied per year."""
         return self.copied_for_bookies + self.copied_for_racks + self.copied_for_outages
 
 
 class RebuildCause(IntEnum):
-    """Why copies are made again."""
+    """Why copies are replicated again."""
 
     BOOKIE = 0
     RACK = 1
@@ -95,7 +94,7 @@ class RebuildCause(IntEnum):
 class _Kind(IntEnum):
     FAILURE = 0
     ORDER = 1
-    BACK = 2
+    RETURN = 2
 
 
 class _Event(NamedTuple):
@@ -107,7 +106,7 @@ class _Event(NamedTuple):
 
 
 class _Tasks:
-    """Copies that are to be made: columns of equal length."""
+    """Copies to make, as columns of equal length."""
 
     def __init__(self) -> None:
         self.ledger: Ints = np.empty(0, np.int32)
@@ -135,11 +134,11 @@ class _Tasks:
 
 
 class DurabilitySimulation:
-    """One run.
+    """One simulation run.
 
     Args:
-        inputs: the cluster on paper; at most 20 million ledgers.
-        seed: of all random numbers.
+        inputs: the modelled cluster; at most 20 million ledgers.
+        seed: seed of all random numbers.
         raised: factor on the rates at which bookies and racks are lost.
 
     Raises:
@@ -161,37 +160,38 @@ class DurabilitySimulation:
         self._placement = PlacementModel(count, inputs.racks, size, inputs.write_quorum, self._random)
         self._ensembles = self._placement.new_ledgers(inputs.ledgers)
         self._missing: Flags = np.zeros((inputs.ledgers, size), np.bool_)
-        self._lost_by: Ints = np.zeros((inputs.ledgers, size), np.int32)  # of what is missing: which failure
+        self._lost_by: Ints = np.zeros((inputs.ledgers, size), np.int32)  # failure that removed each missing copy
         self._loads = np.bincount(self._ensembles.ravel(), minlength=count).astype(np.float64)
         room = inputs.disks * inputs.disk_bytes * inputs.write_quorum / storage_factor(inputs)
-        self._room = room / inputs.member_bytes  # members that a bookie holds
+        self._room = room / inputs.member_bytes  # number of members that fit on a bookie
         self._up: Flags = np.ones(count, np.bool_)
-        self._stamps = np.zeros(count, np.int64)  # which absence of a bookie an event is about
+        self._stamps = np.zeros(count, np.int64)  # number of the current absence of each bookie
         self._is_lost: Flags = np.zeros(count, np.bool_)
         self._ordered: Flags = np.zeros(count, np.bool_)
         self._failures: list[tuple[float, RebuildCause]] = []
-        self._failed: dict[tuple[int, int], int] = {}  # (bookie, stamp) -> number of the failure
+        self._failed: dict[tuple[int, int], int] = {}  # (bookie, stamp) -> index of the failure
         self._tasks = _Tasks()
         self._events: list[_Event] = []
         self._number = 0
-        self._since_s = 0.0  # since when the copies are worked on that come next
-        self._changed_s = _NEVER  # bookies or tasks changed then: the copies are to be ordered anew
+        self._since_s = 0.0  # since when the next copies are in progress
+        self._changed_s = _NEVER  # when bookies or tasks last changed: copies have to be scheduled again
         self._counts = [0, 0, 0]
         self._unreadable = np.array([inputs.unreadable(copies) for copies in range(inputs.write_quorum + 1)])
-        self._losses: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])  # ledgers; latent ones
+        # lost ledgers, and expected latent losses
+        self._losses: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._copied = np.zeros(3)
-        self._waited = np.zeros((3, 2))  # seconds, and how many
+        self._waited = np.zeros((3, 2))  # total seconds, and number of copies
 
     # ---- events ---------------------------------------------------------------------------------------------
 
     def run(self, years: float) -> SimulatedDurability:
-        """Simulate so many years.
+        """Run the simulation for a number of years.
 
         Args:
-            years: above 0.
+            years: number of years, above 0.
 
         Returns:
-            What was lost, and what was copied.
+            The losses and the copied bytes.
         """
         if not 0 < years <= 1e9:
             raise ConfigError(f"years: expected more than 0, found {years:g}")
@@ -214,7 +214,7 @@ class DurabilitySimulation:
                 self._fail(event.at_s, RebuildCause(int(np.searchsorted(shares, self._random.random(), side="right"))))
                 self._push(event.at_s + self._wait(total), _Kind.FAILURE)
             elif event.stamp == self._stamps[event.bookie]:
-                (self._order if event.kind is _Kind.ORDER else self._back)(event)
+                (self._order if event.kind is _Kind.ORDER else self._handle_return)(event)
         self._advance(end_s)
         return self._result(years)
 
@@ -239,18 +239,18 @@ class DurabilitySimulation:
             return
         self._counts[cause] += 1
         if cause is RebuildCause.OUTAGE:
-            self._go_away(now_s, int(bookies[0]))
+            self._begin_outage(now_s, int(bookies[0]))
             return
         self._failures.append((now_s, cause))
         self._lose(now_s, bookies)
 
-    def _go_away(self, now_s: float, bookie: int) -> None:
-        """For longer than the delay: an exponential length has no memory."""
+    def _begin_outage(self, now_s: float, bookie: int) -> None:
+        """Begin an outage longer than the delay. The rest of an exponential length has the same distribution."""
         self._stamps[bookie] += 1
         self._up[bookie] = False
         ordered_s = now_s + self._inputs.delay_s
         self._push(ordered_s, _Kind.ORDER, bookie)
-        self._push(ordered_s + float(self._random.exponential(self._inputs.outage_s)), _Kind.BACK, bookie)
+        self._push(ordered_s + float(self._random.exponential(self._inputs.outage_s)), _Kind.RETURN, bookie)
 
     def _lose(self, now_s: float, bookies: NDArray[np.int64]) -> None:
         failure = len(self._failures) - 1
@@ -267,19 +267,19 @@ class DurabilitySimulation:
             self._loads[bookie] = 0
             self._failed[bookie, int(self._stamps[bookie])] = failure
             self._push(now_s + min(self._inputs.delay_s, self._inputs.operator_s), _Kind.ORDER, bookie)
-            self._push(now_s + self._inputs.operator_s, _Kind.BACK, bookie)
+            self._push(now_s + self._inputs.operator_s, _Kind.RETURN, bookie)
             touched.append(ledger)
         self._count_losses(np.unique(np.concatenate(touched)))
         self._changed_s = now_s
 
     def _order(self, event: _Event) -> None:
-        """Have the copies of a bookie made again."""
+        """Place an order for a bookie, unless too many are absent."""
         bookie, absent = event.bookie, ~self._up
         is_declared = event.at_s >= self._away_since(event) + self._inputs.operator_s
         if absent.sum() > 1 and absent.mean() > MANY_AWAY_SHARE and not is_declared:
             if not self._is_lost[bookie]:
                 self._push(event.at_s + self._inputs.delay_s + 1.0, _Kind.ORDER, bookie)
-            return  # of a lost one: its successor, or an operator, ends the doubt
+            return  # a lost bookie waits for its successor or an operator
         self._place_order(event.at_s, bookie)
 
     def _away_since(self, event: _Event) -> float:
@@ -299,11 +299,11 @@ class DurabilitySimulation:
         self._tasks.add(ledger[mine], place[mine], bookie, failure, now_s)
         self._changed_s = now_s
 
-    def _back(self, event: _Event) -> None:
-        """A bookie returns with its data, or is replaced by an empty one of its name."""
+    def _handle_return(self, event: _Event) -> None:
+        """End the absence of a bookie: it returns with its data, or an empty one replaces it under the same name."""
         bookie = event.bookie
         if self._is_lost[bookie]:
-            self._place_order(event.at_s, bookie)  # the successor proves that it is lost
+            self._place_order(event.at_s, bookie)  # the registration of the successor proves the loss
             self._is_lost[bookie] = False
         else:
             self._withdraw(bookie)
@@ -313,13 +313,13 @@ class DurabilitySimulation:
         self._changed_s = event.at_s
 
     def _withdraw(self, bookie: int) -> None:
-        """End the work on a bookie that is away."""
+        """Withdraw the order for a bookie that is away."""
         if self._ordered[bookie]:
             self._ordered[bookie] = False
             self._tasks.keep((self._tasks.source != bookie) | (self._tasks.cause >= 0))
 
     def _members(self, bookie: int) -> tuple[Ints, Ints]:
-        """Ledgers that name a bookie, and its places in them."""
+        """Return the ledgers that name a bookie, and its places in them."""
         packed = np.flatnonzero(self._ensembles.ravel() == bookie).astype(np.int32)
         ledger, place = np.divmod(packed, np.int32(self._inputs.ensemble))
         return ledger, place
@@ -327,7 +327,7 @@ class DurabilitySimulation:
     # ---- copies ---------------------------------------------------------------------------------------------
 
     def _schedule(self, now_s: float) -> None:
-        """Say when each copy will be made: those of ledgers with the fewest copies first, then in order."""
+        """Compute when each copy is made: ledgers with the fewest copies first, then in the order of the tasks."""
         tasks, inputs = self._tasks, self._inputs
         self._changed_s = _NEVER
         if not len(tasks):
@@ -335,7 +335,7 @@ class DurabilitySimulation:
         gone = self._missing[tasks.ledger]
         gone[np.arange(len(tasks)), tasks.place] = True
         left = self._present(~gone).min(axis=1).astype(np.int8)
-        order = np.argsort(left, kind="stable")  # tasks are in the order in which they were placed
+        order = np.argsort(left, kind="stable")  # tasks are in the order of their orders
         workers = max(min(int(self._up.sum()), len(tasks)), 1)
         one_s = inputs.member_bytes / inputs.worker_bytes_per_s
         step_s = max(one_s / workers, METADATA_OPERATIONS / inputs.metadata_operations_per_s)
@@ -344,14 +344,14 @@ class DurabilitySimulation:
         tasks.finish_s[order] = np.maximum(done_s, tasks.ordered_s[order] + one_s)
 
     def _present(self, here: Flags) -> NDArray[np.int8]:
-        """Copies in each window of each row."""
+        """Return the number of present copies in each window of each row."""
         size, quorum = self._inputs.ensemble, self._inputs.write_quorum
         windows = range(self._inputs.windows)
         columns = [sum(here[:, (window + step) % size].astype(np.int8) for step in range(quorum)) for window in windows]
         return np.stack(columns, axis=1)
 
     def _advance(self, now_s: float) -> None:
-        """Make the copies that are done by now."""
+        """Make the copies that are due by now."""
         tasks = self._tasks
         if self._changed_s < now_s:
             self._schedule(self._changed_s)
@@ -366,7 +366,7 @@ class DurabilitySimulation:
             self._since_s = now_s
 
     def _copy(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Make copies, several of one ledger one after the other. Returns those for which that is impossible now."""
+        """Make copies, those of one ledger sequentially. Returns the tasks that are impossible now."""
         stuck = []
         rows = rows[np.argsort(self._tasks.finish_s[rows], kind="stable")]
         while len(rows):
@@ -376,25 +376,25 @@ class DurabilitySimulation:
         return np.concatenate(stuck)
 
     def _copy_once(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Make one copy of each of some ledgers."""
+        """Make at most one copy of each ledger."""
         tasks = self._tasks
         ledger, place, source = tasks.ledger[rows], tasks.place[rows], tasks.source[rows]
         still = (self._ensembles[ledger, place] == source) & (self._missing[ledger, place] == (tasks.cause[rows] >= 0))
         rows, ledger, place = rows[still], ledger[still], place[still]
         ensembles, missing = self._ensembles[ledger], self._missing[ledger]
         readable = self._present(~missing & self._up[ensembles])
-        concerned = self._concerned(place)
-        fine = ((readable > 0) | ~concerned).all(axis=1)
+        affected = self._windows_of(place)
+        fine = ((readable > 0) | ~affected).all(axis=1)
         target = np.full(len(rows), -1, np.int32)
         weights = np.where(self._up, np.maximum(1 - self._loads / self._room, 1e-3), 0.0)
         target[fine] = self._placement.targets(ensembles[fine], missing[fine], place[fine], weights)
         moved = target >= 0
-        self._note_unreadable(ledger[moved], tasks.cause[rows[moved]], missing[moved], concerned[moved])
+        self._note_unreadable(ledger[moved], tasks.cause[rows[moved]], missing[moved], affected[moved])
         self._move(rows[moved], ledger[moved], place[moved], target[moved])
         return rows[~moved]
 
-    def _concerned(self, place: Ints) -> Flags:
-        """Windows that a place is in, for each row."""
+    def _windows_of(self, place: Ints) -> Flags:
+        """Return the windows that contain a place, for each row."""
         windows = np.arange(self._inputs.windows)
         return (place[:, None] - windows) % self._inputs.ensemble < self._inputs.write_quorum
 
@@ -414,7 +414,7 @@ class DurabilitySimulation:
     # ---- losses ---------------------------------------------------------------------------------------------
 
     def _count_losses(self, ledgers: Ints) -> None:
-        """Count the ledgers with a window of which nothing is left. They go on as if they had been written anew."""
+        """Count the ledgers with a window without copies. They continue as newly written ledgers."""
         empty = self._present(~self._missing[ledgers]) == 0
         for row in np.flatnonzero(empty.any(axis=1)).tolist():
             ledger = int(ledgers[row])
@@ -423,13 +423,13 @@ class DurabilitySimulation:
             self._renew(ledger)
 
     def _causes(self, ledger: int, window: int) -> tuple[int, ...]:
-        """Failures that took copies of a window."""
+        """Return the failures that removed copies of a window."""
         places = (window + np.arange(self._inputs.write_quorum)) % self._inputs.ensemble
         gone = places[self._missing[ledger, places]]
         return tuple(sorted(set(self._lost_by[ledger, gone].tolist())))
 
     def _renew(self, ledger: int) -> None:
-        """Give a ledger that was lost bookies for all that it lacks: the successors where no others are left."""
+        """Give a lost ledger new members for all missing copies: the successors, if no other bookies are available."""
         for place in np.flatnonzero(self._missing[ledger]).tolist():
             row = np.array([ledger], np.int32)
             weights = self._up.astype(np.float64)
@@ -440,11 +440,12 @@ class DurabilitySimulation:
                 self._ensembles[ledger, place] = target[0]
                 self._loads[target] += 1
 
-    def _note_unreadable(self, ledger: Ints, failure: Ints, missing: Flags, concerned: Flags) -> None:
-        """Add what is expected to be lost to unreadable entries while these copies are made."""
+    def _note_unreadable(self, ledger: Ints, failure: Ints, missing: Flags, affected: Flags) -> None:
+        """Add the expected losses by unreadable entries during these copies."""
         good = self._present(~missing)
-        chances = np.where(concerned, self._unreadable[good], 0.0)
-        alone = (good == self._inputs.write_quorum - 1) & (failure >= 0)[:, None]  # nothing else of the window lacks
+        chances = np.where(affected, self._unreadable[good], 0.0)
+        # no other copy of the window is missing
+        alone = (good == self._inputs.write_quorum - 1) & (failure >= 0)[:, None]
         for number in np.unique(failure[failure >= 0]).tolist():
             chance = float(chances[alone & (failure == number)[:, None]].sum())
             if chance > _NEGLIGIBLE:
@@ -454,7 +455,7 @@ class DurabilitySimulation:
 
     def _result(self, years: float) -> SimulatedDurability:
         raised, groups = self._raised, self._losses
-        # A loss of a quorum takes at least as many failures as it has racks, or one where racks fail.
+        # A loss takes at least as many failures as the quorum has racks, or, without rack failures, Qw bookies.
         racks = self._inputs.rack_failures_per_year > 0
         least = len(rack_layout(self._inputs.write_quorum, self._inputs.racks)) if racks else self._inputs.write_quorum
         heaviest = raised**-least / years

@@ -1,4 +1,4 @@
-"""FailedAttempt: work on a ledger that could not be done, and when it is tried again."""
+"""FailedAttempt: a failed attempt to work on a ledger, with the time of the next attempt."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pyreplog.errors import NotEnoughBookiesError, ReplogError
 
 RETRY_MS, RETRY_MAX_MS = 5_000, 300_000
-"""What failed waits so long, twice as long each time, up to the second number (BookKeeper #3887)."""
+"""Back-off of failed work in milliseconds: the first one, doubled with each failure, and the maximum (BookKeeper
+#3887)."""
 
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """Why something cannot be done now.
+    """The reason why work on a ledger fails, and the time of the next attempt.
 
     Attributes:
         error: error of the last attempt.
-        attempts: failed attempts in a row.
-        retry_us: when it is tried again, monotonic microseconds.
+        attempts: number of failed attempts in a row.
+        retry_us: monotonic time of the next attempt, microseconds.
     """
 
     error: ReplogError
@@ -26,12 +27,12 @@ class FailedAttempt:
 
     @classmethod
     def after(cls, previous: FailedAttempt | None, error: ReplogError, now_us: int) -> FailedAttempt:
-        """Return the attempt that failed now.
+        """Return the record of an attempt that failed now.
 
         Args:
-            previous: the one before, if that failed, too.
-            error: why.
-            now_us: monotonic microseconds.
+            previous: the record of the previous attempt, if that failed as well.
+            error: error of the attempt.
+            now_us: monotonic time, microseconds.
         """
         attempts = 1 if previous is None else previous.attempts + 1
         delay_ms = min(RETRY_MS << min(attempts - 1, 16), RETRY_MAX_MS)
@@ -39,5 +40,5 @@ class FailedAttempt:
 
     @property
     def lacks_bookie(self) -> bool:
-        """Whether all that is missing is a bookie that takes the copies."""
+        """Whether the attempt failed because no bookie can take the copies."""
         return isinstance(self.error, NotEnoughBookiesError)

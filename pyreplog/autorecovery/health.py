@@ -1,4 +1,4 @@
-"""ClusterHealth: the state of a cluster in one word, with the reasons and the next step of each."""
+"""ClusterHealth: the state of a cluster as one colour, with the reason and the next step for each finding."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.plurals import agreeing, counted
 
 HOLD_FORGOTTEN = "hold-forgotten"
-"""Code of a hold that is older than `hold_alarm_ms`; the auditor's alarm has the same."""
+"""Code of a finding about a hold older than `hold_alarm_ms`; the auditor's alarm has the same code."""
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
 
 
 class Colour(StrEnum):
-    """How a cluster is."""
+    """The state of a cluster."""
 
     GREEN = "green"
     """Every entry has all its copies."""
     AMBER = "amber"
-    """Something needs time or an operator; nothing is known to be lost."""
+    """Something needs time or an operator; no entry is known to be lost."""
     RED = "red"
     """Entries are lost."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason why a cluster is not green.
+    """A reason why a cluster is not green.
 
     Attributes:
-        code: stable, for programs.
+        code: stable code, for programs.
         colour: amber or red.
-        text: what was found.
-        next_step: what to do.
+        text: description of the finding.
+        next_step: what an operator should do.
     """
 
     code: str
@@ -64,14 +64,14 @@ class ClusterHealth:
     """The health of a cluster at one moment.
 
     Attributes:
-        colour: the worst one of the findings.
-        findings: red ones first.
-        auditor: the process that is the auditor; None: none runs, or the cluster is embedded.
-        bookies: bookies that run.
-        ledgers: ledgers whose metadata can be read.
-        missing_copies: copies on bookies that do not run, of entries whose number is known.
-        scrubs: the last complete scrub of each bookie that runs and had one.
-        is_scanned: whether the metadata of all ledgers were read; otherwise the auditor's word was taken.
+        colour: the worst colour of the findings.
+        findings: the findings, red ones first.
+        auditor: name of the auditor's process; None: none runs, or the cluster is embedded.
+        bookies: number of running bookies.
+        ledgers: number of ledgers with readable metadata.
+        missing_copies: number of copies on bookies that do not run, as far as the number of entries is known.
+        scrubs: last complete scrub of each running bookie that had one.
+        is_scanned: whether the metadata of all ledgers were read; otherwise the result relies on the auditor's status.
     """
 
     colour: Colour
@@ -92,17 +92,19 @@ def check_health(
     now_us: int | None = None,
     trust_auditor: bool = False,
 ) -> ClusterHealth:
-    """Return the health of a cluster. Reads the metadata of all ledgers; needs no auditor, and asks no bookie.
+    """Return the health of a cluster.
 
-    With `trust_auditor` they are not read if nothing in the few keys of bookies and auto-recovery speaks of missing
-    copies, and the auditor, which follows all ledgers, told so within the last minutes.
+    Reads the metadata of all ledgers; needs no auditor, and sends no requests to bookies.
+
+    With `trust_auditor` the metadata are not read if no key of bookies or auto-recovery indicates missing copies, and
+    the auditor, which follows all ledgers, has reported none within the last minutes.
 
     Args:
         runtime: of a cluster.
-        limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
-        survey: what was just read of all ledgers; None: they are read.
-        now_us: microseconds since 1970-01-01 UTC, for the age of a hold; None: now.
-        trust_auditor: take the auditor's word that no copies are missing.
+        limbo: asks bookies for ledgers in limbo, returned as pairs of ledger and bookie; None: bookies are not asked.
+        survey: copy counts of all ledgers that were just read; None: the metadata are read.
+        now_us: time for the age of a hold, microseconds since 1970-01-01 UTC; None: now.
+        trust_auditor: whether to rely on the auditor's status for the absence of missing copies.
 
     Raises:
         MetadataLayoutError: the store has to be migrated.
@@ -112,8 +114,8 @@ def check_health(
     findings: list[Finding] = []
     states = _states(store, findings)
     membership = find_membership(runtime, states)
-    is_told = survey is None and trust_auditor and not findings and _auditor_suffices(runtime, states, membership)
-    if is_told:
+    is_trusted = survey is None and trust_auditor and not findings and _auditor_suffices(runtime, states, membership)
+    if is_trusted:
         survey = LedgerSurvey(membership, ledgers=len(list_ledgers(store)))
     counts = survey or survey_ledgers(store, membership)
     registered, current = counts.membership.registered, counts.membership.current
@@ -139,12 +141,12 @@ def check_health(
     colour = findings[0].colour if findings else Colour.GREEN
     owner = None if auditor is None else auditor.value.decode(errors="replace")
     return ClusterHealth(
-        colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing, scrubs, not is_told
+        colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing, scrubs, not is_trusted
     )
 
 
 def _auditor_suffices(runtime: RuntimeBase, states: Mapping[str, BookieState], membership: Membership) -> bool:
-    """Whether a living auditor says that no ledger names a bookie that does not run or leaves."""
+    """Return whether a living auditor reports that no ledger names a bookie that does not run, or that leaves."""
     store, auditor = runtime.metadata, runtime.metadata.get(AUDITOR)
     if auditor is None or states or membership.leaving or membership.registered != {*membership.current.values()}:
         return False
@@ -159,10 +161,10 @@ def _auditor_suffices(runtime: RuntimeBase, states: Mapping[str, BookieState], m
 
 
 def find_membership(runtime: RuntimeBase, states: Mapping[str, BookieState]) -> Membership:
-    """Return what is known of the bookies of a cluster.
+    """Return the known bookies of a cluster.
 
     Args:
-        runtime: of the cluster.
+        runtime: runtime of the cluster.
         states: states of its bookies.
 
     Raises:
@@ -223,7 +225,7 @@ def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]
 def _of_bookies(
     current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState], done: Set[str]
 ) -> Iterator[Finding]:
-    """Yield findings of bookies. done: lost ones that no ledger names; nothing is left to do for them."""
+    """Yield findings about bookies. `done` are lost bookies that no ledger names, which need no more work."""
     for phase in (BookiePhase.AWAY, BookiePhase.LOST, BookiePhase.DRAINING):
         if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase and bookie not in done):
             yield _amber(str(phase), f"{phase}: {', '.join(bookies)}", _STEPS[phase])
@@ -262,7 +264,7 @@ def _of_recovery(store: MetadataStore, now_us: int) -> Iterator[Finding]:
         yield _amber("status-unreadable", str(error), "use the version of pyreplog that wrote it")
         return
     for alarm in () if status is None else status.alarms:
-        if alarm.code == HOLD_FORGOTTEN:  # seen above, also if no auditor runs
+        if alarm.code == HOLD_FORGOTTEN:  # reported above, also without an auditor
             continue
         yield _amber(f"alarm-{alarm.code}", alarm.text, "see docs/operations.md, Auto-recovery")
 
@@ -270,7 +272,7 @@ def _of_recovery(store: MetadataStore, now_us: int) -> Iterator[Finding]:
 def _of_hold(store: MetadataStore, hold: TimedReason, now_us: int) -> Finding:
     try:
         limit_us = load_config(store).hold_alarm_ms * 1000
-    except InvalidMetadataError:  # also a hold is safe then
+    except InvalidMetadataError:  # the hold stays in force
         limit_us = AutoRecoveryConfig().hold_alarm_ms * 1000
     age_us = now_us - hold.since_us
     text = f"auto-recovery is on hold {_since(age_us) if hold.since_us else 'since an unknown time'}: {hold.reason}"
@@ -279,7 +281,7 @@ def _of_hold(store: MetadataStore, hold: TimedReason, now_us: int) -> Finding:
 
 
 def _since(age_us: int) -> str:
-    """Return an age in words, in the unit of which there are two or more."""
+    """Return an age as text: in days, hours or minutes if it has two of them or more, else in seconds."""
     for unit, size_us in (("days", 86_400_000_000), ("hours", 3_600_000_000), ("minutes", 60_000_000)):
         if age_us >= 2 * size_us:
             return f"for {age_us // size_us} {unit}"

@@ -1,4 +1,4 @@
-"""Hold: an operator suspends auto-recovery, for an upgrade. Ledgers that are being copied are completed."""
+"""Hold: an operator suspends auto-recovery, for an upgrade. Ledgers in progress are completed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ HOLD = "/autorecovery/hold"
 
 
 def find_hold(store: MetadataStore) -> TimedReason | None:
-    """Return since when and why auto-recovery is suspended; None: it is not. Raises errors of the store."""
+    """Return the hold, with its time and reason; None: there is none. Raises errors of the store."""
     stored = store.get(HOLD)
     return None if stored is None else TimedReason.read(HOLD, stored.value)
 
 
 def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
-    """Suspend auto-recovery. A hold that exists stays as it is.
+    """Suspend auto-recovery. An existing hold is kept.
 
     Returns:
-        The hold that is in force.
+        The hold in force.
 
     Raises:
         ReplogError: errors of the store.
@@ -29,7 +29,7 @@ def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
 
 
 def end_hold(store: MetadataStore) -> bool:
-    """Let auto-recovery go on. Returns whether there was a hold. Raises errors of the store."""
+    """End the hold. Returns whether there was one. Raises errors of the store."""
     is_held = store.get(HOLD) is not None
     delete_key(store, HOLD)
     return is_held

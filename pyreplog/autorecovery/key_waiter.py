@@ -1,4 +1,4 @@
-"""KeyWaiter: waits for changes of keys, in place of asking for them again and again."""
+"""KeyWaiter: waits for changes of keys, instead of polling them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyreplog.metadata.store import MetadataStore
 
 
 class KeyWaiter:
-    """Follows some keys while it is open. One thread at a time calls `wait`.
+    """Watches keys while it is open. One thread at a time calls `wait`.
 
     Args:
         store: metadata store.
-        keys: keys whose value, existence or set of children is followed.
+        keys: keys whose value, existence or set of children is watched.
 
     Example:
         ```python
@@ -30,20 +30,20 @@ class KeyWaiter:
         self._watches = [store.watch(key, lambda _: self._changed.set()) for key in keys]
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a change since the call before, or since the beginning.
+        """Wait for a change since the previous call, or since the beginning.
 
         Args:
-            timeout: seconds; things that no key tells may have changed then.
+            timeout: seconds to wait, for callers that also check conditions without a key.
 
         Returns:
-            Whether a key may have changed.
+            Whether a key may have changed; False: the time-out expired.
         """
         changed = self._changed.wait(timeout)
         self._changed.clear()
         return changed
 
     def close(self) -> None:
-        """Follow the keys no longer."""
+        """Stop watching the keys."""
         for watch in self._watches:
             watch.close()
 

@@ -1,6 +1,7 @@
-"""LeasedKeys: keys by which the processes of auto-recovery share the work. They vanish with their process.
+"""LeasedKeys: keys with which the processes of auto-recovery share work. They expire with the lease of their process.
 
-They are advisory: two auditors, or two workers on one ledger, do no harm, because every change is a compare-and-set.
+The keys are advisory: two auditors, or two workers on one ledger, do no harm, because every change is a
+compare-and-set.
 """
 
 from __future__ import annotations
@@ -23,32 +24,35 @@ from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
 
 AUDITOR = "/autorecovery/auditor"
-"""Who has this key is the auditor."""
+"""The process that holds this key is the auditor."""
 CLAIMS = "/autorecovery/claims"
 WORKERS = "/autorecovery/workers"
 TTL_S = 30.0
 
 
 def claim_key(ledger: int) -> str:
-    """Return the key that the worker has which copies a ledger."""
+    """Return the key that the worker holds which copies a ledger."""
     return f"{CLAIMS}/{ledger:0{ID_DIGITS}d}"
 
 
 class SharedKeys(Protocol):
-    """Keys that one process of several has, as a worker and an auditor need them."""
+    """Keys that at most one of several processes holds, as used by workers and auditors."""
 
     @property
     def owner(self) -> str:
-        """Text that no other process has, and that tells operators who it is."""
+        """Unique name of this process, for operators."""
         ...
 
     @property
     def is_held(self) -> bool:
-        """Whether the keys surely exist at this moment, so far as they were taken."""
+        """Whether the keys that were taken certainly exist at this moment."""
         ...
 
     def take(self, key: str) -> bool:
-        """Create a key, unless another process has it. Returns whether this one has it. Raises errors of the store."""
+        """Create a key, unless another process holds it.
+
+        Returns whether this process holds it. Raises errors of the store.
+        """
         ...
 
     def release(self, key: str) -> None:
@@ -56,7 +60,7 @@ class SharedKeys(Protocol):
         ...
 
     def publish(self, key: str, value: bytes) -> None:
-        """Give a key of this process a value that others may read. Raises errors of the store."""
+        """Set the value of a key of this process, which others may read. Raises errors of the store."""
         ...
 
     def close(self) -> None:
@@ -65,7 +69,7 @@ class SharedKeys(Protocol):
 
 
 class LocalKeys:
-    """The keys of a process that has the cluster alone: there is nobody to share them with."""
+    """The keys of a process that has a cluster alone: no other process competes for them."""
 
     is_held = True
 
@@ -86,18 +90,18 @@ class LocalKeys:
 
 
 class LeasedKeys(Handle):
-    """The leased keys of one process, in one lease, which is made again when it was lost. Any thread may use it.
+    """Keys of one process in one lease, which is replaced when it is lost. Any thread may use it.
 
     Args:
         store: metadata store. Close this object first.
-        owner: text that no other process has, and that tells operators who it is.
+        owner: unique name of this process, for operators.
     """
 
     def __init__(self, store: MetadataStore, owner: str) -> None:
         self._store, self.owner, self._value = store, owner, owner.encode()
         self._lock = threading.Lock()
         self._lease: Lease | None = None
-        self._versions: dict[str, int] = {}  # of keys that were created in this lease
+        self._versions: dict[str, int] = {}  # versions of the keys that were created in this lease
         super().__init__(f"keys of {owner}")
 
     def take(self, key: str) -> bool:
@@ -107,7 +111,7 @@ class LeasedKeys(Handle):
             key: the key.
 
         Returns:
-            Whether this process has it now.
+            Whether this process holds the key now.
 
         Raises:
             ReplogError: errors of the store.
@@ -120,7 +124,7 @@ class LeasedKeys(Handle):
                 stored = self._store.get(key)
                 return stored is not None and stored.value == self._value
             except LeaseLostError:
-                continue  # another lease is made
+                continue  # retry with another lease
             with self._lock:
                 if lease is self._lease:
                     self._versions[key] = version
@@ -128,9 +132,10 @@ class LeasedKeys(Handle):
         return False
 
     def release(self, key: str) -> None:
-        """Delete a key of this process. It ends with the lease at the latest, so errors of the store are ignored.
+        """Delete a key of this process, and ignore errors of the store: the key expires with the lease anyway.
 
-        While the lease is held the key is surely still the one that was created, and is not read before.
+        While the lease is held, the key is certainly the one that was created, so it is deleted without reading it
+        first.
         """
         with self._lock:
             version = self._versions.pop(key, None)
@@ -142,7 +147,7 @@ class LeasedKeys(Handle):
             change_key(self._store, key, lambda value: None if value == self._value else value)
 
     def publish(self, key: str, value: bytes) -> None:
-        """Give a leased key of this process a value. Raises errors of the store."""
+        """Set the value of a leased key of this process. Raises errors of the store."""
         stored = self._store.get(key)
         if stored is None:
             with suppress(KeyExistsError, LeaseLostError):
@@ -152,12 +157,12 @@ class LeasedKeys(Handle):
 
     @property
     def is_held(self) -> bool:
-        """Whether the keys surely exist at this moment, so far as they were taken."""
+        """Whether the keys that were taken certainly exist at this moment."""
         with self._lock:
             return self._lease is not None and self._lease.state is LeaseState.HELD
 
     def _current_lease(self) -> Lease:
-        """Return a lease that is not lost. Raises errors of the store."""
+        """Return a lease that is not lost; take one if necessary. Raises errors of the store."""
         lost: Lease | None = None
         with self._lock:
             self._check_open()
@@ -172,7 +177,7 @@ class LeasedKeys(Handle):
             lost.close()
         return lease
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:

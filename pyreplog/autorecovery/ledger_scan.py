@@ -1,40 +1,50 @@
-"""LedgerScan: reads the metadata of all ledgers once, then only those that can have changed."""
+"""LedgerScan: reads the metadata of all ledgers once, then only those that may have changed."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pyreplog.autorecovery.bookie_index import BookieIndex
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, shard_name
-from pyreplog.ledger.ledger_store import VersionedMetadata, ids_of, load_many, shards, stored_ledgers
+from pyreplog.ledger.ledger_metadata import State, shard_name
+from pyreplog.ledger.ledger_store import VersionedMetadata, ids_of, load_changed, load_many, shards, stored_ledgers
 from pyreplog.metadata.store import MetadataStore
 
 _SHARDS_AGAIN = 2
-"""A ledger is stored a moment after its number was taken: the newest shards are listed again."""
+"""Number of newest shards that are listed again, since a ledger is stored some time after its number was allocated."""
+
+
+class _OpenLedger(NamedTuple):
+    """A ledger that is not closed: the version of its metadata, and its last ensemble."""
+
+    version: int
+    ensemble: tuple[str, ...]
 
 
 class LedgerScan:
-    """Follows which ledgers name which bookie. Any thread may use it.
+    """Tracks which ledgers name which bookie. Any thread may use it.
 
-    The metadata of a closed ledger are changed by auto-recovery alone, so that `refresh` reads those of ledgers that
-    are new or not closed. Who concludes that no ledger names a bookie calls `scan` first.
+    Only auto-recovery changes the metadata of closed ledgers, so `refresh` reads only ledgers that are new or not
+    closed, and decodes only those whose version has changed. `find_new` reads new ones alone: it does not notice when
+    bookies of an open ledger are replaced. A caller that concludes that no ledger names a bookie has to call `scan`
+    first.
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._lock = threading.Lock()  # of what follows; not held during calls of the store
-        self._reading = threading.Lock()  # held by a scan or a refresh
+        self._lock = threading.Lock()  # guards the fields below; not held during calls of the store
+        self._reading = threading.Lock()  # held during a scan or a refresh
         self._index = BookieIndex()
-        self._open: dict[int, tuple[str, ...]] = {}  # ledgers that are not closed: the last ensemble
-        self._garbled: dict[int, str] = {}  # ledgers whose metadata cannot be read: the reason
+        self._open: dict[int, _OpenLedger] = {}
+        self._garbled: dict[int, str] = {}  # error of ledgers with unreadable metadata
         self._scans = 0
-        self._newest: list[str] = []  # shards, ascending
-        self._seen: set[int] = set()  # ids in these shards
+        self._newest: list[str] = []  # newest shards, ascending
+        self._newest_ids: set[int] = set()  # ids in the newest shards
 
     @property
     def scans(self) -> int:
@@ -43,23 +53,23 @@ class LedgerScan:
 
     @property
     def garbled(self) -> dict[int, str]:
-        """Ledgers whose metadata cannot be read, with the reason. What they name is unknown."""
+        """Errors of the ledgers with unreadable metadata; it is unknown which bookies these name."""
         with self._lock:
             return dict(self._garbled)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the index."""
+        """Size of the index, bytes."""
         with self._lock:
             return self._index.nbytes
 
     def named(self) -> dict[str, int]:
-        """Return how many ledgers name each bookie; bookies that none names are left out."""
+        """Return the number of ledgers that name each bookie; unnamed bookies are left out."""
         with self._lock:
             return self._index.counts()
 
     def ledgers(self) -> npt.NDArray[np.int64]:
-        """Return the ids of all ledgers whose metadata can be read, ascending."""
+        """Return the ids of all ledgers with readable metadata, ascending."""
         with self._lock:
             return self._index.ledgers()
 
@@ -69,18 +79,22 @@ class LedgerScan:
             return self._index.ledgers_of(bookie)
 
     def open_ledgers(self, bookies: Iterable[str]) -> dict[int, list[str]]:
-        """Return the ledgers that are not closed and have some of these bookies in their last ensemble, ascending.
+        """Return the ledgers that are not closed and have some of the bookies in their last ensemble, ascending.
 
         Args:
             bookies: ids of bookies.
 
         Returns:
-            Number of a ledger -> those of the bookies that its last ensemble has.
+            The bookies among those given that are in its last ensemble, for each ledger id.
         """
         wanted = set(bookies)
         with self._lock:
-            concerned = [(ledger, members) for ledger, members in self._open.items() if not wanted.isdisjoint(members)]
-        return {ledger: [bookie for bookie in members if bookie in wanted] for ledger, members in sorted(concerned)}
+            matching = [
+                (ledger, known.ensemble)
+                for ledger, known in self._open.items()
+                if not wanted.isdisjoint(known.ensemble)
+            ]
+        return {ledger: [bookie for bookie in members if bookie in wanted] for ledger, members in sorted(matching)}
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -89,7 +103,7 @@ class LedgerScan:
 
         Raises:
             MetadataLayoutError: the store has to be migrated.
-            ReplogError: errors of the store. What was known before is kept.
+            ReplogError: errors of the store. Earlier results are kept.
         """
         with self._reading:
             fresh = LedgerScan(self._store)
@@ -98,15 +112,26 @@ class LedgerScan:
                 fresh.take(ledger, stored)
             with self._lock:
                 self._index, self._open, self._garbled = fresh._index, fresh._open, fresh._garbled
-                self._newest, self._seen = newest, set()
+                self._newest, self._newest_ids = newest, set()
                 self._scans += 1
 
     def refresh(self) -> None:
-        """Read the metadata of new ledgers and of those that were not closed; scan, if that was never done.
+        """Read the metadata of ledgers that are new or were not closed; the first call scans all.
 
         Raises:
-            ReplogError: as `scan`.
+            ReplogError: errors of the store, as for `scan`.
         """
+        self._read_changed(with_open=True)
+
+    def find_new(self) -> None:
+        """Read the metadata of new ledgers; the first call scans all.
+
+        Raises:
+            ReplogError: errors of the store, as for `scan`.
+        """
+        self._read_changed(with_open=False)
+
+    def _read_changed(self, *, with_open: bool) -> None:
         if not self._scans:
             self.scan()
             return
@@ -116,20 +141,23 @@ class LedgerScan:
             newest = [name for name in names if name >= oldest]
             ids = {ledger for shard in newest for ledger in ids_of(self._store, shard)}
             with self._lock:
-                wanted = (ids - self._seen) | self._open.keys() | self._garbled.keys()
-            self.read(wanted)
+                versions: dict[int, int | None] = dict.fromkeys((ids - self._newest_ids) | self._garbled.keys())
+                if with_open:
+                    versions |= {ledger: found.version for ledger, found in self._open.items()}
+            for ledger, stored in load_changed(self._store, dict(sorted(versions.items()))):
+                self.take(ledger, stored)
             self._newest = newest[-_SHARDS_AGAIN:]
             kept = set(self._newest)
-            self._seen = {ledger for ledger in ids if shard_name(ledger) in kept}
+            self._newest_ids = {ledger for ledger in ids if shard_name(ledger) in kept}
 
     def read(self, ledgers: Iterable[int]) -> list[VersionedMetadata]:
-        """Read the metadata of some ledgers now.
+        """Read the current metadata of some ledgers.
 
         Args:
-            ledgers: their ids.
+            ledgers: ids of the ledgers.
 
         Returns:
-            The metadata of those that exist and can be read, ascending by id.
+            The metadata of those that exist and are readable, ascending by id.
 
         Raises:
             ReplogError: errors of the store.
@@ -142,7 +170,7 @@ class LedgerScan:
         return intact
 
     def take(self, ledger: int, stored: VersionedMetadata | InvalidMetadataError | None) -> None:
-        """Replace what is known of a ledger, by what was read of it. None: it does not exist."""
+        """Update the entry of a ledger from its stored metadata; None: the ledger does not exist."""
         with self._lock:
             self._open.pop(ledger, None)
             self._garbled.pop(ledger, None)
@@ -151,9 +179,7 @@ class LedgerScan:
             elif isinstance(stored, InvalidMetadataError):
                 self._garbled[ledger] = str(stored)
             else:
-                self._take_intact(stored.metadata)
-
-    def _take_intact(self, metadata: LedgerMetadata) -> None:
-        self._index.update(metadata.ledger, metadata.bookies())
-        if metadata.state is not State.CLOSED:
-            self._open[metadata.ledger] = metadata.last_fragment.ensemble
+                metadata = stored.metadata
+                self._index.update(ledger, metadata.bookies())
+                if metadata.state is not State.CLOSED:
+                    self._open[ledger] = _OpenLedger(stored.version, metadata.last_fragment.ensemble)

@@ -1,4 +1,4 @@
-"""LedgerSurvey: what the metadata of all ledgers say about copies, read once. Asks no bookie."""
+"""LedgerSurvey: counts the copies of all ledgers in one read of their metadata, without requests to bookies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyreplog.metadata.store import MetadataStore
 
 @dataclass(frozen=True)
 class Membership:
-    """What is known of the bookies of a cluster.
+    """The known bookies of a cluster.
 
     Attributes:
-        registered: ids of those that run.
-        lost: ids of those whose data are gone, and that do not run.
-        current: name of a bookie -> its last incarnation; the data of earlier ones count as gone.
-        leaving: ids of those whose copies are made again: with an order, lost, or draining.
-        racks: rack of each bookie that is known.
+        registered: ids of running bookies.
+        lost: ids of bookies whose data are lost, and that do not run.
+        current: last incarnation of each bookie name; the data of earlier incarnations count as lost.
+        leaving: ids of bookies whose copies are replicated again: with an order, lost, or draining.
+        racks: rack of each known bookie.
     """
 
     registered: Set[str]
@@ -36,30 +36,30 @@ class Membership:
     racks: Mapping[str, str] = field(default_factory=dict)
 
     def is_gone(self, bookie: str) -> bool:
-        """Whether the data of a bookie that does not run are gone."""
+        """Return whether the data of a bookie that does not run are lost."""
         return bookie in self.lost or self.current.get(name_of_bookie(bookie), bookie) != bookie
 
 
 @dataclass
 class LedgerSurvey:
-    """Numbers of all ledgers that were taken. Entries of the last fragment of an open ledger are not known.
+    """Copy counts of the ledgers given to `take`. Entries of the last fragment of an open ledger are unknown.
 
     Attributes:
-        membership: the bookies.
-        ledgers: ledgers whose metadata can be read.
-        open: those among them that are not closed.
-        entries: entries, as far as their number is known.
-        missing: copies on bookies that do not run.
+        membership: the bookies of the cluster.
+        ledgers: number of ledgers with readable metadata.
+        open: number of those that are not closed.
+        entries: number of entries, as far as it is known.
+        missing: number of copies on bookies that do not run.
         lacking: ledgers with members that do not run.
-        one_copy: ledger -> entries with one copy on bookies that run; ledgers that ask for one copy are left out.
-        no_copy: ledger -> entries with no copy on a bookie that runs.
-        gone: ledger -> entries whose copies are all on bookies whose data are gone.
-        rack_violations: ledger -> write sets whose members are in one rack, of all fragments.
-        garbled: ledgers whose metadata cannot be read.
-        leaving: bookie -> ledgers that name it, of bookies whose copies are made again.
-        leaving_bytes: bookie -> bytes of its copies of closed ledgers, of the same bookies.
-        bytes_to_copy: the sum of these.
-        bytes_away: bytes of copies of closed ledgers on other bookies that do not run.
+        one_copy: number of entries, by ledger, with one copy on running bookies; ledgers with Qw = 1 are left out.
+        no_copy: number of entries, by ledger, without a copy on a running bookie.
+        gone: number of entries, by ledger, whose copies are all on bookies with lost data.
+        rack_violations: number of write sets, by ledger, whose members are in one rack, in all fragments.
+        garbled: ledgers with unreadable metadata.
+        leaving: number of ledgers that name each bookie whose copies are replicated again.
+        leaving_bytes: size of its copies of closed ledgers, bytes, for the same bookies.
+        bytes_to_copy: sum of `leaving_bytes`.
+        bytes_away: size of the copies of closed ledgers on other bookies that do not run, bytes.
     """
 
     membership: Membership
@@ -83,7 +83,7 @@ class LedgerSurvey:
         self._violations: dict[tuple[tuple[str, ...], int], int] = {}  # by ensemble and write quorum
 
     def take(self, ledger: int, stored: VersionedMetadata | InvalidMetadataError) -> None:
-        """Count one ledger. stored: its metadata, or why they cannot be read."""
+        """Count one ledger. `stored` is its metadata, or the error of reading them."""
         if isinstance(stored, InvalidMetadataError):
             self.garbled.append(ledger)
             return
@@ -132,7 +132,7 @@ class LedgerSurvey:
 
 
 def survey_ledgers(store: MetadataStore, membership: Membership) -> LedgerSurvey:
-    """Read the metadata of all ledgers. Raises as `stored_ledgers`."""
+    """Read and count the metadata of all ledgers. Raises the errors of `stored_ledgers`."""
     survey = LedgerSurvey(membership)
     for ledger, stored in stored_ledgers(store):
         survey.take(ledger, stored)
@@ -140,12 +140,12 @@ def survey_ledgers(store: MetadataStore, membership: Membership) -> LedgerSurvey
 
 
 def known_end(metadata: LedgerMetadata) -> int:
-    """Return the entry behind the last one that is known: of a ledger that is not closed, that of its last fragment."""
+    """Return the entry behind the last known one; for an open ledger, the first one of its last fragment."""
     return metadata.last_entry + 1 if metadata.state is State.CLOSED else metadata.last_fragment.first
 
 
 def entries_by_copies(metadata: LedgerMetadata, absent: Set[str]) -> dict[int, int]:
-    """Return, for each number of copies on bookies that are not absent, how many entries have so many.
+    """Return the number of entries by the number of their copies on bookies that are not absent.
 
     Entries of the last fragment of a ledger that is not closed are left out.
     """
@@ -159,9 +159,9 @@ def entries_by_copies(metadata: LedgerMetadata, absent: Set[str]) -> dict[int, i
 
 
 def copies_of(metadata: LedgerMetadata, fragment: Fragment, end: int, absent: Set[str]) -> list[tuple[int, int]]:
-    """Return pairs of copies on bookies that are not absent, and entries below `end` of a fragment that have so many.
+    """Return pairs (copies, entries), one for each write set of a fragment.
 
-    One pair for each write set.
+    `copies` counts the members of the write set that are not absent, `entries` its entries below `end`.
     """
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     return [
@@ -174,5 +174,5 @@ def copies_of(metadata: LedgerMetadata, fragment: Fragment, end: int, absent: Se
 
 
 def uncopied(metadata: LedgerMetadata, fragment: Fragment, end: int, gone: Set[str]) -> int:
-    """Count the entries below `end` of a fragment whose copies are all on bookies that are gone."""
+    """Count the entries below `end` of a fragment whose copies are all on bookies with lost data."""
     return sum(entries for copies, entries in copies_of(metadata, fragment, end, gone) if not copies)

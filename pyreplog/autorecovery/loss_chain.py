@@ -1,8 +1,8 @@
-"""How often all copies of an entry are lost: a Markov chain of the copies of one write quorum.
+"""LossChain: a Markov chain of the copies of one write quorum, for the rate at which all copies of an entry are lost.
 
-The state is, for each rack that holds copies, how many of them were lost one by one, or that the whole rack was lost.
-Racks with equal states are alike, so that a state is a sorted tuple. Whenever nothing is left the chain counts a loss
-and begins anew, so that the flow of losses in its stationary distribution is the rate of losses.
+A state has, for each rack with copies, how many of them were lost independently, or that the whole rack was lost. Racks
+with equal states are interchangeable, so a state is a sorted tuple. When no copy is left, the chain counts a loss and
+restarts, so the flow of losses in its stationary distribution is the rate of losses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class RackState(NamedTuple):
-    """A rack that holds `copies` of an entry; `lost` of them one by one; all at once if `is_lost`."""
+    """A rack that holds `copies` of an entry, of which `lost` were lost independently, or all at once if `is_lost`."""
 
     copies: int
     lost: int = 0
@@ -31,16 +31,16 @@ State = tuple[RackState, ...]
 
 @dataclass(frozen=True)
 class LossRates:
-    """What drives the chain.
+    """The transition rates of the chain.
 
     Attributes:
-        bookie: losses of one bookie by itself, in a year.
-        rack: losses of one rack, in a year.
-        single_s: mean time until a copy of a bookie is made again.
+        bookie: independent losses of one bookie per year.
+        rack: losses of one rack per year.
+        single_s: mean seconds until a copy of a lost bookie is replicated again.
         rack_s: the same for the bookies of a rack.
-        urgent_single_s: mean time for a ledger that lacks several copies, the last loss being that of a bookie.
-        urgent_rack_s: the same, the last loss being that of a rack.
-        unreadable: by number of good copies, the probability that an entry cannot be read from any of them.
+        urgent_single_s: mean seconds for a ledger that lacks several copies, if the last loss was that of a bookie.
+        urgent_rack_s: the same, if the last loss was that of a rack.
+        unreadable: probability that an entry cannot be read from any of n good copies, by n.
     """
 
     bookie: float
@@ -54,12 +54,12 @@ class LossRates:
 
 @dataclass(frozen=True)
 class Loss:
-    """How often a write quorum loses its last copy in one way.
+    """A way in which a write quorum loses its last copy.
 
     Attributes:
-        state: at the loss.
-        per_year: of one write quorum.
-        is_latent: the last copies were there, but unreadable.
+        state: state of the chain at the loss.
+        per_year: rate for one write quorum, per year.
+        is_latent: whether the last copies existed, but were unreadable.
     """
 
     state: State
@@ -67,10 +67,10 @@ class Loss:
     is_latent: bool
 
     def events(self, windows: float, racks: int, in_rack: float) -> float:
-        """Return how often in a year at least one of so many write quorums is lost in this way.
+        """Return how often per year at least one of `windows` write quorums is lost in this way.
 
-        The same bookies and racks that fail together take all write quorums with them that lie on them alone: a number
-        that is drawn from a Poisson distribution.
+        A set of bookies and racks that fail together destroys all write quorums that are within it. Their number has a
+        Poisson distribution.
         """
         if self.is_latent:
             return windows * self.per_year
@@ -80,7 +80,7 @@ class Loss:
         for alike in Counter(self.state).values():
             sets /= math.factorial(alike)
         sets = max(sets, 1.0)
-        # A write quorum meets each of its labellings of one state: racks of equal size are exchanged.
+        # A write quorum counts each labelling of a state, because racks of equal size can be exchanged.
         ways = 1.0
         for size, count in Counter(rack.copies for rack in self.state).items():
             ways *= math.factorial(count)
@@ -90,12 +90,12 @@ class Loss:
 
 
 def _choices(count: float, size: int) -> float:
-    """How many sets of `size` there are among `count` bookies, which may be no whole number."""
+    """Return the number of sets of `size` bookies among `count`, which may be fractional."""
     return math.prod(max(count - at, 1.0) / (at + 1) for at in range(size))
 
 
 def rack_layout(write_quorum: int, racks: int) -> tuple[int, ...]:
-    """Return how many copies of an entry lie in each rack that has some: as many racks as can be, evenly."""
+    """Return the number of copies of an entry in each rack that has some: as many racks as possible, evenly."""
     used = min(write_quorum, racks)
     return tuple(sorted(write_quorum // used + (at < write_quorum % used) for at in range(used)))
 
@@ -104,9 +104,9 @@ class LossChain:
     """The chain of one write quorum.
 
     Args:
-        layout: copies by rack, see `rack_layout`.
-        rates: what drives it.
-        year_s: seconds of a year.
+        layout: number of copies in each rack, see `rack_layout`.
+        rates: transition rates.
+        year_s: seconds per year.
     """
 
     def __init__(self, layout: tuple[int, ...], rates: LossRates, year_s: float) -> None:
@@ -114,13 +114,13 @@ class LossChain:
         self._total = sum(layout)
 
     def losses(self) -> list[Loss]:
-        """Return every way in which the last copy is lost, and how often."""
+        """Return every way in which the last copy is lost, with its rate."""
         states = self._states()
         numbers = {state: number for number, state in enumerate(states)}
         flows = [[0.0] * len(states) for _ in states]
         ends: list[tuple[int, Loss]] = []
         for number, state in enumerate(states):
-            for target, rate in self._moves(state):
+            for target, rate in self._losses(state):
                 if _missing(target) == self._total:
                     ends.append((number, Loss(target, rate, is_latent=False)))
                     flows[number][0] += rate
@@ -135,18 +135,18 @@ class LossChain:
         return [Loss(loss.state, loss.per_year * shares[number], loss.is_latent) for number, loss in ends]
 
     def _states(self) -> list[State]:
-        """Those that can be reached before a loss; the first one lacks nothing."""
+        """Return the states that are reachable before a loss, beginning with the one without missing copies."""
         states = [_sorted(RackState(copies) for copies in self._layout)]
         known = set(states)
         for state in states:
-            for target, rate in (*self._moves(state), *self._repairs(state)):
+            for target, rate in (*self._losses(state), *self._repairs(state)):
                 if rate > 0 and target not in known and _missing(target) < self._total:
                     known.add(target)
                     states.append(target)
         return states
 
-    def _moves(self, state: State) -> Iterator[tuple[State, float]]:
-        """Losses of bookies and racks."""
+    def _losses(self, state: State) -> Iterator[tuple[State, float]]:
+        """Yield the transitions by losses of bookies and racks, with their rates."""
         for at, rack in enumerate(state):
             if rack.is_lost:
                 continue
@@ -159,7 +159,10 @@ class LossChain:
                 yield _with(state, at, RackState(rack.copies, 0, True)), self._rates.rack
 
     def _repairs(self, state: State) -> Iterator[tuple[State, float]]:
-        """Copies that are made again. Ledgers that lack several come first: see docs/durability.md."""
+        """Yield the transitions by repaired copies.
+
+        Ledgers that lack several copies come first, see docs/durability.md.
+        """
         lost = sum(rack.lost > 0 or rack.is_lost for rack in state)
         rates = self._rates
         for at, rack in enumerate(state):
@@ -190,8 +193,8 @@ def _missing(state: State) -> int:
 def stationary(flows: list[list[float]]) -> list[float]:
     """Return the stationary distribution of a chain from the rates between its states.
 
-    Grassmann, Taksar and Heyman's elimination: it subtracts nothing, so that the smallest probability is as exact as
-    the largest one. Every state must be reachable from the first one, and the first one from every state.
+    The algorithm of Grassmann, Taksar and Heyman has no subtractions, so the smallest probability is as exact as the
+    largest one. Every state must be reachable from the first one, and the first one from every state.
     """
     rows = [list(row) for row in flows]
     for last in range(len(rows) - 1, 0, -1):

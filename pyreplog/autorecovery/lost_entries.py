@@ -1,5 +1,6 @@
-"""Lost entries: those of which no bookie that may still exist has a copy. Listed before metadata stop naming who had
-them, so that no loss goes unsaid.
+"""LostEntries: the list of entries of which no bookie that may still exist has a copy.
+
+Entries are listed before the metadata stop naming the bookies that had them, so that every loss is recorded.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from pyreplog.metadata.values import MetadataValue, field
 
 LOST = "/lost"
 RANGES_MAX = 16_384
-"""Ranges of one ledger: a value of 1 MB. Beyond it, neighbours are joined, and the list says so."""
+"""Maximum number of ranges of one ledger, for a value of about 1 MB. Beyond it adjacent ranges are joined, and
+`is_coarse` is set."""
 
 _COUNTED_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
 class LostRange:
-    """Entries of one ledger that are lost.
+    """A range of lost entries of one ledger.
 
     Attributes:
         start: first entry.
         stop: entry behind the last one.
-        step: distance between two entries: of the range, only start, start + step, … are lost.
-        bookie: id of a bookie that had the last copies, or may have had them. Entries of which several may have had
-            them are in a range of each.
+        step: distance between two lost entries: only start, start + step, … of the range are lost.
+        bookie: id of a bookie that had, or may have had, the last copies. If several bookies may have had them, there
+            is a range for each.
         since_us: when the loss was found, microseconds since 1970-01-01 UTC.
     """
 
@@ -42,7 +44,7 @@ class LostRange:
 
     @property
     def entries(self) -> range:
-        """The entries that are lost."""
+        """The lost entries of the range."""
         return range(self.start, self.stop, self.step)
 
 
@@ -51,8 +53,8 @@ class LostEntries(MetadataValue):
     """The lost entries of one ledger.
 
     Attributes:
-        ranges: ascending by their first entry.
-        is_coarse: ranges were joined, because there were too many: they also hold entries that are not lost.
+        ranges: the ranges, ascending by their first entry.
+        is_coarse: whether ranges were joined, because there were too many, and contain entries that are not lost.
     """
 
     KIND: ClassVar[str] = "lost entries"
@@ -62,7 +64,10 @@ class LostEntries(MetadataValue):
 
     @property
     def count(self) -> int:
-        """Number of lost entries; of very many, those that several bookies may have had may count more than once."""
+        """Number of lost entries.
+
+        In very long lists, entries that several bookies may have had may count more than once.
+        """
         ranges = {(item.start, item.stop, item.step) for item in self.ranges}
         total = sum(len(range(*bounds)) for bounds in ranges)
         return len({entry for bounds in ranges for entry in range(*bounds)}) if total <= _COUNTED_MAX else total
@@ -77,7 +82,7 @@ class LostEntries(MetadataValue):
         return {"ranges": ranges, "is_coarse": field(fields, "is_coarse", bool)}
 
     def with_ranges(self, ranges: Iterable[LostRange]) -> LostEntries:
-        """Return a list that has these ranges as well. A range that is listed is not listed again."""
+        """Return the list with more ranges. Ranges that are already listed are not added again."""
         listed = {(item.start, item.stop, item.step, item.bookie) for item in self.ranges}
         added = [item for item in ranges if (item.start, item.stop, item.step, item.bookie) not in listed]
         merged = sorted([*self.ranges, *added], key=lambda item: (item.start, item.stop))
@@ -111,7 +116,7 @@ def lost_key(ledger: int) -> str:
 
 
 def ranges_of(entries: Iterable[int], bookie: str, since_us: int) -> list[LostRange]:
-    """Return entries as few ranges with equal steps. entries: ascending."""
+    """Return ascending entries as a minimal list of ranges with steps."""
     ranges: list[LostRange] = []
     for entry in entries:
         last = ranges[-1] if ranges else None
@@ -125,7 +130,7 @@ def ranges_of(entries: Iterable[int], bookie: str, since_us: int) -> list[LostRa
 
 
 def note_lost(store: MetadataStore, ledger: int, ranges: Iterable[LostRange]) -> None:
-    """Add ranges to the lost entries of a ledger. Durable when it returns. Raises errors of the store.
+    """Add ranges to the lost entries of a ledger. The change is durable when the call returns.
 
     Raises:
         MetadataVersionError: the list needs a newer reader.
@@ -142,11 +147,11 @@ def note_lost(store: MetadataStore, ledger: int, ranges: Iterable[LostRange]) ->
 
 
 def remove_lost(store: MetadataStore, ledger: int, entries: Collection[int]) -> None:
-    """Take entries off the list, because copies of them were found.
+    """Remove entries from the list, because copies of them were found.
 
     Args:
         store: metadata store.
-        ledger: number of the ledger.
+        ledger: id of the ledger.
         entries: numbers of the entries.
 
     Raises:
@@ -165,7 +170,7 @@ def remove_lost(store: MetadataStore, ledger: int, entries: Collection[int]) -> 
 
 
 def _without(lost: LostRange, entries: Collection[int]) -> list[LostRange]:
-    """Return what is left of a range without some entries. The range may be longer than any ledger."""
+    """Return the rest of a range without some entries. The range may be longer than any ledger."""
     left: list[LostRange] = []
     start = lost.start
     for entry in sorted(entry for entry in entries if entry in lost.entries):
@@ -190,8 +195,8 @@ def find_lost(store: MetadataStore, ledger: int) -> LostEntries:
 def list_lost(store: MetadataStore) -> dict[int, LostEntries]:
     """Return the lost entries of all ledgers, ascending by ledger.
 
-    A list that is malformed, or needs a newer reader, counts as coarse and has no ranges. Keys that are no numbers of
-    ledgers are left out.
+    A list that is malformed, or needs a newer reader, is returned as coarse and without ranges. Keys that are not ids
+    of ledgers are ignored.
 
     Raises:
         ReplogError: errors of the store.
@@ -214,8 +219,10 @@ def count_lost(store: MetadataStore) -> int:
 
 
 def bookies_of_lost(store: MetadataStore) -> dict[int, set[str] | None]:
-    """Return who had the last copies of lost entries, by ledger; None: the list cannot be read. Raises errors of the
-    store."""
+    """Return the bookies with the last copies of lost entries, by ledger; None: the list cannot be read.
+
+    Raises errors of the store.
+    """
     return {
         ledger: {item.bookie for item in lost.ranges} if lost.ranges else None
         for ledger, lost in list_lost(store).items()
@@ -223,5 +230,5 @@ def bookies_of_lost(store: MetadataStore) -> dict[int, set[str] | None]:
 
 
 def had_last_copies(lost: dict[int, set[str] | None], bookie: str) -> list[int]:
-    """Return the ledgers with lost entries of which a bookie had the last copies, or may have had them."""
+    """Return the ledgers with lost entries of which a bookie had, or may have had, the last copies."""
     return sorted(ledger for ledger, bookies in lost.items() if bookies is None or bookie in bookies)

@@ -1,7 +1,7 @@
-"""OpenLedgerRecovery: recovers ledgers whose last fragment names a bookie that leaves, once their writers are gone.
+"""OpenLedgerRecovery: recovers ledgers without a writer whose last fragment names a bookie that leaves the cluster.
 
-A writer that lives replaces such a member by itself. Without one, the ledger is closed by a recovery, and workers copy
-what the bookie had, as of any closed ledger.
+A living writer replaces such a member by itself. Without a writer, a recovery closes the ledger, and then workers
+replicate the bookie's copies, as for any closed ledger.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from pyreplog.ledger.writer_keys import writer_key
 logger = logging.getLogger(__name__)
 
 QUERIES_AT_ONCE = 64
-"""So many ledgers are asked for at a time."""
+"""Maximum number of ledgers whose members are asked concurrently."""
 RECOVERIES_AT_ONCE = 4
 CHECKED_ENTRIES = 2 * WINDOW_ENTRIES
-"""Of a ledger that was recovered, the copies of so many of the last entries are checked: a writer that died may have
-left gaps among those that it had not let go of."""
+"""Number of last entries of a recovered ledger whose copies are checked: a writer that died may have left gaps among
+the entries in its window."""
 
 NO_PASSWORD = "it has a password: recover it with `pyreplog ledger recover` and the password, or delete it"
 
 
 @dataclass(frozen=True)
 class OpenLedgersReport:
-    """What one look at open ledgers found. All are numbers of ledgers.
+    """The result of one look at open ledgers. Ledgers are given by id.
 
     Attributes:
-        waiting: ledgers that have a writer, or whose time without one is not over.
-        nudged: ledgers whose writers were told to look for a replacement again.
+        waiting: ledgers that have a writer, or have been without one for too short a time.
+        notified: ledgers whose writers were notified again to replace a member.
         recovering: ledgers that are being recovered, or whose copies are checked.
-        recovered: ledgers whose recovery and check have ended since the look before.
-        lacking: ledgers among `recovered` -> ids of the bookies that lack copies, or do not tell; noted for repair.
-        failed: ledgers that could not be looked at or recovered now, and why; they are tried again.
-        needs_operator: ledgers that only an operator can recover, and why.
+        recovered: ledgers whose recovery and check have ended since the previous call of `check`.
+        lacking: for ledgers in `recovered`, the bookies that lack copies or did not answer; they are noted for repair.
+        failed: errors of ledgers that could not be examined or recovered; they are retried.
+        needs_operator: reasons for ledgers that only an operator can recover.
     """
 
     waiting: tuple[int, ...] = ()
-    nudged: tuple[int, ...] = ()
+    notified: tuple[int, ...] = ()
     recovering: tuple[int, ...] = ()
     recovered: tuple[int, ...] = ()
     lacking: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class OpenLedgersReport:
 
 
 @dataclass
-class _Open:
+class _OpenLedger:
     """A ledger whose last fragment names a bookie that leaves.
 
-    has_key: whether the key of a writer exists; None: not known.
+    `has_key` tells whether the key of a writer exists; None: unknown.
     """
 
     metadata: LedgerMetadata
@@ -77,7 +77,7 @@ class _Open:
 
 @dataclass
 class _Watched:
-    """What is known of a ledger from the looks before, while its last fragment stays as it is."""
+    """The observations of a ledger, while its last fragment stays the same."""
 
     fragment: Fragment
     watch: OpenLedgerWatch
@@ -86,7 +86,7 @@ class _Watched:
 
 
 class _Check(NamedTuple):
-    """A check of copies on a bookie. entry: one that it has to have; missing: the entries that it lacks."""
+    """A check of copies on a bookie. `entry` is one that it must have; `missing` are the entries that it lacks."""
 
     bookie: str
     entry: int
@@ -95,7 +95,7 @@ class _Check(NamedTuple):
 
 @dataclass
 class _Recovery:
-    """A recovery, then the checks of the copies."""
+    """A recovery, and then the checks of the copies."""
 
     leaving: frozenset[str]
     closing: AppendFuture[LedgerMetadata]
@@ -103,10 +103,10 @@ class _Recovery:
 
 
 class OpenLedgerRecovery:
-    """Looks at open ledgers again and again. One thread at a time.
+    """Watches open ledgers, and recovers those without a writer. One thread at a time calls it.
 
-    Two processes that do this at the same time do no harm: a recovery begins by a compare-and-set of the metadata that
-    were looked at, so that one which was overtaken by a writer's change does not begin.
+    Two processes may do this concurrently: a recovery begins with a compare-and-set of the metadata that were examined,
+    so it does not begin if a writer changed them in between.
 
     Args:
         cluster: an open cluster.
@@ -123,7 +123,10 @@ class OpenLedgerRecovery:
 
     @property
     def quiet_us(self) -> int:
-        """Microseconds without a sign of life of a writer. When it is changed, the time without one begins anew."""
+        """Microseconds without a sign of life after which a ledger is recovered.
+
+        Setting another value restarts the times.
+        """
         return self._quiet_us
 
     @quiet_us.setter
@@ -132,28 +135,28 @@ class OpenLedgerRecovery:
             self._quiet_us = quiet_us
             self._watched.clear()
 
-    def look(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
-        """Look at ledgers, and begin to recover those that may be recovered; does not wait for recoveries.
+    def check(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
+        """Examine ledgers, and start to recover those that may be recovered, without waiting for the recoveries.
 
-        Call it every few seconds. The time between two looks counts as at most a third of `quiet_us`.
+        Call it every few seconds. The interval between two calls counts as at most a third of `quiet_us`.
 
         Args:
-            ledgers: numbers of ledgers that are not closed, and for each the ids of bookies in its last fragment that
-                leave it. Other ledgers are forgotten, unless they are being recovered.
+            ledgers: for each ledger that is not closed, the ids of the bookies in its last fragment that leave. Other
+                ledgers are forgotten, unless they are being recovered.
 
         Returns:
-            What was found.
+            The result of the check.
 
         Raises:
             ClosedError: the cluster was closed.
-            ReplogError: errors of the metadata store. The time without a writer begins anew.
+            ReplogError: errors of the metadata store. The times without a writer restart.
         """
         report = _Report()
         asked_us = self._clock.monotonic_us()
         try:
             concerned = self._load(ledgers, report)
         except ReplogError:
-            self._watched.clear()  # what happened meanwhile is unknown
+            self._watched.clear()  # writers may have changed the ledgers meanwhile
             raise
         self._take_outcomes(report)
         self._watched = {ledger: watched for ledger, watched in self._watched.items() if ledger in concerned}
@@ -167,21 +170,22 @@ class OpenLedgerRecovery:
             if verdict is Verdict.RECOVER:
                 self._recover(opened, report)
             else:
-                (report.nudged if verdict is Verdict.NUDGE else report.waiting).append(ledger)
-        self._nudge({bookie for ledger in report.nudged for bookie in concerned[ledger].leaving})
+                (report.notified if verdict is Verdict.NOTIFY else report.waiting).append(ledger)
+        self._notify_writers({bookie for ledger in report.notified for bookie in concerned[ledger].leaving})
         return report.freeze(self._recoveries)
 
-    # ---- looking --------------------------------------------------------------------------------------------
+    # ---- checking -------------------------------------------------------------------------------------------
 
-    def _load(self, ledgers: Mapping[int, Collection[str]], report: _Report) -> dict[int, _Open]:
-        """Load the metadata of ledgers. Return those that are not closed and still name a bookie that leaves.
+    def _load(self, ledgers: Mapping[int, Collection[str]], report: _Report) -> dict[int, _OpenLedger]:
+        """Load ledgers, and return those that are not closed and still name a bookie that leaves.
 
-        Ledgers that had no writer and are not given any more are loaded once more: others may have recovered them.
+        Ledgers that had no writer and are no longer given are loaded once more, because another process may have
+        recovered them.
         """
         without = {ledger: watched.leaving for ledger, watched in self._watched.items() if not watched.has_writer}
         named = {**without, **ledgers}
         wanted = [ledger for ledger in named if ledger not in self._recoveries]
-        concerned: dict[int, _Open] = {}
+        concerned: dict[int, _OpenLedger] = {}
         for ledger, stored in zip(wanted, self._store.get_many([*map(metadata_key, wanted)]), strict=True):
             if stored is None:
                 continue
@@ -195,21 +199,21 @@ class OpenLedgerRecovery:
                 self._closed_by_others(metadata, leaving)
             elif ledger in ledgers and not leaving.isdisjoint(metadata.last_fragment.ensemble):
                 leaving.intersection_update(metadata.last_fragment.ensemble)
-                concerned[ledger] = _Open(metadata, stored.version, leaving)
+                concerned[ledger] = _OpenLedger(metadata, stored.version, leaving)
         return concerned
 
-    def _read_keys(self, concerned: Mapping[int, _Open]) -> None:
-        """Find out which ledgers have a writer's key; if the store does not tell, that is unknown."""
+    def _read_keys(self, concerned: Mapping[int, _OpenLedger]) -> None:
+        """Look up which ledgers have a writer's key; if the store fails, that stays unknown."""
         try:
             keys = self._store.get_many([writer_key(ledger) for ledger in concerned])
         except ReplogError as error:
-            logger.warning("which open ledgers have writers is not known now: %s", error)
+            logger.warning("cannot look up which open ledgers have writers: %s", error)
             return
         for opened, stored in zip(concerned.values(), keys, strict=True):
             opened.has_key = stored is not None
 
-    def _ask_ends(self, asked: Iterable[_Open]) -> None:
-        """Ask the members of ledgers how far these go, a few ledgers at a time."""
+    def _ask_ends(self, asked: Iterable[_OpenLedger]) -> None:
+        """Ask the members of ledgers for their last entry and LAC, a few ledgers at a time."""
         remaining = iter(asked)
         while batch := list(islice(remaining, QUERIES_AT_ONCE)):
             futures = [run_machine(item.metadata.ledger, MemberEnds(item.metadata), self._runtime) for item in batch]
@@ -217,14 +221,14 @@ class OpenLedgerRecovery:
                 item.ends = self._runtime.wait(future)
 
     def _watched_of(self, ledger: int, fragment: Fragment) -> _Watched:
-        """Return what is known of a ledger; another last fragment was made by a writer that lives, or lived."""
+        """Return the observations of a ledger; they restart if a writer has changed the last fragment."""
         watched = self._watched.get(ledger)
         if watched is None or watched.fragment != fragment:
             watched = self._watched[ledger] = _Watched(fragment, OpenLedgerWatch(self._quiet_us))
         return watched
 
-    def _nudge(self, bookies: Iterable[str]) -> None:
-        """Write the states of bookies again: clients that follow them look for replacements then."""
+    def _notify_writers(self, bookies: Iterable[str]) -> None:
+        """Write the states of bookies again, unchanged: clients that watch them then replace the members."""
         for bookie in sorted(bookies):
             key = bookie_state_key(bookie)
             try:
@@ -232,14 +236,14 @@ class OpenLedgerRecovery:
                 if stored is not None:
                     self._store.put(key, stored.value, stored.version)
             except (VersionConflictError, NoSuchKeyError):
-                continue  # it was written by another process, which does the same
+                continue  # another process wrote it, with the same effect
             except ReplogError as error:
-                logger.warning("writers are not told again that bookie %s leaves: %s", bookie, error)
+                logger.warning("writers were not notified again that bookie %s leaves: %s", bookie, error)
 
     # ---- recovering -----------------------------------------------------------------------------------------
 
-    def _recover(self, opened: _Open, report: _Report) -> None:
-        """Recover a ledger, if nobody has changed it and no writer has come since it was looked at."""
+    def _recover(self, opened: _OpenLedger, report: _Report) -> None:
+        """Start to recover a ledger, unless its metadata changed or a writer appeared since it was examined."""
         metadata, ledger = opened.metadata, opened.metadata.ledger
         if not metadata.admits(self._key):
             report.needs_operator[ledger] = NO_PASSWORD
@@ -260,22 +264,24 @@ class OpenLedgerRecovery:
             return
         del self._watched[ledger]
         leaving = ", ".join(sorted(opened.leaving))
-        logger.warning("ledger %d is recovered: it has no writer, and names %s", ledger, leaving)
+        logger.warning("recovering ledger %d: it has no writer, and its last fragment names %s", ledger, leaving)
         closing = self._cluster.begin_recovery(metadata.in_recovery(), version, self._key)
         self._recoveries[ledger] = _Recovery(frozenset(opened.leaving), closing)
 
     def _store_in_recovery(self, metadata: LedgerMetadata, version: int) -> int:
-        """Store that a ledger is in recovery; return the version. Raises errors of the store."""
+        """Change the state of a ledger to in recovery; return the version. Raises errors of the store."""
         if metadata.state is State.IN_RECOVERY:
             return version
         try:
             return self._store.put(metadata_key(metadata.ledger), metadata.in_recovery().encode(), version)
         except OutcomeUnknownError:
-            logger.info("ledger %d: whether it is in recovery now is seen at the next look", metadata.ledger)
+            logger.info(
+                "ledger %d: unknown whether it is in recovery now; the next look reads its state", metadata.ledger
+            )
             raise
 
     def _closed_by_others(self, metadata: LedgerMetadata, leaving: Collection[str]) -> None:
-        """Check the copies of a ledger that was closed without its writer while it was watched."""
+        """Check the copies of a ledger that was watched, and that was closed by a process other than its writer."""
         watched = self._watched.pop(metadata.ledger, None)
         if watched is not None and not watched.has_writer:
             closing: AppendFuture[LedgerMetadata] = AppendFuture(metadata)
@@ -283,12 +289,12 @@ class OpenLedgerRecovery:
             self._recoveries[metadata.ledger] = _Recovery(frozenset(leaving), closing)
 
     def _take_outcomes(self, report: _Report) -> None:
-        """Take the outcomes of recoveries and checks that have ended."""
+        """Process the recoveries and checks that have ended."""
         for ledger, recovery in list(self._recoveries.items()):
             if recovery.checks is None and recovery.closing.done():
                 error = recovery.closing.exception()
                 if error is not None:
-                    logger.warning("ledger %d could not be recovered, another attempt follows: %s", ledger, error)
+                    logger.warning("ledger %d could not be recovered, and will be retried: %s", ledger, error)
                     report.failed[ledger] = str(error)
                     del self._recoveries[ledger]
                     continue
@@ -297,7 +303,7 @@ class OpenLedgerRecovery:
                 self._end_checks(ledger, recovery.checks, report)
 
     def _begin_checks(self, metadata: LedgerMetadata, leaving: Collection[str]) -> Iterator[_Check]:
-        """Begin to check the copies of the last entries of a closed ledger, but for those on bookies that leave."""
+        """Start to check the copies of the last entries of a closed ledger, except those on bookies that leave."""
         first = max(metadata.last_entry + 1 - CHECKED_ENTRIES, 0)
         for bookie in sorted(metadata.bookies().difference(leaving)):
             for stripe in metadata.holdings(bookie):
@@ -307,7 +313,7 @@ class OpenLedgerRecovery:
                     yield _Check(bookie, recent[-1], run_machine(metadata.ledger, check, self._runtime))
 
     def _end_checks(self, ledger: int, checks: Iterable[_Check], report: _Report) -> None:
-        """Note what bookies lack, and those that did not tell: repair looks at all copies of a bookie that is noted."""
+        """Note bookies that lack copies, or did not answer, for a repair, which examines all their copies."""
         lacking: dict[str, int] = {}
         for check in checks:
             missing = [check.entry] if check.missing.exception() is not None else check.missing.result(0)
@@ -318,7 +324,7 @@ class OpenLedgerRecovery:
                 note_repair(self._store, ledger, bookie, entry, lacking_since_us=self._clock.now_us())
         except ReplogError as error:
             report.failed[ledger] = f"missing copies are not noted yet: {error}"
-            return  # the next look notes them
+            return  # the next look retries
         del self._recoveries[ledger]
         report.recovered.append(ledger)
         if lacking:
@@ -327,11 +333,11 @@ class OpenLedgerRecovery:
 
 
 class _Report:
-    """An OpenLedgersReport that is being made."""
+    """A mutable OpenLedgersReport."""
 
     def __init__(self) -> None:
         self.waiting: list[int] = []
-        self.nudged: list[int] = []
+        self.notified: list[int] = []
         self.recovered: list[int] = []
         self.lacking: dict[int, tuple[str, ...]] = {}
         self.failed: dict[int, str] = {}
@@ -339,6 +345,6 @@ class _Report:
 
     def freeze(self, recovering: Iterable[int]) -> OpenLedgersReport:
         return OpenLedgersReport(
-            tuple(self.waiting), tuple(self.nudged), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
+            tuple(self.waiting), tuple(self.notified), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
             self.failed, self.needs_operator,
         )  # fmt: skip

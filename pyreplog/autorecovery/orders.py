@@ -1,7 +1,8 @@
-"""Orders: the bookies whose copies are to be made again elsewhere. One key for each bookie, none for its ledgers.
+"""Orders: the bookies whose copies have to be replicated to other bookies, with one key for each bookie.
 
-What an order leaves to do is never stored: it is the metadata of the ledgers that still name the bookie. So a bookie
-that returns ends the work on it, and no mark can be stale (BookKeeper #2766 kept marks of ledgers for ever).
+The remaining work of an order is not stored: it follows from the metadata of the ledgers that still name the bookie. So
+the return of a bookie ends the work on it, and no mark of a ledger can become stale (BookKeeper #2766 kept marks of
+ledgers for ever).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ ORDERS = "/autorecovery/orders"
 
 
 def order_key(bookie: str) -> str:
-    """Return the key of the order for a bookie. bookie: its id, name and incarnation."""
+    """Return the key of the order for a bookie id (name and incarnation)."""
     return f"{ORDERS}/{bookie}"
 
 

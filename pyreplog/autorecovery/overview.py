@@ -1,4 +1,4 @@
-"""RecoveryOverview: what operators see of auto-recovery at one moment; RecoveryWatch makes it again and again."""
+"""RecoveryOverview: auto-recovery of a cluster at one moment, for operators. RecoveryWatch takes it periodically."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import BookieStatus
 
 _WINDOW_US = 60_000_000
-"""The rate of an order is measured over so long at most."""
+"""Maximum interval over which the rate of an order is measured, microseconds."""
 
 
 @dataclass(frozen=True)
 class OrderOverview:
-    """One bookie whose copies are made again.
+    """A bookie whose copies are replicated again.
 
     Attributes:
         bookie: id of the bookie.
-        phase: away, lost, draining or retired; "": none.
-        reason: why there is an order.
-        since_us: since when there is one, microseconds since 1970-01-01 UTC; 0: unknown.
-        ledgers_left: ledgers that name it.
-        bytes_left: bytes of its copies, as far as the metadata of closed ledgers tell.
-        bytes_per_s: bytes by which that number falls in a second; 0: nothing was copied.
-        eta_s: seconds that are left at this rate; None: unknown.
+        phase: away, lost, draining or retired; "": none of these.
+        reason: reason of the order.
+        since_us: time of the order, microseconds since 1970-01-01 UTC; 0: unknown.
+        ledgers_left: number of ledgers that name it.
+        bytes_left: size of its copies, bytes, estimated from the metadata of closed ledgers.
+        bytes_per_s: rate at which `bytes_left` decreases; 0: nothing was copied.
+        eta_s: estimated seconds until the end at this rate; None: unknown.
     """
 
     bookie: str
@@ -54,16 +54,16 @@ class RecoveryOverview:
     """Auto-recovery of a cluster at one moment.
 
     Attributes:
-        at_us: the moment, microseconds since 1970-01-01 UTC.
+        at_us: the time, microseconds since 1970-01-01 UTC.
         health: the health of the cluster.
-        orders: bookies whose copies are made again.
-        one_copy_entries: entries of which at most one copy lies on a bookie that runs; of those that ask for one copy,
-            entries without it. Of ledgers that are not closed, those before the last fragment.
-        lost_entries: entries that are listed as lost.
-        rack_violations: ledgers with entries whose copies all lie in one of several racks.
-        hold: since when and why auto-recovery is suspended; None: it is not.
-        bookies: the bookies that run.
-        progress: how many ledgers were left, as pairs of a time and the number from then on.
+        orders: bookies whose copies are replicated again.
+        one_copy_entries: number of entries with at most one copy on running bookies; for Qw = 1, of entries without a
+            copy. In ledgers that are not closed, only entries before the last fragment count.
+        lost_entries: number of entries that are listed as lost.
+        rack_violations: number of ledgers with entries whose copies are all in one of several racks.
+        hold: the hold, with its time and reason; None: auto-recovery is not suspended.
+        bookies: the running bookies.
+        progress: number of ledgers left over time, as pairs (time, number from then on).
     """
 
     at_us: int
@@ -78,19 +78,21 @@ class RecoveryOverview:
 
 
 class RecoveryWatch:
-    """Looks at auto-recovery again and again, and measures how fast orders are worked off. One thread at a time.
+    """Takes overviews of auto-recovery, and measures the rate of each order between them.
+
+    One thread at a time calls it.
 
     Args:
-        runtime: of a cluster.
+        runtime: runtime of the cluster.
         clock: source of time.
     """
 
     def __init__(self, runtime: RuntimeBase, clock: Clock) -> None:
         self._runtime, self._store, self._clock = runtime, runtime.metadata, clock
-        self._seen: dict[str, deque[tuple[int, int]]] = {}  # bookie -> (monotonic time, bytes left), ascending
+        self._samples: dict[str, deque[tuple[int, int]]] = {}  # (monotonic time, bytes left) of each bookie, ascending
 
-    def look(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
-        """Return how auto-recovery is. Reads the metadata of all ledgers, and asks no bookie.
+    def take_overview(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
+        """Return an overview of auto-recovery, from the metadata of all ledgers and without requests to bookies.
 
         Args:
             limbo: asks bookies for ledgers in limbo, as `check_health` takes it.
@@ -106,7 +108,7 @@ class RecoveryWatch:
         bookies = sorted(self._runtime.bookie_statuses(), key=lambda each: each.bookie)
         try:
             status = find_status(self._store)
-        except InvalidMetadataError:  # a finding of the health
+        except InvalidMetadataError:  # reported as a finding of the health
             status = None
         return RecoveryOverview(
             self._clock.now_us(), health, self._orders(placed, states, survey), one_copy, count_lost(self._store),
@@ -117,25 +119,25 @@ class RecoveryWatch:
     def _states(self) -> Mapping[str, BookieState]:
         try:
             return list_bookie_states(self._store)
-        except InvalidMetadataError:  # a finding of the health
+        except InvalidMetadataError:  # reported as a finding of the health
             return {}
 
     def _orders(
         self, placed: Mapping[str, TimedReason], states: Mapping[str, BookieState], survey: LedgerSurvey
     ) -> tuple[OrderOverview, ...]:
-        """Return the orders with their rates: as measured here, else their share of what workers say of themselves."""
+        """Return the orders with their rates, as measured here or, at first, as a share of what workers report."""
         try:
-            told = sum(worker.bytes_per_s for worker in list_workers(self._store).values())
-        except InvalidMetadataError:  # of a newer version: its rate is not known
-            told = 0
-        self._seen = {bookie: seen for bookie, seen in self._seen.items() if bookie in placed}
+            reported = sum(worker.bytes_per_s for worker in list_workers(self._store).values())
+        except InvalidMetadataError:  # written by a newer version: its rate is unknown
+            reported = 0
+        self._samples = {bookie: samples for bookie, samples in self._samples.items() if bookie in placed}
         total = sum(survey.leaving_bytes.get(bookie, 0) for bookie in placed)
         orders = []
         for bookie, order in placed.items():
             left = survey.leaving_bytes.get(bookie, 0)
-            rate = self._measured(bookie, left)
+            rate = self._measured_rate(bookie, left)
             if rate is None:
-                rate = told * left / total if total else 0.0
+                rate = reported * left / total if total else 0.0
             phase = str(states[bookie].phase) if bookie in states else ""
             orders.append(
                 OrderOverview(
@@ -145,12 +147,12 @@ class RecoveryWatch:
             )  # fmt: skip
         return tuple(orders)
 
-    def _measured(self, bookie: str, left: int) -> float | None:
-        """Return by how many bytes a second the work fell, over the last looks; None: this is the first one."""
+    def _measured_rate(self, bookie: str, left: int) -> float | None:
+        """Return the rate at which the bytes left decreased over the last overviews; None: this is the first one."""
         now_us = self._clock.monotonic_us()
-        seen = self._seen.setdefault(bookie, deque())
-        seen.append((now_us, left))
-        while len(seen) > 2 and seen[1][0] <= now_us - _WINDOW_US:
-            seen.popleft()
-        began_us, before = seen[0]
+        samples = self._samples.setdefault(bookie, deque())
+        samples.append((now_us, left))
+        while len(samples) > 2 and samples[1][0] <= now_us - _WINDOW_US:
+            samples.popleft()
+        began_us, before = samples[0]
         return max(before - left, 0) * 1e6 / (now_us - began_us) if now_us > began_us else None

@@ -1,9 +1,9 @@
-"""Ensembles of very many ledgers at once: drawn at random as `pyreplog.ledger.placement.choose` spreads them.
+"""PlacementModel: draws the ensembles of many ledgers at once, with the distribution of `ledger.placement.choose`.
 
-`choose` takes rendezvous hashes, which are random numbers for each pair of a ledger and a bookie. The highest ones win
-among the bookies whose racks share the fewest windows with the place. So a random bookie of those racks, drawn in
-proportion to its weight, has the same distribution. For new ledgers the order of racks is taken from `choose` itself,
-for some ledgers, and the racks are exchanged at random. A test compares both.
+`choose` uses rendezvous hashes, which are random for each pair of a ledger and a bookie. The highest hashes win among
+the bookies whose racks share the fewest windows with the place. A random bookie of those racks, drawn in proportion to
+its weight, has the same distribution. For new ledgers the order of racks is taken from calls of `choose` for some
+ledgers, and the racks are permuted at random. A test compares both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class PlacementModel:
     """Places ledgers on bookies. Bookies are numbers; bookie b is in rack b modulo the number of racks.
 
     Args:
-        bookies: how many there are.
-        racks: how many there are.
-        ensemble: E.
-        write_quorum: Qw.
-        random: where random numbers come from.
+        bookies: number of bookies.
+        racks: number of racks.
+        ensemble: E, the ensemble size.
+        write_quorum: Qw, the write quorum.
+        random: source of random numbers.
     """
 
     def __init__(self, bookies: int, racks: int, ensemble: int, write_quorum: int, random: np.random.Generator) -> None:
@@ -37,7 +37,7 @@ class PlacementModel:
         self.rack_of: Ints = (np.arange(bookies) % racks).astype(np.int32)
 
     def new_ledgers(self, count: int) -> Ints:
-        """Return ensembles of new ledgers, a row for each, while all bookies run and are alike."""
+        """Return the ensembles of new ledgers, one in each row, if all bookies run and have equal weights."""
         patterns = self._patterns()
         rows = patterns[self._random.integers(len(patterns), size=count)]
         racks = np.take_along_axis(self._permutations(count), rows, axis=1)
@@ -52,7 +52,7 @@ class PlacementModel:
         return chosen
 
     def _patterns(self) -> Ints:
-        """Racks by place as `choose` takes them, numbered in the order in which they occur."""
+        """Return the racks of each place as chosen by `choose`, numbered in the order of their first occurrence."""
         racks = min(self._racks, 4 * self._ensemble)
         sizes = [len(range(rack, self._bookies, self._racks)) for rack in range(racks)]
         candidates = [
@@ -72,7 +72,7 @@ class PlacementModel:
         return patterns
 
     def _permutations(self, count: int) -> Ints:
-        """For each ledger different racks in random order, as many as an ensemble can have."""
+        """Return different racks in random order for each ledger, as many as an ensemble can have."""
         used = min(self._racks, self._ensemble)
         racks = np.empty((count, used), np.int32)
         for at in range(used):
@@ -86,13 +86,13 @@ class PlacementModel:
         """Choose a bookie for one place of each ensemble.
 
         Args:
-            ensembles: a row for each ledger.
-            lost: members whose racks do not count, since they are lost; of the same shape.
-            places: the place to be filled, for each ledger.
-            weights: by bookie; 0: it takes nothing.
+            ensembles: ensembles, one in each row.
+            lost: members that are lost, so that their racks do not count; of the same shape.
+            places: the place to fill, for each ledger.
+            weights: weight of each bookie; 0: it takes no entries.
 
         Returns:
-            A bookie for each ledger; -1: none can take the place.
+            A bookie for each ledger; -1: no bookie can take the place.
         """
         count = len(ensembles)
         chosen = np.full(count, -1, np.int32)
@@ -100,10 +100,10 @@ class PlacementModel:
         if not count or not len(candidates):
             return chosen
         ensembles = ensembles.copy()
-        ensembles[np.arange(count), places] = -1  # a new incarnation of the member that leaves is welcome
+        ensembles[np.arange(count), places] = -1  # a new incarnation of the replaced member may be chosen
         sums = np.cumsum(weights[candidates])
         rows = np.arange(count)
-        if len(np.unique(self.rack_of[candidates])) >= self._ensemble:  # some rack has no member
+        if len(np.unique(self.rack_of[candidates])) >= self._ensemble:  # at least one rack has no member
             racks = np.where(lost | (ensembles < 0), -1, self.rack_of[ensembles])
             others = np.concatenate([ensembles, racks], axis=1)
             best = None
@@ -116,7 +116,7 @@ class PlacementModel:
             fine = self._fits(drawn, rows, others, best)
             chosen[rows[fine]] = drawn[fine]
             rows = rows[~fine]
-        for row in rows:  # where few are left to choose from
+        for row in rows:  # few bookies qualify: choose among them exactly
             allowed = candidates[self._fits(candidates, np.full(len(candidates), row), others, best)]
             if len(allowed):
                 shares = weights[allowed] / weights[allowed].sum()
@@ -124,10 +124,10 @@ class PlacementModel:
         return chosen
 
     def _fits(self, drawn: Ints, rows: NDArray[np.int64], others: Ints, best: Flags | None) -> Flags:
-        """Whether bookies may take the places of rows.
+        """Return whether bookies can take the places of rows.
 
-        others: members that stay and, where `best` is None, their racks behind them. best: racks that may be chosen;
-        None: those that have no member.
+        `others` are the members that stay and, if `best` is None, also their racks. `best` are the racks that may be
+        chosen; None: those without a member.
         """
         size, racks = self._ensemble, self.rack_of[drawn]
         fine: Flags = (others[rows, :size] != drawn[:, None]).all(axis=1)
@@ -138,7 +138,7 @@ class PlacementModel:
         return fine
 
     def _best_racks(self, ensembles: Ints, lost: Flags, places: Ints, weights: NDArray[np.float64]) -> Flags:
-        """Racks that share fewest windows with the place, and of these those with the fewest members."""
+        """Return the racks that share the fewest windows with the place, and of these those with the fewest members."""
         size, rows = self._ensemble, np.arange(len(ensembles))
         near = np.zeros((len(ensembles), self._racks), np.int32)
         free = np.bincount(self.rack_of[weights > 0], minlength=self._racks)

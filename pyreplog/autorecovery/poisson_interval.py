@@ -1,7 +1,7 @@
-"""Confidence intervals of a rate from events that were seen, each with a weight.
+"""Confidence intervals of a rate, estimated from observed events with weights.
 
-Fay and Feuer's interval (Statistics in Medicine 16, 1997): exact for equal weights, where it is that of a Poisson
-count; otherwise at least as wide as it should be.
+The interval of Fay and Feuer (Statistics in Medicine 16, 1997) is exact for equal weights, where it is that of a
+Poisson count; otherwise it is at least as wide as necessary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 CONFIDENCE = 0.95
 RULE_OF_THREE = 3.0
-"""Nothing was seen: with 95 % confidence the expected number is below -ln(0.05)."""
+"""Bound without an observed event: with 95 % confidence the expected number is below -ln(0.05)."""
 
 
 class Interval(NamedTuple):
@@ -27,8 +27,8 @@ def weighted_interval(weights: Sequence[float], heaviest: float) -> Interval:
     """Return an interval for the expected sum of the weights of independent rare events.
 
     Args:
-        weights: of the events that were seen.
-        heaviest: the largest weight that an event can have. If none was seen, the bound is three times that.
+        weights: weights of the observed events.
+        heaviest: largest weight that an event can have. Without an observed event, the bound is three times that.
     """
     total = math.fsum(weights)
     if total <= 0:
@@ -42,7 +42,7 @@ def weighted_interval(weights: Sequence[float], heaviest: float) -> Interval:
 
 
 def gamma_quantile(shape: float, probability: float) -> float:
-    """Return the value below which a gamma variable of scale 1 is with this probability."""
+    """Return the quantile of the gamma distribution with scale 1."""
     low, high = 0.0, shape + 1.0
     while gamma_share(shape, high) < probability:
         low, high = high, 2 * high
@@ -58,7 +58,7 @@ def gamma_quantile(shape: float, probability: float) -> float:
 def gamma_share(shape: float, value: float) -> float:
     """Return the probability that a gamma variable of scale 1 is below a value: the regularised lower gamma function.
 
-    A series below its mean, Lentz's continued fraction above.
+    It uses a series below the mean, and Lentz's continued fraction above.
     """
     if value <= 0:
         return 0.0

@@ -1,8 +1,7 @@
-"""The key with the moves of a rebalance. It is to moves what an order is to a bookie: workers carry them out.
+"""The moves of a rebalance, in one key of the metadata store from which workers take them.
 
-What is left of a move is not stored: it is done when the metadata of its ledger do not name the source any more. A
-worker takes done moves off the list after a pass, so that the list only gets shorter, and a worker that is behind does
-nothing.
+Progress is not stored: a move is done when the metadata of its ledger no longer name the source. A worker takes done
+moves off the list after a pass, so the list only becomes shorter, and a worker with an old list does nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _REASON_MAX = 200
 
 @dataclass(frozen=True)
 class RebalanceMoves(MetadataValue):
-    """The value of the key.
+    """The value of the key with the moves.
 
     Attributes:
         since_us: when the rebalance began, microseconds since 1970-01-01 UTC.
-        moves: moves that were not seen to be done.
-        failed: ledger -> why its move was given up.
+        moves: moves that are not known to be done.
+        failed: why moves were given up, by ledger.
     """
 
     KIND: ClassVar[str] = f"moves of a rebalance, {REBALANCE} (`cluster rebalance --end` deletes them)"
@@ -41,7 +40,7 @@ class RebalanceMoves(MetadataValue):
 
     @property
     def bytes_left(self) -> int:
-        """Bytes of the moves, about."""
+        """Estimated size of the moves, bytes."""
         return sum(move.size for move in self.moves)
 
     def _encode_fields(self) -> dict[str, Any]:
@@ -60,7 +59,7 @@ class RebalanceMoves(MetadataValue):
         }
 
     def without(self, done: Iterable[Move], failed: Mapping[int, str]) -> RebalanceMoves:
-        """Return them without moves that are done, and those that failed."""
+        """Return the value without the moves that are done or failed."""
         over = {(move.ledger, move.source, move.target) for move in done}
         left = tuple(
             move
@@ -77,10 +76,10 @@ def _decode_move(item: Any) -> Move:
 
 
 def find_moves(store: MetadataStore) -> RebalanceMoves | None:
-    """Return the moves that are to be made; None: there is no rebalance.
+    """Return the moves to make; None: there is no rebalance.
 
     Raises:
-        InvalidMetadataError: they are malformed, or need a newer reader.
+        InvalidMetadataError: the value is malformed, or needs a newer reader.
         ReplogError: errors of the store.
     """
     stored = store.get(REBALANCE)
@@ -88,12 +87,12 @@ def find_moves(store: MetadataStore) -> RebalanceMoves | None:
 
 
 def settle_moves(store: MetadataStore, moves: Iterable[Move], failed: Mapping[int, str]) -> None:
-    """Take moves off the list that are done, which the metadata of their ledgers tell, and those that failed.
+    """Take done and failed moves off the list; the metadata of the ledgers tell which are done.
 
     Args:
         store: metadata store.
-        moves: those to look at.
-        failed: ledger -> why its move is given up.
+        moves: the moves to check.
+        failed: why moves are given up, by ledger.
 
     Raises:
         InvalidMetadataError: the list is malformed.

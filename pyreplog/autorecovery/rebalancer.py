@@ -28,21 +28,21 @@ from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.changes import change_key, delete_key
 
 CANDIDATES_MAX = 20_000
-"""So many ledgers are looked at for one plan: those with the largest copies, or with copies in one rack."""
+"""Maximum number of ledgers considered in one plan: those with copies in one rack, or with the largest copies."""
 KEEP_FREE_BYTES = 2 * BookieConfig().writable_from_bytes
-"""Free space that a target keeps: it must not become read-only by what it is given."""
+"""Free space that a target keeps, bytes, so that moves do not make it read-only."""
 
 
 @dataclass(frozen=True)
 class RebalanceProposal:
-    """A plan, and what it leaves out.
+    """A plan, and what it does not cover.
 
     Attributes:
         plan: the moves.
-        left_out: bookie -> why no copies are moved to it or from it.
-        open_ledgers: ledgers that are not closed: their writers choose their bookies.
-        recovering: ledgers with members that do not run or leave: auto-recovery moves their copies.
-        garbled: ledgers whose metadata cannot be read.
+        left_out: why no copies are moved to or from a bookie.
+        open_ledgers: number of ledgers that are not closed: their writers choose the bookies.
+        recovering: number of ledgers with members that do not run or leave: auto-recovery moves their copies.
+        garbled: number of ledgers with unreadable metadata.
     """
 
     plan: RebalancePlan
@@ -53,12 +53,12 @@ class RebalanceProposal:
 
 
 class Rebalancer:
-    """Plans and begins moves. One thread at a time.
+    """Plans and starts moves. One thread at a time calls it.
 
     Args:
-        runtime: of a cluster.
+        runtime: runtime of the cluster.
         clock: source of time.
-        keep_free_bytes: free space that a target keeps.
+        keep_free_bytes: free space that a target keeps, bytes.
     """
 
     def __init__(self, runtime: RuntimeBase, clock: Clock, *, keep_free_bytes: int = KEEP_FREE_BYTES) -> None:
@@ -68,11 +68,11 @@ class Rebalancer:
     # ---- planning -------------------------------------------------------------------------------------------
 
     def propose(self, *, bytes_max: int | None = None, without: Set[int] = frozenset()) -> RebalanceProposal:
-        """Read the metadata of all ledgers, and plan moves. Changes nothing.
+        """Plan moves from the metadata of all ledgers, without changing anything.
 
         Args:
-            bytes_max: bytes to move at most; None: no limit.
-            without: ledgers whose copies stay.
+            bytes_max: maximum number of bytes to move; None: no limit.
+            without: ids of ledgers whose copies are not moved.
 
         Raises:
             ReplogError: errors of the store.
@@ -97,7 +97,7 @@ class Rebalancer:
         return RebalanceProposal(plan, left_out, kinds["open"], kinds["recovering"], kinds["garbled"])
 
     def _closed(self, kinds: Counter[str] | None = None) -> Iterator[LedgerMetadata]:
-        """Yield the metadata of closed ledgers, and count the others."""
+        """Yield the metadata of closed ledgers, and count the other ledgers."""
         counts = Counter[str]() if kinds is None else kinds
         for _, stored in stored_ledgers(self._store):
             if isinstance(stored, InvalidMetadataError):
@@ -108,7 +108,7 @@ class Rebalancer:
                 yield stored.metadata
 
     def _candidates(self, loads: list[BookieLoad], without: Set[int], kinds: Counter[str]) -> list[LedgerCopies]:
-        """Return ledgers of which copies may be moved: those in one rack first, then those with the largest copies."""
+        """Return the ledgers whose copies may be moved: those in one rack first, then those with the largest copies."""
         givers, bookies = set(overfull(loads)), {load.bookie for load in loads}
         racks = {load.bookie: load.rack for load in loads}
 
@@ -134,11 +134,11 @@ class Rebalancer:
             plan: the plan.
 
         Returns:
-            What the workers were given.
+            The value that the workers read.
 
         Raises:
-            RebalanceError: auto-recovery does not run, is on hold, or has lost copies to make; or moves of another
-                rebalance are left.
+            RebalanceError: auto-recovery does not run, is on hold, or has orders; or moves of another rebalance are
+                left.
             ReplogError: errors of the store.
         """
         if self._runtime.embedded_bookies is None and self._store.get(AUDITOR) is None:
@@ -167,14 +167,14 @@ class Rebalancer:
         return begun
 
     def progress(self) -> RebalanceMoves | None:
-        """Return the moves that are left; None: somebody gave them up. Raises errors of the store."""
+        """Return the remaining moves; None: the rebalance was ended. Raises errors of the store."""
         return find_moves(self._store)
 
     def end(self) -> bool:
-        """Give up the moves that did not begin. Those that did are completed.
+        """Drop the moves that did not begin. Those that did are completed.
 
         Returns:
-            Whether there were any.
+            Whether there was a rebalance.
 
         Raises:
             ReplogError: errors of the store.
@@ -191,19 +191,19 @@ def run_rebalance(
     bytes_max: int | None = None,
     on_plan: Callable[[RebalanceProposal], object] = lambda proposal: None,
 ) -> dict[int, str]:
-    """Plan and have moves made, again and again, until nothing is worth while.
+    """Plan and carry out moves repeatedly, until no move is worthwhile.
 
     Args:
-        rebalancer: plans.
-        wait: waits until the moves that are left may have changed; called with them.
-        bytes_max: bytes to move at most; None: no limit.
-        on_plan: called with each plan, the last one without moves included.
+        rebalancer: plans and starts the moves.
+        wait: called with the remaining moves; returns when they may have changed.
+        bytes_max: maximum number of bytes to move; None: no limit.
+        on_plan: called with each proposal, including the last one, which has no moves.
 
     Returns:
-        The ledgers whose moves failed, with the reason of each.
+        The reason for each ledger whose move failed.
 
     Raises:
-        RebalanceError: as `Rebalancer.begin`; somebody ended the rebalance.
+        RebalanceError: as for `Rebalancer.begin`, or an operator ended the rebalance.
         ReplogError: errors of the store.
     """
     failed: dict[int, str] = {}
@@ -219,7 +219,7 @@ def run_rebalance(
             moves = rebalancer.progress()
             if moves is None:
                 raise RebalanceError(
-                    "somebody ended the rebalance with `cluster rebalance --end`; what was moved stays"
+                    "an operator ended the rebalance with `cluster rebalance --end`; what was moved stays"
                 )
             if not moves.moves:
                 break

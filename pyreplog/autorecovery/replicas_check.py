@@ -1,8 +1,8 @@
-"""ReplicasCheck: compares the copies of every closed ledger with each other, all of them within `check_ms`.
+"""ReplicasCheck: compares the copies of every closed ledger with each other, all ledgers within `check_ms`.
 
-A scrub finds what is damaged on one disk. This finds what is missing without a trace, and records that are intact and
-differ from the other members' (BookKeeper's `AuditorReplicasCheckTask` finds the former only). No bytes are sent: the
-members tell which entries they have, and a digest.
+A scrub finds damage on one disk. This check finds copies that are missing without a trace, and valid records that
+differ from the other members' records (BookKeeper's `AuditorReplicasCheckTask` finds only the former). No records are
+sent: the members report which entries they have, and a digest.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 
 REPLICAS_CHECK = "/autorecovery/replicas-check"
 DIFFERING_MAX = 100
-"""So many ledgers whose copies differ are named."""
+"""Maximum number of ledgers with differing copies that are named."""
 LEDGERS_AT_ONCE = 64
-"""So many ledgers are checked in one run."""
+"""Maximum number of ledgers that are checked in one run."""
 
 
 @dataclass(frozen=True)
 class CheckProgress(MetadataValue):
-    """How far the check of all closed ledgers is.
+    """The progress of the check of all closed ledgers.
 
     Attributes:
         began_us: when this pass over the ledgers began, microseconds since 1970-01-01 UTC.
-        next_ledger: ledgers below this number were checked in this pass.
-        checked: number of ledgers that it checked.
-        differing: ledger -> which copies differ from the others; the first DIFFERING_MAX.
+        next_ledger: ledgers below this id were checked in this pass.
+        checked: number of ledgers that were checked in this pass.
+        differing: description of the differing copies, by ledger; the first DIFFERING_MAX ledgers.
     """
 
     KIND: ClassVar[str] = f"progress of the check of replicas, {REPLICAS_CHECK} (delete the key)"
@@ -71,7 +71,7 @@ class CheckProgress(MetadataValue):
 
 
 def find_progress(store: MetadataStore) -> CheckProgress | None:
-    """Return how far the check of replicas is; None: none has begun.
+    """Return the progress of the check of replicas; None: no check has begun.
 
     Raises:
         InvalidMetadataError: the value is malformed, or needs a newer reader.
@@ -82,15 +82,15 @@ def find_progress(store: MetadataStore) -> CheckProgress | None:
 
 
 class ReplicasCheck:
-    """Checks some ledgers at each `run`. One thread at a time.
+    """Checks some ledgers at each `run`. One thread at a time calls it.
 
-    Copies that are missing are noted for repair. A member whose records differ from those of most other members gives
-    its place to another bookie, which gets the others' records. Without such a majority an operator has to decide.
+    Missing copies are noted for repair. A member whose records differ from those of most other members is replaced by
+    another bookie, which gets copies from the others. Without such a majority an operator has to decide.
 
     Args:
-        runtime: of a cluster.
-        scan: the ledgers by bookie.
-        rate_limiter: limits the bytes in a second of copies.
+        runtime: runtime of the cluster.
+        scan: index of ledgers by bookie.
+        rate_limiter: limits the bytes per second of copies.
         clock: source of time.
     """
 
@@ -100,18 +100,18 @@ class ReplicasCheck:
         self._targets = TargetChooser(runtime)
         self._is_stopping = False
         self.progress: CheckProgress | None = None
-        """How far the check was at the last run; None: it has not run yet."""
+        """Progress after the last run; None: it has not run yet."""
 
     def stop(self) -> None:
-        """Have `run` return after the ledger that it checks. Any thread."""
+        """Make `run` return after the ledger in progress. Any thread may call it."""
         self._is_stopping = True
 
     def run(self, check_ms: int, lost: Collection[str]) -> None:
-        """Check the ledgers that are due, LEDGERS_AT_ONCE at most, and store how far the check is.
+        """Check the ledgers that are due, at most LEDGERS_AT_ONCE, and store the progress.
 
         Args:
-            check_ms: milliseconds within which all closed ledgers are checked; 0: none is.
-            lost: ids of bookies whose copies are gone.
+            check_ms: milliseconds within which all closed ledgers are checked; 0: no check.
+            lost: ids of bookies whose data are lost.
 
         Raises:
             ReplogError: errors of the metadata store.
@@ -135,11 +135,11 @@ class ReplicasCheck:
             change_key(self._store, REPLICAS_CHECK, lambda _: progress.encode())
 
     def _check(self, ledger: int, progress: CheckProgress, lost: frozenset[str]) -> CheckProgress:
-        """Check one ledger. Returns the progress behind it. Raises errors of the store."""
+        """Check one ledger. Returns the progress after it. Raises errors of the store."""
         differing = {number: text for number, text in progress.differing.items() if number != ledger}
         try:
             stored = find_ledger(self._store, ledger)
-        except InvalidMetadataError:  # the auditor has an alarm for it
+        except InvalidMetadataError:  # the auditor raises an alarm
             stored = None
         checked = progress.checked
         if stored is not None and stored.metadata.state is State.CLOSED:
@@ -149,7 +149,10 @@ class ReplicasCheck:
         return replace(progress, next_ledger=ledger + 1, checked=checked, differing=differing)
 
     def _compare(self, stored: VersionedMetadata, lost: frozenset[str]) -> str:
-        """Compare the copies of a ledger; have made again what is wrong. Returns what is left to an operator."""
+        """Compare the copies of a ledger, and repair them where possible.
+
+        Returns the problem left to an operator, or "".
+        """
         metadata = stored.metadata
         registered = {status.bookie for status in self._runtime.bookie_statuses()}
         machine = CopyCheck(metadata, absent=metadata.bookies() - registered, window=1)
@@ -164,18 +167,18 @@ class ReplicasCheck:
         entry = min(report.members[bookie].differs[0].start for bookie in differing)
         text = f"from entry {entry} on, records of {', '.join(differing)} differ from those of other members"
         logger.error("ledger %d: %s", metadata.ledger, text)
-        if len(differing) > 1:  # two that differ from each other, or several faults at once
+        if len(differing) > 1:  # two members differ from each other, or there are several faults
             return text
         try:
             self._replace(stored, differing[0], lost)
         except ClosedError:
             raise
         except ReplogError as error:
-            return f"{text}; it is not replaced: {error}"
+            return f"{text}; the differing bookie is not replaced: {error}"
         return ""
 
     def _replace(self, stored: VersionedMetadata, bookie: str, lost: frozenset[str]) -> None:
-        """Have other bookies take the places of a member. What it has is copied from the others first."""
+        """Replace a member by other bookies in all fragments; its entries are copied from the other members first."""
         machine = LedgerReplicator(
             stored.metadata, stored.version, {bookie}, lost=lost, away=frozenset(), choose=self._targets.choose,
             others={status.bookie for status in self._runtime.bookie_statuses()}, throttle=self._rate_limiter.spend,

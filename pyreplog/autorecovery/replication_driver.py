@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 def replicate(
     ledger: int, machine: LedgerReplicator, runtime: RuntimeBase, clock: Clock, scan: LedgerScan
 ) -> LedgerReplicated:
-    """Run the state machine that copies a ledger, wait for its end, and have a scan take the metadata that it left.
+    """Run the state machine that copies a ledger, wait for its end, and update the scan with the resulting metadata.
 
     Raises:
-        ReplogError: as LedgerReplicator; errors of the metadata store.
+        ReplogError: errors of the LedgerReplicator and of the metadata store.
     """
     driver = ReplicationDriver(ledger, machine, runtime, clock)
     driver.post(machine.start)
@@ -38,7 +38,7 @@ class ReplicationDriver(Driver):
     """A `ledger.driver.Driver` that also carries out `NoteLost`."""
 
     def __init__(self, ledger: int, machine: LedgerReplicator, runtime: RuntimeBase, clock: Clock) -> None:
-        super().__init__(ledger, cast(Machine, machine), runtime)  # NoteLost is carried out here
+        super().__init__(ledger, cast(Machine, machine), runtime)  # this class handles NoteLost
         self._replicator, self._clock = machine, clock
 
     def _carry_out(self, effect: ReplicationEffect) -> None:

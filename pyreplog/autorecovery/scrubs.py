@@ -1,4 +1,4 @@
-"""Asks bookies how far their scrubs are, and to scrub now."""
+"""Requests to bookies for the progress of their scrubs, and to start a scrub."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ RATE_MAX = (1 << 32) - 1
 def ask_scrubs(
     runtime: RuntimeBase, bookies: Collection[str], *, begin: bool = False, bytes_per_s: int | None = None
 ) -> dict[str, ScrubReport | str]:
-    """Ask bookies for their scrubs, all at once.
+    """Request the scrub reports of bookies concurrently.
 
     Args:
-        runtime: of the cluster.
-        bookies: their ids.
-        begin: have each begin a pass over all its segments. It answers at once.
-        bytes_per_s: bytes of segments that each of them verifies in a second of that pass; None: as it is set.
+        runtime: runtime of the cluster.
+        bookies: ids of the bookies.
+        begin: whether each starts a pass over all its segments; it answers at once.
+        bytes_per_s: bytes of segments that each bookie verifies per second in that pass; None: its own setting.
 
     Returns:
-        The report of each bookie, or, as text, why there is none: it does not run or answer, or does not know the
-        request. Such a bookie was not asked to scrub.
+        The report of each bookie, or the error as text: it does not run or answer, or does not know the request. Such a
+        bookie does not start a scrub.
 
     Raises:
         InvalidArgumentError: `bytes_per_s` is out of range.

@@ -1,4 +1,4 @@
-"""AutoRecoveryStatus: what the auditor tells everybody, in the metadata store."""
+"""AutoRecoveryStatus: the status that the auditor publishes in the metadata store."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pyreplog.metadata.values import MetadataValue, field, number
 
 STATUS = "/autorecovery/status"
 HEARTBEAT_US = 60_000_000
-"""A status that did not change is written again after so long, so that one of an auditor that fails can be told."""
+"""An unchanged status is written again after this time, microseconds, so that an auditor that fails is noticed."""
 FRESH_US = 3 * HEARTBEAT_US
 FAILED_MAX = 20
-"""So many ledgers that cannot be copied are named."""
+"""Maximum number of named ledgers that cannot be copied."""
 OPEN_MAX = 1000
-"""So many ledgers that are not closed are named."""
+"""Maximum number of named ledgers that are not closed."""
 PROGRESS_MAX = 240
-"""Points of the curve of the ledgers that are left. Beyond it, every second one is dropped."""
+"""Maximum number of points of the progress curve. Beyond it every second point is dropped."""
 
 
 @dataclass(frozen=True)
 class AutoRecoveryStatus(MetadataValue):
-    """What the auditor found last.
+    """The last result of the auditor.
 
     Attributes:
-        auditor: the process that is the auditor.
-        at_us: when this was written, microseconds since 1970-01-01 UTC. It is written again when something changed, and
-            after a minute.
-        ledgers_left: bookie id -> number of ledgers that name it, of bookies with orders.
-        alarms: what needs an operator.
-        failed: ledger -> why it cannot be copied now, of up to FAILED_MAX ledgers.
-        open_ledgers: ledgers whose writer, or whose recovery, has to replace a bookie with an order in their last
-            fragment; the first OPEN_MAX.
-        progress: how many ledgers were left, as pairs of a time, microseconds since 1970-01-01 UTC, and the number
-            from then on; ascending, up to PROGRESS_MAX.
+        auditor: name of the auditor's process.
+        at_us: time of the write, microseconds since 1970-01-01 UTC. The status is written after each change, and after
+            a minute.
+        ledgers_left: number of ledgers that name each bookie with an order.
+        alarms: conditions that need an operator.
+        failed: why ledgers cannot be copied now, for up to FAILED_MAX ledgers.
+        open_ledgers: ledgers whose writer, or recovery, has to replace a bookie with an order in the last fragment; the
+            first OPEN_MAX.
+        progress: number of ledgers left over time, as ascending pairs (microseconds since 1970-01-01 UTC, number from
+            then on), up to PROGRESS_MAX.
     """
 
     KIND: ClassVar[str] = f"status of auto-recovery, {STATUS}"
@@ -68,12 +68,12 @@ class AutoRecoveryStatus(MetadataValue):
         }
 
     def following(self, earlier: tuple[tuple[int, int], ...]) -> AutoRecoveryStatus:
-        """Return this status with a curve that goes on from an earlier one."""
+        """Return this status with a progress curve that extends an earlier one."""
         left = sum(self.ledgers_left.values())
         if left == (earlier[-1][1] if earlier else 0):
             return replace(self, progress=earlier)
         curve = (*earlier, (max(self.at_us, earlier[-1][0] if earlier else 0), left))
-        if len(curve) > PROGRESS_MAX:  # the newest point stays
+        if len(curve) > PROGRESS_MAX:  # keep the newest point
             curve = curve[(len(curve) - 1) % 2 :: 2]
         return replace(self, progress=curve)
 
@@ -85,7 +85,7 @@ def _number(value: Any) -> int:
 
 
 def find_status(store: MetadataStore) -> AutoRecoveryStatus | None:
-    """Return what the auditor found last; None: no auditor has written anything yet.
+    """Return the last published status; None: no auditor has published one.
 
     Raises:
         InvalidMetadataError: the status is malformed, or needs a newer reader.

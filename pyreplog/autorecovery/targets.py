@@ -1,4 +1,4 @@
-"""Chooses the bookies that take the places of others in what is already written."""
+"""TargetChooser: chooses the bookies that replace others in fragments that are already written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyreplog.ledger.runtime import RuntimeBase
 
 
 class TargetChooser:
-    """Chooses by the rules of `ledger.placement` among the bookies that take entries now. Any thread may use it."""
+    """Chooses by the rules of `ledger.placement` among the bookies that take entries. Any thread may use it."""
 
     def __init__(self, runtime: RuntimeBase) -> None:
         self._runtime = runtime
@@ -19,16 +19,17 @@ class TargetChooser:
     def choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int, refused: Collection[str]) -> str | None:
         """Choose a bookie for a place of a fragment.
 
-        Bookies that failed lately are chosen last. Racks are those of the members that stay and the chosen one.
+        Bookies that failed recently are chosen last. Placement counts the racks of the members that stay and of the
+        chosen one.
 
         Args:
             metadata: metadata of the ledger.
             fragment: the fragment.
-            index: the place in its ensemble.
-            refused: bookies that are not to be chosen.
+            index: place in the ensemble.
+            refused: ids of bookies that must not be chosen.
 
         Returns:
-            Its id; None if every bookie is a member, refuses entries, or is not to be chosen.
+            The id of the bookie; None if every bookie is a member, refuses entries, or must not be chosen.
         """
         taken = {*fragment.ensemble, *refused}
         for suspects in (False, True):
@@ -41,7 +42,7 @@ class TargetChooser:
         return None
 
     def only(self, target: str) -> Callable[[LedgerMetadata, Fragment, int, Collection[str]], str | None]:
-        """Return a function that chooses one bookie, as `choose`: if it takes entries and takes no rack away.
+        """Return a function like `choose` that chooses this bookie, if it takes entries and no write set loses a rack.
 
         Args:
             target: id of the bookie.

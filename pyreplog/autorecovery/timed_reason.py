@@ -1,4 +1,4 @@
-"""TimedReason: the value of keys that say since when something holds, and why: orders, and the hold."""
+"""TimedReason: a time and a reason, the value of the keys of orders and of the hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TimedReason(MetadataValue):
     """A time and a reason.
 
     Attributes:
-        since_us: since when, microseconds since 1970-01-01 UTC; 0: unknown.
-        reason: for operators.
+        since_us: the time, microseconds since 1970-01-01 UTC; 0: unknown.
+        reason: the reason, for operators.
     """
 
     KIND: ClassVar[str] = "time and reason"
@@ -31,7 +31,7 @@ class TimedReason(MetadataValue):
     def read(cls, key: str, data: bytes) -> TimedReason:
         """Decode the value of a key.
 
-        A value that is malformed, or that needs a newer reader, holds as well: its reason is the error.
+        A malformed value, or one that needs a newer reader, is returned as well, with the error as its reason.
 
         Args:
             key: the key, for the error.

@@ -1,4 +1,4 @@
-"""ReplicationWorker: copies what the orders leave to do, ledgers with the fewest copies first."""
+"""ReplicationWorker: replicates the copies of bookies with orders, ledgers with the fewest copies first."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from pyreplog.plurals import counted
 logger = logging.getLogger(__name__)
 
 _CHUNK = 64
-"""Ledgers whose metadata are loaded together."""
+"""Number of ledgers whose metadata are loaded together."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one pass has to do.
+    """The work of one pass.
 
     Attributes:
-        sources: ids of the bookies whose copies are made again.
-        lost: ids of bookies whose copies are gone.
-        away: ids of bookies that do not run and may come back.
-        moves: ledger -> the move of a rebalance; with moves there are no sources.
-        running: ids of all bookies that run.
+        sources: ids of the bookies whose copies are replicated again.
+        lost: ids of bookies whose data are lost.
+        away: ids of bookies that do not run and may return.
+        moves: moves of a rebalance, by ledger; with moves there are no sources.
+        running: ids of all running bookies.
     """
 
     sources: frozenset[str]
@@ -52,15 +52,15 @@ class Workload:
 
 @dataclass
 class WorkerCounters:
-    """What a worker has done since it was made.
+    """Counters of a worker.
 
     Attributes:
-        ledgers: ledgers on which no work is left.
-        entries: entries that were copied.
-        bytes: their bytes.
-        lost_entries: entries that were listed as lost.
-        conflicts: ledgers that another worker had claimed.
-        failures: attempts that failed.
+        ledgers: number of ledgers that were completed.
+        entries: number of entries that were copied.
+        bytes: their size in bytes.
+        lost_entries: number of entries that were listed as lost.
+        conflicts: number of ledgers that another worker had claimed.
+        failures: number of failed attempts.
     """
 
     ledgers: int = 0
@@ -73,13 +73,13 @@ class WorkerCounters:
 
 @dataclass
 class Pass:
-    """One pass over the work; its numbers change while it runs.
+    """Progress of one pass; it changes while the pass runs.
 
     Attributes:
-        ledgers_left: ledgers that were not looked at yet.
-        bytes_left: bytes of the copies in these, as far as their metadata tell.
-        one_copy_left: ledgers among them of which an entry has one copy, or none.
-        open: ledgers whose last fragment names a source, and whose writer or recovery has to replace it.
+        ledgers_left: number of ledgers that are still to do.
+        bytes_left: size of the copies in these ledgers, bytes, as far as their metadata tell.
+        one_copy_left: number of ledgers with an entry that had at most one copy when the pass began.
+        open: ledgers whose last fragment names a source, which their writer or recovery has to replace.
     """
 
     ledgers_left: int = 0
@@ -89,12 +89,12 @@ class Pass:
 
 
 class ReplicationWorker:
-    """Copies ledgers, several at a time. `run` is for one thread at a time; the rest for any.
+    """Copies ledgers, several concurrently. One thread at a time calls `run`; any thread may call the rest.
 
     Args:
-        runtime: of a cluster.
-        keys: keys of this process, for claims.
-        scan: the ledgers by bookie.
+        runtime: runtime of the cluster.
+        keys: leased keys of this process, for claims.
+        scan: index of ledgers by bookie.
         clock: source of time.
     """
 
@@ -104,49 +104,49 @@ class ReplicationWorker:
         self._targets = TargetChooser(runtime)
         self.rate_limiter = CopyRateLimiter(None, clock)
         self.counters = WorkerCounters()
-        self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
+        self._lock = threading.Lock()  # guards the counters, the pass, the queue and the failures
         self._pass = Pass()
-        self._queue: deque[tuple[int, int]] = deque()  # ledgers, and bytes of the copies to make
+        self._queue: deque[tuple[int, int]] = deque()  # (ledger, bytes of the copies to make)
         self._failures: dict[int, FailedAttempt] = {}
-        self._failed_moves: dict[int, str] = {}  # of the pass
-        self._candidates: frozenset[str] = frozenset()  # bookies that could take copies at the last pass
+        self._failed_moves: dict[int, str] = {}  # of the current pass
+        self._candidates: frozenset[str] = frozenset()  # bookies that could take copies in the last pass
         self._workload = Workload(frozenset(), frozenset(), frozenset())
-        self._allowed: tuple[frozenset[str], frozenset[int]] | None = None  # sources and moves, by `restrict`
+        self._allowed: tuple[frozenset[str], frozenset[int]] | None = None  # sources and moves, as set by `restrict`
         self._scanned_for: frozenset[str] = frozenset()  # sources for which all ledgers were read
         self._is_stopping = False
 
     @property
     def progress(self) -> Pass:
-        """The pass that runs, or that ran last. Do not change it."""
+        """The current pass, or the last one. Do not change it."""
         return self._pass
 
     @property
     def failures(self) -> dict[int, FailedAttempt]:
-        """The ledgers that cannot be copied now, by id."""
+        """The last failed attempts, by ledger."""
         with self._lock:
             return dict(self._failures)
 
     @property
     def failed_moves(self) -> dict[int, str]:
-        """The ledgers whose moves failed in the last pass, by id."""
+        """The errors of moves in the last pass, by ledger."""
         with self._lock:
             return dict(self._failed_moves)
 
     def stop(self) -> None:
-        """Have `run` return after the ledgers that are being copied. Any thread."""
+        """Make `run` return after the ledgers in progress. Any thread may call it."""
         self._is_stopping = True
 
     def restrict(self, sources: Collection[str], moves: Collection[int] = ()) -> None:
-        """Leave out bookies whose orders were withdrawn, and ledgers whose moves were.
+        """Exclude bookies and moves that are not given, because their orders or moves were withdrawn.
 
-        Also from the pass that runs, and from one that has not begun to. Any thread.
+        This applies to the running pass, and to passes that start later. Any thread may call it.
         """
         with self._lock:
             self._allowed = frozenset(sources), frozenset(moves)
             self._workload = self._restricted(self._workload)
 
     def _restricted(self, load: Workload) -> Workload:
-        """Return what is left of a workload after the last `restrict`; under the lock."""
+        """Return the part of a workload that the last `restrict` allows; called with the lock held."""
         if self._allowed is None:
             return load
         sources, moves = self._allowed
@@ -156,14 +156,14 @@ class ReplicationWorker:
     # ---- one pass -------------------------------------------------------------------------------------------
 
     def run(self, workload: Workload, copies_at_once: int) -> Pass:
-        """Copy what can be copied now. Ledgers that failed lately, or that another worker has claimed, are left out.
+        """Copy the ledgers of a workload, except those in back-off and those that another worker has claimed.
 
         Args:
-            workload: what is to be copied.
-            copies_at_once: ledgers that are copied at a time.
+            workload: the work of the pass.
+            copies_at_once: number of ledgers that are copied concurrently.
 
         Returns:
-            What was done and what is left.
+            The counters of the pass.
 
         Raises:
             ReplogError: errors of the metadata store, when it cannot be read at all.
@@ -187,18 +187,18 @@ class ReplicationWorker:
         return current
 
     def _refresh_scan(self, workload: Workload) -> None:
-        """Read which ledgers name a source."""
+        """Update the index of the ledgers that name a source."""
         if workload.sources <= self._scanned_for:
             self._scan.refresh()
-        else:  # a worker elsewhere may have named a source since the last scan
+        else:  # another worker may have named a source since the last scan
             self._scan.scan()
         self._scanned_for = workload.sources
 
     def _queue_by_copies(self, workload: Workload) -> tuple[deque[tuple[int, int]], Pass]:
-        """Return the ledgers to copy, those with the fewest copies first, and the numbers of the pass."""
+        """Return the ledgers to copy, those with the fewest copies first, and the counters of the pass."""
         current, gone = Pass(), workload.lost | workload.away | workload.sources
         ledgers = {int(ledger) for source in workload.sources for ledger in self._scan.ledgers_of(source)}
-        ledgers -= self._backing_off(ledgers)
+        ledgers -= self._in_back_off(ledgers)
         urgent: list[tuple[int, int, int]] = []
         for ids in _chunks(sorted(ledgers), 4096):
             for stored in self._scan.read(ids):
@@ -210,8 +210,8 @@ class ReplicationWorker:
         current.ledgers_left = len(urgent)
         return deque((ledger, size) for _, ledger, size in urgent), current
 
-    def _backing_off(self, ledgers: set[int]) -> set[int]:
-        """Return the ledgers that are to wait because they failed lately. A new bookie ends the wait for one."""
+    def _in_back_off(self, ledgers: set[int]) -> set[int]:
+        """Return the ledgers in back-off. A new bookie ends the back-off of ledgers that lacked one."""
         candidates = frozenset(candidate.bookie for candidate in self._runtime.candidates())
         now_us = self._clock.monotonic_us()
         with self._lock:
@@ -225,7 +225,7 @@ class ReplicationWorker:
             }
 
     def _copy_queued(self) -> None:
-        """Copy ledgers until the queue is empty. Runs on several threads."""
+        """Copy ledgers until the queue is empty. Several threads run it."""
         while not self._is_stopping:
             with self._lock:
                 chunk = [self._queue.popleft() for _ in range(min(len(self._queue), self._chunk_size()))]
@@ -234,7 +234,7 @@ class ReplicationWorker:
             self._copy_chunk(dict(chunk))
 
     def _chunk_size(self) -> int:
-        """Few ledgers at a time towards the end, so that all threads have work."""
+        """Return the size of the next chunk: small towards the end, so that all threads have work."""
         return max(1, min(_CHUNK, len(self._queue) // (2 * self._copies_at_once)))
 
     def _copy_chunk(self, sizes: dict[int, int]) -> None:
@@ -272,7 +272,7 @@ class ReplicationWorker:
             self._note_failure(ledger, error)
 
     def _copy(self, stored: VersionedMetadata) -> None:
-        """Move the copies of the sources in a ledger. Raises the errors of a LedgerReplicator."""
+        """Copy one ledger, away from the sources. Raises the errors of a LedgerReplicator."""
         load, metadata = self._workload, stored.metadata
         move = load.moves.get(metadata.ledger)
         sources = load.sources if move is None else frozenset({move.source})
@@ -296,14 +296,14 @@ class ReplicationWorker:
             if not replicated.kept:
                 counters.ledgers += not replicated.is_open
                 self._failures.pop(ledger, None)
-        if replicated.kept:  # each pass would look for them again, in vain
-            text = f"{counted(replicated.kept, 'entry', 'have')} copies on bookies that are away, or nowhere"
+        if replicated.kept:  # back off, or each pass would search for these entries
+            text = f"{counted(replicated.kept, 'entry', 'have')} copies only on bookies that are away, or no copy"
             self._note_failure(ledger, UnreadableError(ledger, text))
 
     def _note_failure(self, ledger: int, error: ReplogError) -> None:
-        """Have a ledger tried again later; give up its move, if it has one: its copies are well where they are."""
+        """Schedule the next attempt for a ledger; a failed move is given up instead, since no copy is missing."""
         if (move := self._workload.moves.get(ledger)) is not None:
-            lacks = f"{move.target} does not take the copies any more, or would take racks away"
+            lacks = f"{move.target} does not take the copies any more, or entries would have copies in fewer racks"
             with self._lock:
                 self._failed_moves[ledger] = lacks if isinstance(error, NotEnoughBookiesError) else str(error)
                 self.counters.failures += 1
@@ -313,13 +313,13 @@ class ReplicationWorker:
             failure = self._failures[ledger] = FailedAttempt.after(self._failures.get(ledger), error, now_us)
             self.counters.failures += 1
         logger.log(
-            logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",
+            logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, and will be retried in %d s: %s",
             ledger, (failure.retry_us - now_us) // 1_000_000, error,
         )  # fmt: skip
 
 
 def bytes_on(metadata: LedgerMetadata, bookies: Collection[str]) -> int:
-    """Estimate the bytes that some bookies hold of a closed ledger, from its length; of one that is not closed, 0."""
+    """Estimate the bytes of a closed ledger on some bookies, from its length; 0 if the ledger is not closed."""
     entries = metadata.last_entry + 1
     if not entries:
         return 0

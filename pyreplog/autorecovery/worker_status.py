@@ -1,4 +1,4 @@
-"""WorkerStatus: what one worker tells everybody, in a leased key of the metadata store."""
+"""WorkerStatus: the status of one worker, which it publishes in a leased key of the metadata store."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pyreplog.metadata.values import MetadataValue, field_names, number
 
 @dataclass(frozen=True)
 class WorkerStatus(MetadataValue):
-    """What one worker has done, and has left of its present pass.
+    """Counters of one worker, and the remaining work of its current pass.
 
     Attributes:
-        since_us: when its process began to work, microseconds since 1970-01-01 UTC.
-        copied_ledgers: ledgers that it copied.
-        copied_entries: entries that it copied.
-        copied_bytes: their bytes.
-        lost_entries: entries that it listed as lost.
-        failures: attempts that failed.
-        bytes_per_s: bytes that it copied in each of the last seconds, about.
-        ledgers_left: ledgers that it has left to look at.
-        bytes_left: their bytes.
-        one_copy_left: ledgers that had at most one copy of an entry when the pass began.
+        since_us: start of the process's work, microseconds since 1970-01-01 UTC.
+        copied_ledgers: number of ledgers that it copied.
+        copied_entries: number of entries that it copied.
+        copied_bytes: their size in bytes.
+        lost_entries: number of entries that it listed as lost.
+        failures: number of failed attempts.
+        bytes_per_s: approximate rate of the last seconds.
+        ledgers_left: number of ledgers that are still to do in the pass.
+        bytes_left: size of their copies, bytes.
+        one_copy_left: number of ledgers that had an entry with at most one copy when the pass began.
     """
 
     KIND: ClassVar[str] = "status of a worker"
@@ -51,7 +51,7 @@ def worker_key(owner: str) -> str:
 
 
 def list_workers(store: MetadataStore) -> dict[str, WorkerStatus]:
-    """Return the status of each worker that runs and has copied something, by its name.
+    """Return the status of each running worker that has copied something, by its name.
 
     Raises:
         InvalidMetadataError: a status is malformed, or needs a newer reader.

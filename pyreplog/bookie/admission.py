@@ -13,7 +13,7 @@ from pyreplog.bookie.protocol import COPY, RECOVERY, ReplyStatus, Request
 logger = logging.getLogger(__name__)
 
 Refusal = tuple[ReplyStatus, str]
-"""The status of a refusal, and its reason."""
+"""Status and reason of a refusal."""
 
 PROOFS_MAX = 4096
 """The number of ledgers whose proofs are kept; the metadata are asked again about others."""
@@ -26,7 +26,7 @@ class VerifiedProofs:
         self._proofs: OrderedDict[int, bytes] = OrderedDict()
 
     def has(self, ledger: int, proof: bytes) -> bool:
-        """Whether this is known to be the proof of the ledger's key."""
+        """Return whether the metadata have confirmed this proof of the ledger's key."""
         known = self._proofs.get(ledger)
         if known is None or not compare_digest(known, proof):
             return False
@@ -76,7 +76,7 @@ def check_add(request: Request, state: LedgerState | None) -> Refusal | None:
 
 
 def has_key(request: Request, state: LedgerState | None) -> bool:
-    """Whether the key of a request is the one that this bookie has noted."""
+    """Return whether the key of a request is the one that this bookie has noted."""
     return state is not None and state.key is not None and compare_digest(state.key, request.key)
 
 
@@ -99,8 +99,10 @@ def check_claim(request: Request, state: LedgerState | None, verdict: KeyVerdict
     if deleted or (state is not None and state.key is not None):
         if verdict is KeyVerdict.UNKNOWN:
             return ReplyStatus.UNKNOWN, "the key of the ledger cannot be checked: the metadata store does not answer"
-        logger.warning("ledger %d: its key is refused: another one was noted before; see 'Keys'", request.ledger)
-        return ReplyStatus.UNAUTHORIZED, "another key was noted here before the ledger's own key arrived"
+        logger.warning(
+            "ledger %d: its key is refused: another key was noted before; see docs/operations.md, Keys", request.ledger
+        )
+        return ReplyStatus.UNAUTHORIZED, "the bookie had noted another key before the ledger's own key arrived"
     return None
 
 

@@ -5,7 +5,7 @@ The rules, with the numbers of BookKeeper's bugs that they avoid:
 - The fence check and the append are one step on one object for each ledger (#4462, #4701: two objects, two locks).
 - A fence is durable before any reply to it, positive or negative, and a read that fences sees all earlier entries.
 - Only an intact index says "not here"; damage, lost data and a failing disk give UNKNOWN (#2908, #2612).
-- No entry is given out before it is as durable as its writer was promised.
+- No reader gets an entry before it has the durability that its writer asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ScrubControl(Protocol):
         ...
 
     def report(self) -> ScrubReport:
-        """Return how far it is."""
+        """Return how far the scrub is."""
         ...
 
 
@@ -80,7 +80,10 @@ class Bookie(FastAddHandler):
     The driver passes requests to `handle`, calls `commit` when it has no more of them, and calls `expire` at
     `next_deadline_us` and regularly.
 
-    log: the log of entries. config: settings. limbo: ledgers that enter limbo at once (see `limbo`).
+    Args:
+        log: the log of entries.
+        config: settings.
+        limbo: ledgers that enter limbo at once (see `limbo`).
     """
 
     counts: BookieCounters
@@ -99,7 +102,7 @@ class Bookie(FastAddHandler):
         self._proofs = VerifiedProofs()
         self.live = LiveEntries(log)
         self._now_us = 0
-        self._client: Hashable = None  # of the request that is being handled
+        self._client: Hashable = None  # client of the current request
         self._handlers: dict[int, Handler] = {
             RequestKind.ADD: self._add,
             RequestKind.READ: self._read,
@@ -134,7 +137,7 @@ class Bookie(FastAddHandler):
             self._answer(respond, reply)
 
     def claims(self, request: Request) -> bool:
-        """Whether a request needs the key of its ledger, or the proof, and has another one than is known here."""
+        """Return whether a request needs the ledger's key or its proof, and has one that this bookie does not know."""
         if request.kind not in _KEYED and not (request.kind in _FENCING and request.flags & Flag.FENCE):
             return False
         if self._failure is not None or max(request.ledger, request.first, request.last) > ID_MAX:
@@ -148,7 +151,8 @@ class Bookie(FastAddHandler):
         return self._ledgers.is_deleted(request.ledger) or not has_key(request, state)
 
     def _refuse_claim(self, request: Request, verdict: KeyVerdict | None) -> Reply | None:
-        """Refuse a request by the verdict on its key; None: it is allowed, or the key is noted by now."""
+        """Return the refusal of a request by the verdict on its key; None: it is allowed, or its key was noted
+        meanwhile."""
         if verdict is None or not self.claims(request):
             return None
         deleted = self._ledgers.is_deleted(request.ledger)
@@ -158,7 +162,7 @@ class Bookie(FastAddHandler):
         return None if refusal is None else self._refuse(request, *refusal)
 
     def leave(self, client: Hashable) -> None:
-        """End the long polls of a client that has gone, without replies."""
+        """End the long polls of a client that has disconnected, without replies."""
         self._polls.leave(client)
 
     def _answer(self, respond: Respond, reply: Reply) -> None:
@@ -188,7 +192,7 @@ class Bookie(FastAddHandler):
         return Reply(status, request.ledger, request.first, request.last, lac, reason.encode())
 
     def _fail(self, error: Exception) -> None:
-        """Answer everything with UNKNOWN from now on, because the log cannot be relied on any more."""
+        """Answer every later request with UNKNOWN, because the log cannot be relied on any more."""
         self._failure = f"the bookie's log failed: {error}"
         logger.error("%s", self._failure)
 
@@ -197,9 +201,10 @@ class Bookie(FastAddHandler):
     def _store(
         self, request: Request, state: LedgerState | None, controls: Controls, entries: ReadableBuffer = b""
     ) -> LedgerState:
-        """Append the key of the ledger if it is not noted yet, control records, and entries, in this order.
+        """Append control records and entries, in this order; first the key of the ledger if it is not noted yet.
 
-        Copies bring no key: the key is noted when a request has one, and is checked then.
+        A request that adds copies has no key: the key is noted, and copies are checked against it, when a request has
+        one.
         """
         key = None if request.is_copy else request.key
         if state is None or state.key is None:
@@ -217,7 +222,7 @@ class Bookie(FastAddHandler):
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
 
-    def _tell(self, polls: Iterable[LongPoll]) -> None:
+    def _answer_polls(self, polls: Iterable[LongPoll]) -> None:
         for poll in polls:
             state = self._ledgers.peek(poll.ledger)
             lac = state.lac if state is not None else -1
@@ -236,7 +241,7 @@ class Bookie(FastAddHandler):
             self.live.note_copies(ledger)
         count, highest, lac = inspect_entries(request.records, ledger=ledger, first=first, last=last)
         if state is not None and first <= state.last and not state.is_durable(highest) and self._log.staged:
-            kept = request._replace(records=bytes(request.records))  # compared after the commit: not readable before
+            kept = request._replace(records=bytes(request.records))  # compared after the commit: unreadable before
             self._group.wait(respond, Reply(ReplyStatus.UNKNOWN, ledger, first, last, state.lac), kept)
             return None
         if state is None or first > state.last or not are_stored(self.live.of(ledger), request):
@@ -244,7 +249,7 @@ class Bookie(FastAddHandler):
                 self._append(request.records)
             else:
                 state = self._store(request, state, Controls(), request.records)
-        self._took(state, count, memoryview(request.records).nbytes, highest, lac)
+        self._note_added(state, count, memoryview(request.records).nbytes, highest, lac)
         reply = Reply(OK, ledger, first, last, state.lac)
         if request.flags & UNSYNCED and not self._log.staged:
             return reply
@@ -255,7 +260,7 @@ class Bookie(FastAddHandler):
     # ---- fences and reads -----------------------------------------------------------------------------------
 
     def _fence(self, request: Request) -> Reply | None:
-        """Fence a ledger, also one of which the bookie has nothing; return a reply only to refuse."""
+        """Fence a ledger, also if the bookie has no record of it; return a reply only to refuse the request."""
         state = self._ledgers.get(request.ledger)
         if (refusal := check_key(request, state)) is not None:
             return self._refuse(request, *refusal)
@@ -264,7 +269,7 @@ class Bookie(FastAddHandler):
             state.fenced = True
             self.counts.fences += 1
             self._group.touch(state, FENCE)
-            self._tell(self._polls.wake(request.ledger))
+            self._answer_polls(self._polls.wake(request.ledger))
         return None
 
     def _read(self, request: Request, respond: Respond) -> Reply | None:
@@ -275,7 +280,7 @@ class Bookie(FastAddHandler):
         return self._read_now(request, respond)
 
     def _read_now(self, request: Request, respond: Respond) -> Reply | None:
-        """Read durable entries; None when the first entry, or the fence, is not durable yet."""
+        """Read durable entries; return None while the first entry, or the fence, is not durable."""
         state = self._ledgers.get(request.ledger)
         if state is not None and self._read_waits(request, state):
             reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, state.lac)
@@ -286,13 +291,15 @@ class Bookie(FastAddHandler):
         return reply
 
     def _read_waits(self, request: Request, state: LedgerState) -> bool:
-        """Whether a read has to wait for a commit: its first entry is here, or a fence, and is not durable yet."""
+        """Return whether a read waits for a commit: the fence is not durable yet, or the first entry is stored and not
+        durable."""
         if state.durable_below == FENCE:
             return True
         return request.first <= state.last and not state.is_durable(request.first)
 
     def _holdings(self, request: Request, respond: Respond) -> Reply | None:
-        """Answer a READ with what was read, when it is on disk, whatever its writer was promised."""
+        """Answer a HOLDINGS request once the entries are on disk, even if the ledger's writer asked for less
+        durability."""
         if request.first > request.last:
             return self._refuse(request, ReplyStatus.REFUSED, f"entries {request.first} to {request.last}")
         state = self._ledgers.get(request.ledger)
@@ -301,11 +308,11 @@ class Bookie(FastAddHandler):
             self._group.wait(respond, reply, request)
             return None
         if self.live.is_undecided(request.ledger):
-            return self._refuse(request, ReplyStatus.UNKNOWN, "it is being decided what of the ledger is surplus here")
+            return self._refuse(request, ReplyStatus.UNKNOWN, "the surplus entries of the ledger are being determined")
         reply = holdings_reply(request, read_entries(self.live.of(request.ledger), request, state))
         if self._log.staged or reply.status != ReplyStatus.OK:
             return reply
-        self._group.wait(respond, reply)  # what can be read may not be on disk: the next sync comes after the look
+        self._group.wait(respond, reply)  # entries that can be read may not be on disk before the next sync
         return None
 
     def _last(self, request: Request, respond: Respond) -> Reply | None:
@@ -350,8 +357,10 @@ class Bookie(FastAddHandler):
         if not self._polls.has_room:
             poll = self._polls.make_room(self._client)
             if poll is None:
-                return self._refuse(request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls wait already")
-            self._tell([poll])
+                return self._refuse(
+                    request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls are waiting already"
+                )
+            self._answer_polls([poll])
         self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
 
@@ -362,7 +371,9 @@ class Bookie(FastAddHandler):
 
     def _scrub(self, request: Request, respond: Respond) -> Reply | None:
         if self.scrub is None:
-            return self._refuse(request, ReplyStatus.UNSUPPORTED, "nothing verifies the segments of this bookie")
+            return self._refuse(
+                request, ReplyStatus.UNSUPPORTED, "this bookie has no scrubber: its segments are not verified"
+            )
         if request.first > 1:
             return self._refuse(request, ReplyStatus.REFUSED, f"first: expected 0 or 1, found {request.first}")
         if request.first:
@@ -372,22 +383,22 @@ class Bookie(FastAddHandler):
     # ---- time -----------------------------------------------------------------------------------------------
 
     def expire(self, now_us: int) -> None:
-        """Answer the long polls whose time is over, and look at the free space.
+        """Answer the long polls whose time is over, and check the free space.
 
         Args:
             now_us: monotonic time, microseconds. The time of a long poll begins at the last call before it.
         """
         self._now_us = now_us
-        self._tell(self._polls.expired(now_us))
-        self._space.look()
+        self._answer_polls(self._polls.expired(now_us))
+        self._space.check()
 
     def next_deadline_us(self) -> int | None:
-        """Return the time at which `expire` will have long polls to answer, monotonic microseconds; None: never."""
+        """Return when `expire` has to answer the next long poll, monotonic microseconds; None: no long poll waits."""
         return self._polls.next_deadline_us()
 
     def end_polls(self) -> None:
         """Answer all long polls."""
-        self._tell(self._polls.wake_all())
+        self._answer_polls(self._polls.wake_all())
 
     # ---- group commit ---------------------------------------------------------------------------------------
 
@@ -430,7 +441,7 @@ class Bookie(FastAddHandler):
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes of the disk at the last look."""
+        """Free bytes of the disk when they were checked last."""
         return self._space.free
 
     def gauges(self) -> Gauges:
@@ -439,11 +450,11 @@ class Bookie(FastAddHandler):
 
     @property
     def failure(self) -> str | None:
-        """The reason why everything is answered with UNKNOWN for good; None: it is not."""
+        """The reason why every request is answered with UNKNOWN for good; None: the log works."""
         return self._failure
 
     def append_controls(self, ledger: int) -> None:
-        """Append the control records of a ledger once more, because their segment is going to be removed."""
+        """Append the control records of a ledger once more, because their segment is about to be removed."""
         state = self._ledgers.get(ledger)
         if state is not None:
             self._log.append(state.controls.encode(ledger))

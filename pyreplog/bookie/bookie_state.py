@@ -1,4 +1,4 @@
-"""What the metadata store keeps of a bookie that is away, lost, draining or retired."""
+"""The states of bookies in the metadata store: away, lost, draining or retired."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ BOOKIE_STATES = "/bookie-states"
 
 
 class BookiePhase(StrEnum):
-    """Why a bookie is not an ordinary member. A bookie without a state is one."""
+    """The reason why a bookie is not an ordinary member. An ordinary member has no state."""
 
     AWAY = "away"
-    """It is not registered. Its copies count as there, because it may come back."""
+    """The bookie is not registered. Its copies count as existing, because it may come back."""
     LOST = "lost"
-    """Its copies are gone: its name was registered with another incarnation, or an operator declared the loss."""
+    """The copies of the bookie are lost: its name was registered with another incarnation, or an operator declared the
+    loss."""
     DRAINING = "draining"
-    """It runs, and its copies are moved to other bookies."""
+    """The bookie runs, and its copies are moved to other bookies."""
     RETIRED = "retired"
-    """No ledger names it any more. A bookie of this id may not register again."""
+    """No ledger names the bookie any more. A bookie of this id may not register again."""
 
 
 @dataclass(frozen=True)

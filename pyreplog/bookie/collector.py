@@ -1,13 +1,14 @@
 """Garbage collection of a bookie: frees the space of deleted ledgers.
 
-A ledger counts as deleted only when two reads of the metadata say so: a listing that began after the ledger was seen
-here, and a direct get. The metadata must also know this bookie: a store that was emptied, or is another one, proves
-nothing (BookKeeper #4607: one wrong proof deleted live data). Entries that no metadata ask for are dead, too; `surplus`
-finds them. Sealed segments are collected, the emptiest first:
+A ledger counts as deleted only after two reads of the metadata: a listing that began after the bookie listed its own
+ledgers does not name it, and a direct get does not find it. The metadata must also know this bookie: a store that was
+emptied, or is another one, proves nothing (BookKeeper #4607: one wrong proof deleted live data). Entries that no
+metadata assign to this bookie are dead, too; `surplus` finds them. Sealed segments are collected, the emptiest first:
 
 1. Live entries, if they are few enough, and control records of live ledgers are appended once more.
 2. The log is synced. After a crash before that, some entries have two equal copies.
-3. The segment is trimmed, or a hole is punched. After a crash during that, it is whole or gone; it is not needed.
+3. The segment is trimmed, or a hole is punched. After a crash during this step, the segment exists as a whole or not at
+   all; it is not needed.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _LEDGERS_AT_ONCE = 64
 
 
 class Ledgers(ClosedLedgers, Protocol):
-    """The ledgers according to the metadata. After any error nothing is known."""
+    """The ledgers according to the metadata. A call that fails leaves the answer unknown."""
 
     def knows_this_bookie(self) -> bool:
-        """Whether the metadata are those of this cluster, and know this bookie."""
+        """Return whether the metadata belong to this cluster and know this bookie."""
         ...
 
     def listed(self) -> set[int]:
@@ -43,13 +44,13 @@ class Ledgers(ClosedLedgers, Protocol):
         ...
 
     def exists(self, ledger: int) -> bool:
-        """Whether a ledger exists, by a direct get."""
+        """Return whether a ledger exists, by a direct get from the metadata store."""
         ...
 
     def holdings(self, ledger: int) -> list[range] | None:
         """Return the entries of a closed ledger that this bookie has to hold; None: the ledger is not closed.
 
-        Raises InvalidMetadataError.
+        Raises InvalidMetadataError when the metadata are malformed.
         """
         ...
 
@@ -57,8 +58,12 @@ class Ledgers(ClosedLedgers, Protocol):
 class SegmentUsage(NamedTuple):
     """The use of a sealed segment.
 
-    live: (ledger, share) of ledgers with live entries; live_bytes: of these entries. controls: ledgers that were not
-    deleted and have control records in the segment.
+    Attributes:
+        live_bytes: bytes of live entries.
+        base: position of the segment.
+        total_bytes: bytes of all records.
+        live: (ledger, share) of ledgers with live entries.
+        controls: ledgers that were not deleted and have control records in the segment.
     """
 
     live_bytes: int
@@ -69,11 +74,15 @@ class SegmentUsage(NamedTuple):
 
 
 class Collector:
-    """Collects in steps of at most `collect_step_bytes`, while the bookie serves. One thread at a time.
+    """Collects garbage in steps of at most `collect_step_bytes`, while the bookie serves. One thread at a time.
 
-    with_bookie: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
-    on_metadata_read: called when a round has read the metadata (LocalBookie.on_metadata_read). damaged: returns the
-    segments that have damage, with their damaged records (Scrubber.damaged).
+    Args:
+        log: log of the bookie.
+        config: settings of the bookie.
+        ledgers: the ledgers according to the metadata.
+        with_bookie: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
+        on_metadata_read: called when a round has read the metadata (LocalBookie.on_metadata_read).
+        damaged: returns the segments that have damage, with their damaged records (Scrubber.damaged).
     """
 
     def __init__(
@@ -87,17 +96,17 @@ class Collector:
         damaged: Callable[[], Mapping[int, Sequence[BadRange]]] | None = None,
     ) -> None:
         self._log, self._config, self._ledgers, self._with_bookie = log, config, ledgers, with_bookie
-        self._on_look, self._find_damaged = on_metadata_read, damaged
+        self._on_metadata_read, self._find_damaged = on_metadata_read, damaged
         self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
-        self._limbo_found = False  # for ledgers in limbo
+        self._limbo_found = False  # whether `_find_limbo` has run
         self.surplus = SurplusFinder(log, config, ledgers, with_bookie)
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
-        """Make the next step of this round, or begin a round; return False if the round is over.
+        """Run the next step of this round, or begin a round; return False if the round is over.
 
-        Raises errors of the metadata store and of the log; then the next step begins a new round.
+        Raises errors of the metadata store and of the log; after an error the next step begins a new round.
         """
         if self._round is None:
             self._round = self._collect()
@@ -119,36 +128,36 @@ class Collector:
 
     def _collect(self) -> Iterator[None]:
         deleted = self._find_deleted()
-        self._tell_metadata_read()
+        self._notify_metadata_read()
         for ledger in sorted(deleted):
             self._forget(ledger)
         yield
         yield from self._end_limbo(deleted)
-        yield from self.surplus.look(deleted)
+        yield from self.surplus.scan(deleted)
         self._damaged = self._find_damaged() if self._find_damaged is not None else {}
         for segment in sorted(self._segment_usages(deleted)):
             try:
                 if self._is_worth_collecting(segment, deleted):
                     yield from self._empty_segment(segment)
             except (CorruptionError, InvalidMetadataError) as error:
-                # left as it is, for repair; go on with the others (BookKeeper #4544)
+                # the segment stays for repair; collect the others (BookKeeper #4544)
                 logger.error("the segment at %d cannot be collected: %s", segment.base, error)
-            except DiskError as error:  # the next segments need as much space
+            except DiskError as error:  # moving live entries of other segments needs space as well
                 logger.warning("garbage collection stops: %s", error)
                 return
 
     def _find_deleted(self) -> set[int]:
-        """Find the deleted ledgers. The order matters: first those here, then the listing, then each of the rest."""
+        """Find the deleted ledgers. The ledgers in the metadata are listed after those in the log, never before."""
         stored = {ledger if ledger < CONTROL else ledger - CONTROL for ledger in self._log.log.ledgers()}
         unlisted = stored - self._ledgers.listed()
         if not unlisted or not self._ledgers.knows_this_bookie():
             return set()
         return {ledger for ledger in unlisted if not self._ledgers.exists(ledger)}
 
-    def _tell_metadata_read(self) -> None:
+    def _notify_metadata_read(self) -> None:
         try:
-            if self._on_look is not None:
-                self._on_look()
+            if self._on_metadata_read is not None:
+                self._on_metadata_read()
         except OSError as error:
             logger.warning("the number of the next ledger was not noted: %s", error)
 
@@ -158,7 +167,8 @@ class Collector:
     # ---- limbo ----------------------------------------------------------------------------------------------
 
     def _end_limbo(self, deleted: set[int]) -> Iterator[None]:
-        """End the limbo of ledgers that are closed, and whose copies are all here again (BookKeeper BP-46)."""
+        """End the limbo of ledgers that are closed, and of which this bookie has all its copies again (BookKeeper
+        BP-46)."""
         yield from self._find_limbo()
         ledgers: list[int] = []
         self._with_bookie(lambda bookie: ledgers.extend(bookie.limbo.ledgers))
@@ -166,7 +176,7 @@ class Collector:
             try:
                 if ledger not in deleted and (yield from self._is_whole(ledger)):
                     self._leave_limbo(ledger)
-            except (InvalidMetadataError, CorruptionError, DiskError) as error:  # go on with the others
+            except (InvalidMetadataError, CorruptionError, DiskError) as error:  # check the other ledgers
                 logger.warning("ledger %d stays in limbo: %s", ledger, error)
 
     def _find_limbo(self) -> Iterator[None]:
@@ -180,14 +190,15 @@ class Collector:
         self._limbo_found = True
 
     def _load_limbo(self, ledgers: list[int]) -> None:
-        self._with_bookie(lambda bookie: bookie.limbo.look(ledgers))
+        self._with_bookie(lambda bookie: bookie.limbo.load(ledgers))
 
     def _leave_limbo(self, ledger: int) -> None:
         self._with_bookie(lambda bookie: bookie.limbo.leave(ledger))
-        logger.info("ledger %d is closed and all its copies are here: not in limbo any more", ledger)
+        logger.info("ledger %d left limbo: it is closed, and this bookie has all its copies", ledger)
 
     def _is_whole(self, ledger: int) -> Generator[None, None, bool]:
-        """Whether a ledger is closed, and all of its entries that this bookie has to hold are here and intact."""
+        """Return whether a ledger is closed, and this bookie has intact copies of all the entries that it has to
+        hold."""
         holdings = self._ledgers.holdings(ledger)
         for stripe in holdings or ():
             start = stripe.start
@@ -216,9 +227,9 @@ class Collector:
             yield SegmentUsage(sum(sizes), base, total, live, controls)
 
     def _is_worth_collecting(self, segment: SegmentUsage, deleted: set[int]) -> bool:
-        """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log.
+        """Return whether to collect a segment: few of its bytes are live, or it is empty and at the front of the log.
 
-        Of one with damaged records also: none of these is needed any more.
+        A segment with damaged records is collected only if none of these records is needed any more.
         """
         if not segment.total_bytes:
             return segment.base == self._log.log.start_position
@@ -229,9 +240,9 @@ class Collector:
         return segment.live_bytes * 100 < segment.total_bytes * self._config.compact_below_percent or not segment.live
 
     def _is_needed(self, base: int, bad: BadRange) -> bool:
-        """Whether any of these damaged records is the newest one of an entry that this bookie has to hold.
+        """Return whether any of these damaged records is the newest one of an entry that this bookie has to hold.
 
-        Control records are not: what is known of them is appended once more.
+        Damaged control records are never needed: the bookie appends the known state of their ledgers once more.
         """
         if bad.ledger >= CONTROL:
             return False
@@ -264,7 +275,7 @@ class Collector:
         yield
 
     def _intact(self, base: int, ledger: int, share: LedgerExtent) -> Iterator[tuple[int, int]]:
-        """Yield (first, last) of the parts of a share without damaged records, which are not touched."""
+        """Yield (first, last) of the parts of a share between its damaged records, which must not be read."""
         first = share.first
         for bad in sorted(bad for bad in self._damaged.get(base, ()) if bad.ledger == ledger):
             if first < bad.first:
@@ -283,6 +294,6 @@ class Collector:
             log.punch_hole(base)
             self.hollowed += 1
             return
-        end = log.end_position  # read first: segments that are sealed from now on end behind it
+        end = log.end_position  # read before `segments`: segments that are sealed later end behind it
         needed = (other for other, shares in log.segments() if other != base and shares)
         self.trimmed += (log.trim(next(needed, end)) - start) // log.segment_bytes

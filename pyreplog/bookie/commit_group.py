@@ -23,7 +23,7 @@ class PendingReply(NamedTuple):
 
 
 class CommitGroup(Uncommitted):
-    """Collects the replies that wait; a FastAdd has its receiver itself."""
+    """Collects the replies that wait for the next commit, and FastAdds, each of which has its own receiver."""
 
     waiting: list[PendingReply | FastAdd]
 

@@ -25,18 +25,18 @@ class BookieConfig(Settings):
         read_only_below_bytes: with less free space, bytes, the bookie takes no new entries.
         writable_from_bytes: with so much free space, bytes, it takes new entries again.
         reserve_bytes: with less free space, bytes, it does not even take entries of ledger recovery.
-        space_check_bytes: bytes of ADDs after which the free space is looked at; it is also looked at regularly.
+        space_check_bytes: bytes of ADDs after which the free space is checked; it is also checked regularly.
         long_polls_max: number of requests that may wait for a LAC. If it is reached, the client that has most of them
             loses its oldest one to another client.
-        ledger_states_max: number of ledgers whose state is kept in memory, about 500 bytes each. The state of another
-            one is read from the log when it is needed.
+        ledger_states_max: number of ledgers whose state is kept in memory, about 500 bytes each. Other states
+            are read from the log when they are needed.
         compact_below_percent: a segment is rewritten when less than this percentage of it is live; 0: never.
         collect_interval_ms: milliseconds between two rounds of garbage collection.
-        surplus_interval_ms: milliseconds, in whole rounds of garbage collection, between two looks for copies that no
-            metadata ask for; two looks must find them before they are removed, and no copies may come in between. 0:
-            they stay.
+        surplus_interval_ms: milliseconds, in whole rounds of garbage collection, between two searches for copies that
+            no metadata assign to this bookie. They are removed after two searches have found them, if no copies were
+            added in between. 0: they stay.
         collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
-        scrub_interval_ms: milliseconds within which every segment is verified on the disk; 0: only if an operator asks.
+        scrub_interval_ms: milliseconds within which every segment is verified on the disk; 0: only on request.
         scrub_bytes_per_s: bytes of segments that are verified in a second at most.
 
     See docs/operations.md.
@@ -63,7 +63,7 @@ class BookieConfig(Settings):
             raise ConfigError(
                 f"durability: expected one of {', '.join(BOOKIE_DURABILITIES)}, found {self.durability!r}"
             )
-        self.log_config()  # its own checks
+        self.log_config()  # raises for invalid settings
         for name in ("reserve_bytes", "read_only_below_bytes", "writable_from_bytes"):
             self._check_int(name, 0, 1 << 62)
         if not self.reserve_bytes <= self.read_only_below_bytes <= self.writable_from_bytes:

@@ -24,10 +24,10 @@ class ControlCode(IntEnum):
     """The kind of a control record, which is its entry number."""
 
     KEY = 0  # value: the key with which the ledger is written and fenced
-    FENCE = 1  # only recovery writes to the ledger from now on
+    FENCE = 1  # only recovery may write to the ledger
     LAC = 2  # the record's LAC was confirmed explicitly
-    LIMBO = 3  # value: b"\1" entries may have been lost, b"\0" not any more
-    COPIED = 4  # the first entries here were copies: no key was lost if there is none
+    LIMBO = 3  # value: b"\1" the ledger is in limbo, b"\0" it is not any more
+    COPIED = 4  # the first entries were copies: if no key is stored, none was lost
 
 
 class Controls(NamedTuple):
@@ -63,9 +63,9 @@ def encode_limbo(ledger: int, limbo: bool) -> bytes:
 def load_controls(log: EntryLog, ledger: int) -> Controls:
     """Read the control records of a ledger by the log's index, without a scan.
 
-    A damaged record counts as what is safe: the ledger is fenced, or in limbo, and its LAC is unknown. In place of a
-    damaged key the next one that is right is noted: no fence was lost with it. Raises CorruptionError if it is unknown
-    which records there are.
+    A damaged record counts as the safe value: the ledger is fenced, or in limbo, and its LAC is unknown. If the key is
+    damaged, that of the next request that passes verification is noted; no fence was lost with the old one. Raises
+    CorruptionError if it is unknown which control records exist.
     """
     try:
         records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)

@@ -22,7 +22,7 @@ class BookieCounters(AddCounters):
 
 
 class Gauges(NamedTuple):
-    """Current numbers of a bookie. limbo: ledgers in limbo, as far as they were looked at since it was opened."""
+    """Current numbers of a bookie. limbo: known ledgers in limbo, among those that were used since it was opened."""
 
     ledger_states: int
     limbo: int

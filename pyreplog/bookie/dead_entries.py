@@ -1,4 +1,4 @@
-"""Dead entries: copies that no metadata ask for, which garbage collection is going to remove. See `surplus`."""
+"""Dead entries: copies that no metadata assign to this bookie, which garbage collection removes. See `surplus`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class DeadEntries:
-    """Which entries of a closed ledger are dead.
+    """The dead entries of a closed ledger.
 
     Attributes:
-        kept: the entries that the bookie has to hold; they live.
-        below: a position in the log; records from there on live, because they were added later.
+        kept: the entries that the bookie has to hold; they are live.
+        below: a position in the log. Records from there on are live, because they were added after the decision.
     """
 
     kept: tuple[range, ...]
     below: int
 
     def mask(self, entries: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Tell which entries, whose records lie at these positions, are dead. entries: ascending."""
+        """Return which entries are dead.
+
+        Args:
+            entries: numbers of entries, ascending.
+            positions: positions of their records in the log.
+        """
         return (positions < self.below) & ~are_among(entries, self.kept)
 
 
 def are_among(entries: npt.NDArray[np.int64], ranges: Iterable[range]) -> npt.NDArray[np.bool_]:
-    """Tell which entries, ascending, are in one of some ranges."""
+    """Return which of some entries, ascending, lie in one of the ranges."""
     is_dead = np.zeros(len(entries), np.bool_)
     for wanted in ranges:
         start, stop = np.searchsorted(entries, (wanted.start, wanted.stop))
@@ -36,7 +41,7 @@ def are_among(entries: npt.NDArray[np.int64], ranges: Iterable[range]) -> npt.ND
 
 
 def count_among(ranges: Iterable[range], first: int, last: int) -> int:
-    """Count the entries of ranges that do not overlap which are in [first, last]."""
+    """Count the entries of disjoint ranges that lie in [first, last]."""
     count = 0
     for wanted in ranges:
         start = wanted.start + max(0, -(-(first - wanted.start) // wanted.step)) * wanted.step

@@ -12,35 +12,35 @@ logger = logging.getLogger(__name__)
 
 
 class DiskSpaceMonitor(DiskSpaceBase):
-    """Watches the free space. Two thresholds keep the mode from flapping (BookKeeper #3285)."""
+    """Monitors the free space. Two thresholds keep the read-only mode from flapping (BookKeeper #3285)."""
 
     def __init__(self, config: BookieConfig, free_bytes: Callable[[], int]) -> None:
         self._config, self._free_bytes = config, free_bytes
-        self.look_after = config.space_check_bytes
+        self.check_after = config.space_check_bytes
         self.free = free_bytes()
-        self._judge()
+        self._update_mode()
 
-    def look(self) -> None:
-        """Look at the free space. If that fails, the last value stays; a full disk then fails the next append."""
+    def check(self) -> None:
+        """Read the free space. If that fails, the last value stays; an append to a full disk fails by itself."""
         self.added = 0
         try:
             self.free = self._free_bytes()
         except OSError as error:
             logger.warning("the free space of the disk cannot be read: %s", error)
         else:
-            self._judge()
+            self._update_mode()
 
-    def _judge(self) -> None:
+    def _update_mode(self) -> None:
         if self.free < self._config.read_only_below_bytes:
             self.read_only = True
         elif self.free >= self._config.writable_from_bytes:
             self.read_only = False
 
     def fill(self) -> None:
-        """Become read-only, because the disk reported that it is full."""
-        self.look()
+        """Enter read-only mode, because the disk reported that it is full."""
+        self.check()
         self.read_only = True
 
     def takes(self, *, recovery: bool) -> bool:
-        """Whether an ADD may be taken; one of a recovery is taken with less free space."""
+        """Return whether the bookie accepts an ADD; one of a recovery is accepted with less free space."""
         return self.free >= self._config.reserve_bytes if recovery else not self.read_only

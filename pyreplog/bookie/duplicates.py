@@ -16,14 +16,15 @@ _STEP_MAX = 255
 
 
 def are_stored(log: EntryReader, request: Request) -> bool:
-    """Whether all entries of an ADD are stored already. A damaged copy does not count; the new one replaces it.
+    """Return whether all entries of an ADD are stored already.
 
-    Raises OtherRecordError if another record is stored as one of these entries.
+    A damaged copy does not count as stored; the new one replaces it. Raises OtherRecordError if another record is
+    stored under the number of one of these entries.
     """
     batch = parse_entries(request.records, ledger=request.ledger, first=request.first, last=request.last)
     try:
         stored = _count_stored(log, request, batch)
-    except (CorruptionError, InvalidRecordsError):  # damage: look at each one
+    except (CorruptionError, InvalidRecordsError):  # one of them is damaged: check them one by one
         stored = sum(_is_stored(log, request.ledger, record) for record in batch)
     return stored == len(batch) and batch.next_position == memoryview(request.records).nbytes
 

@@ -1,4 +1,5 @@
-"""Reads entries of a ledger from known places in several segments: up to a number of bytes, and at least one entry."""
+"""Reads entries of a ledger from known locations in several segments: up to a number of bytes, and at least one
+entry."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Hold = Callable[[int], tuple[object, Segment]]
 
 
 def alive(locations: Iterable[EntryLocations], dead: DeadEntries | None) -> Iterator[EntryLocations]:
-    """Leave out entries that are dead."""
+    """Return the locations without dead entries."""
     for place in locations:
         if dead is None:
             yield place

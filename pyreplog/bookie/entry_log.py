@@ -1,4 +1,4 @@
-"""EntryLog: the log of a bookie, as the bookie sees it; DiskLog: this log on a disk."""
+"""EntryLog: the interface of a bookie's log; DiskLog: its implementation on a disk."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EntryLog(EntryReader, Protocol):
         ...
 
     def last_entry(self, ledger: int) -> int | None:
-        """Return the highest entry of a ledger; None: it has none. Raises CorruptionError."""
+        """Return the highest entry of a ledger; None: it has none. Raises CorruptionError if that is unknown."""
         ...
 
     def free_bytes(self) -> int:
@@ -88,8 +88,11 @@ class EntryLog(EntryReader, Protocol):
 class DiskLog:
     """The EntryLog of a real bookie: a LedgerLog in a directory. Any thread may use it.
 
-    path: directory of the log. config: settings of the bookie. create, clock, files: as of LedgerLog. Raises as the
-    opening of a LedgerLog.
+    `create`, `clock` and `files` are those of LedgerLog. Raises as the opening of a LedgerLog.
+
+    Args:
+        path: directory of the log.
+        config: settings of the bookie.
     """
 
     def __init__(

@@ -24,6 +24,6 @@ def status_of(error: Exception, request: Request) -> ReplyStatus:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the log cannot be relied on any more after this error."""
+    """Return whether an error means that the log cannot be relied on any more."""
     passing = CorruptionError | DiskError | InvalidRecordsError | OtherRecordError | RecordTooLargeError
     return not isinstance(error, passing)

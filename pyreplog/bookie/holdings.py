@@ -18,7 +18,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
 from pyreplog.errors import InvalidMessageError, InvalidRecordsError
 
 RANGES_MAX = 256
-"""Of one reply; a bookie with more of them speaks of fewer entries."""
+"""Most ranges of one reply. A bookie with more of them answers about fewer entries."""
 DIGEST_MODULUS = 1 << 64
 """Digests add up modulo this number."""
 
@@ -26,14 +26,17 @@ HEAD = struct.Struct(">QQI")
 """Of encoded holdings: count, digest, number of ranges."""
 _RANGE = struct.Struct(">qq")
 _ENTRY = slice(32, 40)
-"""Of a record, the number of its entry; see FORMAT.md, "Records"."""
+"""Offset of the entry's number in a record; see FORMAT.md, "Records"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a bookie has of the entries that a HOLDINGS request asks for.
+    """The entries of a HOLDINGS request that a bookie has.
 
-    count: how many of them. digest: see `holdings_digest`. ranges: every entry asked for in them is here, and no other.
+    Attributes:
+        count: number of these entries.
+        digest: see `holdings_digest`.
+        ranges: ranges of entries. The bookie has every requested entry in them, and no other requested entry.
     """
 
     count: int = 0
@@ -47,17 +50,17 @@ class Holdings:
 
     @classmethod
     def decode(cls, request: Request, reply: Reply) -> Self:
-        """Decode the body of an OK reply to a request, and check that the reply answers it.
+        """Decode the body of an OK reply to a request, and check that the reply answers this request.
 
         Args:
             request: the HOLDINGS request.
-            reply: the reply; its `last` says of which entries it speaks.
+            reply: the reply. It answers about the requested entries up to its `last`.
 
         Returns:
-            The holdings, about the entries asked for in [request.first, reply.last].
+            The holdings among the requested entries in [request.first, reply.last].
 
         Raises:
-            InvalidMessageError: the reply is not one to this request.
+            InvalidMessageError: the reply does not answer this request.
         """
         body = memoryview(reply.body)
         if reply.status != ReplyStatus.OK or len(body) < HEAD.size:
@@ -93,7 +96,7 @@ class Holdings:
             raise InvalidMessageError(f"holdings: expected {count} entries, as in the ranges, found {self.count}")
 
     def entries(self, request: Request) -> npt.NDArray[np.int64]:
-        """Return the entries that are here, ascending."""
+        """Return the entries that the bookie has, ascending."""
         bounds = [(_rank(request, held.start), _rank(request, held.stop)) for held in self.ranges]
         ranks = np.concatenate([np.empty(0, np.int64), *(np.arange(*pair, dtype=np.int64) for pair in bounds)])
         entries: npt.NDArray[np.int64] = request.first + ranks // request.run * request.step + ranks % request.run
@@ -108,8 +111,8 @@ def holdings_reply(request: Request, read: Reply) -> Reply:
         read: the reply to a READ of the same entries.
 
     Returns:
-        `read`, if it is not OK; else the holdings. They end before a damaged record, and before the range that is one
-        too many; if the first record is damaged, the reply is UNKNOWN.
+        `read`, if it is not OK; else the holdings. They end before a damaged record, and when RANGES_MAX is reached; if
+            the first record is damaged, the reply is UNKNOWN.
     """
     if read.status != ReplyStatus.OK or not len(read.body):
         return read if read.status != ReplyStatus.OK else read._replace(body=Holdings().encode())
@@ -129,8 +132,8 @@ def holdings_reply(request: Request, read: Reply) -> Reply:
 
 
 def _verified(request: Request, read: Reply) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
-    """Return the entries that are intact, up to the first damaged one, the sizes of their records, and the last entry
-    that can be spoken of."""
+    """Return the intact entries up to the first damaged one, the sizes of their records, and the last entry about which
+    the reply can answer."""
     try:
         batch = parse_entries(read.body, ledger=request.ledger, first=request.first, last=read.last)
     except InvalidRecordsError:
@@ -146,13 +149,13 @@ def _verified(request: Request, read: Reply) -> tuple[npt.NDArray[np.int64], npt
 
 
 def _ranks(request: Request, entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return how many entries are asked for before each of some entries that are asked for."""
+    """Return the number of requested entries before each of some requested entries."""
     behind = entries - request.first
     return behind // request.step * request.run + behind % request.step
 
 
 def _rank(request: Request, entry: int) -> int:
-    """Return how many entries are asked for before an entry."""
+    """Return the number of requested entries before an entry."""
     laps, behind = divmod(entry - request.first, request.step)
     return laps * request.run + min(behind, request.run)
 

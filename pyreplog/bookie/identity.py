@@ -4,17 +4,18 @@ A bookie with an emptied or exchanged directory would answer "not here" for entr
 cookies; #4812: bookies were replaced by empty ones at the same address). So ledgers name bookies "name@incarnation",
 and a directory with another identity is refused. A bookie is made in these steps:
 
-1. Write the identity file, not registered. After a crash the next start goes on from here, with this incarnation.
+1. Write the identity file, not registered. After a crash the next start continues here, with this incarnation.
 2. Make the log (done by the caller).
-3. Create /bookies/<name> in the metadata. After a crash the next start sees that the key is its own.
-4. Write the identity file, registered. From now on 1 to 3 must exist and agree.
+3. Create /bookies/<name> in the metadata. After a crash the next start finds the key with its own incarnation.
+4. Write the identity file, registered. From now on the results of 1 to 3 must exist and agree.
 
 The log may be exchanged or restored from an older copy, alone or with its directory. So the identity also holds the
-log's uuid, its end when it was opened or closed last, and the number of openings, which the metadata have as well.
+uuid of the log, its end when it was opened or closed last, and the number of openings, which is in the metadata as
+well.
 
 The metadata may be restored from an older copy. Then newer ledgers would count as deleted, and their numbers would be
-used again. So the identity keeps two numbers from the metadata, that of openings and that of the next ledger. Metadata
-with lower numbers are refused.
+used again. So the identity keeps two numbers from the metadata, the number of openings and that of the next ledger.
+Metadata with lower numbers are refused.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ from pyreplog.regular_files import read_regular
 
 IDENTITY = "identity"
 LOG = "log"
-"""Names in a bookie's directory: the file, and the folder of the log."""
+"""Names in a bookie's directory: the identity file, and the folder of the log."""
 
 BOOKIES = "/bookies"
 
 METADATA_VERSION = 1
-"""Of the values of the keys below BOOKIES."""
+"""Version of the values of the keys below BOOKIES."""
 
 FILE_MAX = 4096  # bytes
 MAGIC = b"RPBOOK01"
 VERSION = 3
 _HEAD = struct.Struct("<8sIHH16s16sHH16sqqq")
 _HEAD_2 = struct.Struct("<8sIHH16s16sHH16sqq")
-_TOLD, _UNTOLD = 1, 2  # registered; the metadata have the number of openings, or perhaps one less
+_CONFIRMED, _UNCONFIRMED = 1, 2  # registered; the metadata have the number of openings, or may have one less
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -76,9 +77,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 class BookieIdentity:
     """The identity of one bookie.
 
-    cluster, incarnation: 16 random bytes each. registered: whether the metadata know it. log: uuid of its log. end: a
-    position up to which the log was durable. opens: number of openings; told: whether the metadata have that number.
-    next_ledger: number of the next ledger, as the metadata had it last.
+    Attributes:
+        name: name of the bookie.
+        incarnation: 16 random bytes.
+        cluster: id of its cluster, 16 random bytes.
+        registered: whether the metadata know the bookie.
+        log: uuid of its log.
+        end: a position up to which the log was durable.
+        opens: number of openings.
+        confirmed: whether the metadata have that number.
+        next_ledger: number of the next ledger, as the metadata had it last.
     """
 
     name: str
@@ -88,7 +96,7 @@ class BookieIdentity:
     log: bytes = bytes(16)
     end: int = 0
     opens: int = 0
-    told: bool = False
+    confirmed: bool = False
     next_ledger: int = 0
 
     @property
@@ -104,7 +112,7 @@ class BookieIdentity:
     def encode(self) -> bytes:
         """Encode as the content of the identity file."""
         name = self.name.encode()
-        registered = (_TOLD if self.told else _UNTOLD) if self.registered else 0
+        registered = (_CONFIRMED if self.confirmed else _UNCONFIRMED) if self.registered else 0
         owner = (self.incarnation, self.cluster, registered, len(name))
         fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens, self.next_ledger)
         body = _HEAD.pack(MAGIC, 0, *fields) + name
@@ -112,7 +120,10 @@ class BookieIdentity:
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> BookieIdentity:
-        """Decode the identity file. Raises CorruptionError and FormatVersionError."""
+        """Decode the identity file.
+
+        Raises CorruptionError when it is damaged, FormatVersionError when it is too new.
+        """
         if len(data) < _HEAD_2.size:
             raise CorruptionError(path, 0, f"at least {_HEAD_2.size} bytes", f"{len(data)} bytes")
         head = _HEAD_2 if data[12:14] == b"\2\0" or len(data) < _HEAD.size else _HEAD
@@ -122,9 +133,11 @@ class BookieIdentity:
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        told = registered == _TOLD and version > 2  # version 2 did not record whether the metadata had the number
+        confirmed = (
+            registered == _CONFIRMED and version > 2
+        )  # version 2 did not record whether the metadata had the number
         log_uuid, end, opens, next_ledger = (*log, 0)[:4]
-        return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
+        return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, confirmed, next_ledger)
 
 
 def known_bookies(store: MetadataStore) -> list[str]:
@@ -262,7 +275,7 @@ def register(
     """
     files = files if files is not None else RealFiles()
     opened = replace(identity, log=uuid, end=max(end, identity.end), opens=identity.opens + 1)
-    opened = replace(opened, told=False, next_ledger=next_ledger)
+    opened = replace(opened, confirmed=False, next_ledger=next_ledger)
     if identity.registered:
         files.replace_small(path / IDENTITY, opened.encode())
     body = {"id": opened.id, "incarnation": opened.incarnation.hex(), "log": uuid.hex(), "opens": opened.opens}
@@ -272,13 +285,16 @@ def register(
         store.create(identity.key, value)
     elif known.value != value:
         store.put(identity.key, value, known.version)
-    opened = replace(opened, registered=True, told=True)
+    opened = replace(opened, registered=True, confirmed=True)
     files.replace_small(path / IDENTITY, opened.encode())
     return opened
 
 
 def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a registration that a newer version stored, to be kept. Raises InvalidMetadataError."""
+    """Return the fields of a registration that a newer version stored, to be kept.
+
+    Raises InvalidMetadataError if the registration is malformed.
+    """
     if known is None:
         return {}
     value = _object(key, known)
@@ -286,7 +302,7 @@ def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object
 
 
 def _object(key: str, stored: Versioned) -> dict[str, Any]:
-    """Decode the value of a key. Raises InvalidMetadataError."""
+    """Decode the value of a key. Raises InvalidMetadataError if it is malformed."""
     try:
         value = decode_object(stored.value)
         check_reader(key, value, METADATA_VERSION)
@@ -296,12 +312,15 @@ def _object(key: str, stored: Versioned) -> dict[str, Any]:
 
 
 def note(path: Path, identity: BookieIdentity, *, files: Files) -> None:
-    """Write the identity file anew, with a new end of the log or number of the next ledger. Raises OSError."""
+    """Write the identity file anew, with a new end of the log or number of the next ledger.
+
+    Raises OSError when the disk fails.
+    """
     files.replace_small(path / IDENTITY, identity.encode())
 
 
 def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:
-    """Whether the metadata are those of the bookie's cluster, and know the bookie with this incarnation."""
+    """Return whether the metadata belong to the bookie's cluster, and know the bookie with this incarnation."""
     known = store.get(identity.key)
     return (
         known is not None
@@ -311,7 +330,7 @@ def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:
 
 
 def _cluster(store: MetadataStore) -> bytes | None:
-    """As `cluster_id`, which is not made."""
+    """Return the id of the cluster as `cluster_id` does, but never create one."""
     return None if store.get(CLUSTER) is None else cluster_id(store)
 
 
@@ -324,10 +343,12 @@ def _load(path: Path) -> BookieIdentity | None:
 
 
 def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bool) -> None:
-    """Check that a directory without an identity may become that of a new bookie."""
+    """Check that a new bookie may be made in a directory without an identity."""
     log = path / LOG
     if log.exists() and any(log.iterdir()):
-        raise MissingIdentityError(f"{path} holds a bookie's data and no file {IDENTITY!r} that says whose")
+        raise MissingIdentityError(
+            f"{path} holds the data of a bookie, and no file {IDENTITY!r} that says of which one: restore it"
+        )
     if known is not None and not make_new:
         raise EmptyDirectoryError(
             f"bookie {name} is registered, and {path} is empty: is its disk mounted? To give up what it held, and let "
@@ -353,7 +374,7 @@ def _cluster_of(path: Path, kept: BookieIdentity, store: MetadataStore) -> bytes
 
 
 def _check_kept(path: Path, name: str, kept: BookieIdentity, known: Versioned | None, *, make_new: bool) -> None:
-    """Check that a directory with an identity is that of the bookie to be opened."""
+    """Check that the identity in a directory is that of the bookie to be opened."""
     if kept.name != name:
         raise WrongIncarnationError(f"{path} is of bookie {kept.id}, not of {name}")
     if known is None:
@@ -370,7 +391,10 @@ def _check_kept(path: Path, name: str, kept: BookieIdentity, known: Versioned | 
 
 
 def _check_state(path: Path, store: MetadataStore, kept: BookieIdentity) -> None:
-    """Check that the bookie was not retired. One that counts as lost may come back: its copies are there again."""
+    """Check that the bookie was not retired.
+
+    A bookie that counts as lost may come back, because it brings its copies.
+    """
     stored = store.get(bookie_state_key(kept.id))
     if stored is not None and BookieState.decode(stored.value).phase is BookiePhase.RETIRED:
         raise RetiredBookieError(
@@ -390,7 +414,7 @@ def _check_metadata(path: Path, kept: BookieIdentity, known: Versioned | None, n
 
 
 def are_older(store: MetadataStore, identity: BookieIdentity, next_ledger: int) -> bool:
-    """Whether the metadata are older than those that this bookie has seen. Raises errors of the store."""
+    """Return whether the metadata are older than those that this bookie has read before. Raises errors of the store."""
     return _why_older(identity, store.get(identity.key), next_ledger) is not None
 
 
@@ -398,7 +422,7 @@ def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) 
     if not kept.registered or known is None:
         return None
     opens = _opens(kept.key, known)
-    if kept.told and opens < kept.opens:
+    if kept.confirmed and opens < kept.opens:
         return f"they know of {opens} openings of bookie {kept.id}, which was opened {kept.opens} times"
     if next_ledger < kept.next_ledger:
         return f"the next ledger gets number {next_ledger}, and bookie {kept.id} has seen {kept.next_ledger} before"
@@ -406,7 +430,7 @@ def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) 
 
 
 def _opens(key: str, known: Versioned) -> int:
-    """Return the number of openings that the metadata have."""
+    """Return the number of openings in the metadata."""
     try:
         return field(_object(key, known), "opens", int)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Checks ledger keys that a bookie does not know with the metadata, before the bookie notes them.
+"""Verifies ledger keys with the metadata before a bookie notes them.
 
-Ledger numbers are consecutive, and a bookie takes the first key that it gets as that of the ledger. Without this check
-any client of the bookies could send keys for the ledgers that are created next, and lock out their writers.
+Ledger numbers are consecutive, and a bookie takes the first key that it receives as that of the ledger. Without this
+check any client of the bookies could send keys for the ledgers that are created next, and lock out their writers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 1.0
 """Seconds to wait for an answer of the metadata store, while a writer waits."""
 AWAY_S = 5.0
-"""Seconds for which a metadata store that did not answer is not asked again."""
+"""Seconds for which no keys are verified after the metadata store did not answer."""
 UNPROVEN_MAX = 1024
 """Number of ledgers whose keys are accepted from one connection while the metadata store does not answer."""
 _QUEUED_MAX = 4096
@@ -38,18 +38,21 @@ class KeyVerdict(Enum):
     WRONG = 1
     NO_LEDGER = 2  # the ledger does not exist, or was deleted
     UNKNOWN = 3  # the metadata store does not answer
-    SURPLUS = 4  # it does not answer, and the connection has sent keys of more than UNPROVEN_MAX ledgers
+    SURPLUS = 4  # the store does not answer, and the connection has sent keys of more than UNPROVEN_MAX ledgers
 
 
 class KeyRegistry(Protocol):
-    """The metadata of ledgers, as far as keys are concerned. Methods may block, and raise errors of the store."""
+    """The keys of ledgers according to their metadata. Methods may block, and raise errors of the store."""
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
-        """Whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError."""
+        """Return whether this is the key of a ledger; None: the ledger does not exist.
+
+        Raises InvalidMetadataError when its metadata are malformed.
+        """
         ...
 
     def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
-        """Whether this is the proof of a ledger's key, else as `admits`."""
+        """Return whether this is the proof of a ledger's key; otherwise as `admits`."""
         ...
 
 
@@ -64,10 +67,13 @@ Proceed = Callable[[ServerConnection, list[tuple[int, Request]], KeyVerdict], ob
 
 
 class KeyVerifier:
-    """Asks the metadata about keys, on a thread of its own. The reactor's driver makes all calls, but for `close`.
+    """Verifies keys with the metadata, on a thread of its own. The reactor's driver makes all calls except `close`.
 
-    ledgers: the metadata of ledgers. proceed: gets the requests that waited, in their order, and the verdict on their
-    key; called by the reactor's driver.
+    Args:
+        reactor: drives the server.
+        ledgers: the keys according to the metadata.
+        proceed: called by the reactor's driver with the requests that waited, in their order, and the verdict on their
+            key.
     """
 
     def __init__(self, reactor: Reactor, ledgers: KeyRegistry, proceed: Proceed) -> None:
@@ -80,16 +86,16 @@ class KeyVerifier:
 
     @property
     def waiting(self) -> int:
-        """How many claims wait for the metadata store, or for the end of their time."""
+        """Number of keys that wait for the metadata store, or for the end of their time."""
         return max(len(self._waiting), len(self._timers))
 
     @property
     def is_store_away(self) -> bool:
-        """Whether nothing is asked, as the metadata store did not answer within the last `AWAY_S` seconds."""
+        """Whether no keys are verified, because the metadata store did not answer within the last `AWAY_S` seconds."""
         return self._reactor.clock.monotonic_us() < self._away_until_us
 
     def ask(self, connection: ServerConnection, number: int, request: Request) -> None:
-        """Have `proceed` called with a request, after this call has returned."""
+        """Verify the key of a request, and have `proceed` called after this call has returned."""
         claim = _Claim(connection, request.ledger, request.key, request.is_copy)
         copy = request._replace(records=bytes(request.records))
         if claim in self._waiting:
@@ -112,7 +118,7 @@ class KeyVerifier:
                 self._timers.pop(claim).cancel()
 
     def _check(self, claim: _Claim) -> None:
-        """Ask the metadata. Runs on a thread that may wait."""
+        """Verify a key with the metadata. Runs on a thread that may block."""
         admits = self._ledgers.admits_copy if claim.is_copy else self._ledgers.admits
         try:
             admitted = admits(claim.ledger, claim.key)
@@ -128,7 +134,7 @@ class KeyVerifier:
 
     def _end(self, claim: _Claim, verdict: KeyVerdict) -> None:
         waiting = self._waiting.pop(claim, None)
-        if waiting is None:  # the time of the claim was over, or its connection has ended
+        if waiting is None:  # the claim timed out, or its connection was closed
             return
         if claim in self._timers:
             self._timers.pop(claim).cancel()

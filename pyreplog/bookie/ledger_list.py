@@ -1,4 +1,4 @@
-"""The ledgers that exist according to the metadata store, and the entries that a bookie has to hold of them."""
+"""The ledgers in the metadata store, and the entries of them that a bookie has to hold."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from pyreplog.bookie.identity import BookieIdentity, is_registered
 from pyreplog.metadata.store import MetadataStore
 
 LOST = "/lost"
-"""Below it, a key for each ledger with entries of which no bookie that is named has a copy."""
+"""Folder of a key for each ledger with entries of which no bookie that its metadata name has a copy."""
 
 
 class ClosedLedgerHoldings(NamedTuple):
-    """What the metadata of a closed ledger say. holdings: the entries that a bookie has to hold. version: of the
-    metadata. bookies: ids of all bookies that they name."""
+    """The part of a closed ledger that a bookie has to hold, according to the metadata.
+
+    Attributes:
+        holdings: the entries.
+        version: version of the metadata.
+        bookies: ids of all bookies that the metadata name.
+    """
 
     holdings: tuple[range, ...]
     version: int
@@ -30,15 +35,21 @@ class LedgerMetadataView(Protocol):
         ...
 
     def listed(self) -> set[int]:
-        """Return the ids of all ledgers, by a listing that begins now. Raises MetadataLayoutError."""
+        """Return the ids of all ledgers, by a listing that begins now.
+
+        Raises MetadataLayoutError when the layout is older.
+        """
         ...
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
-        """Whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError."""
+        """Return whether this is the key of a ledger; None: the ledger does not exist.
+
+        Raises InvalidMetadataError when its metadata are malformed.
+        """
         ...
 
     def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
-        """Whether this is the proof of a ledger's key, with which copies are added; else as `admits`."""
+        """Return whether this is the proof of a ledger's key, with which copies are added; otherwise as `admits`."""
         ...
 
     def next_id(self) -> int:
@@ -64,35 +75,38 @@ class LedgerMetadataView(Protocol):
         ...
 
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
-        """Note for repair that a bookie's copies of these entries, ascending, are damaged or gone.
+        """Note for repair that a bookie's copies of these entries, ascending, are damaged or lost.
 
-        Copies that the metadata do not ask the bookie for are not noted.
+        Copies that the metadata do not assign to the bookie are not noted.
         """
         ...
 
     def holdings(self, ledger: int, bookie: str) -> list[range] | None:
         """Return the entries of a closed ledger that the bookie has to hold; None: the ledger is not closed.
 
-        Raises InvalidMetadataError.
+        Raises InvalidMetadataError when its metadata are malformed.
         """
         ...
 
     def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedgerHoldings | None]:
-        """Return what the bookie has to hold of each of some ledgers.
+        """Return the holdings of a bookie in each of some ledgers.
 
-        None: the ledger is not closed or does not exist, or its metadata make no sense.
+        None: the ledger is not closed, does not exist, or its metadata are malformed.
         """
         ...
 
     def change_version(self, ledger: int, version: int) -> bool:
-        """Write the metadata of a ledger as they are, by compare-and-set; False: their version is another one."""
+        """Write the metadata of a ledger unchanged, by compare-and-set; return False if they have another version."""
         ...
 
 
 class LedgerList:
     """The ledgers as a Collector needs them.
 
-    store: the metadata store. view: of the ledgers in the same store. identity: of the bookie.
+    Args:
+        store: the metadata store.
+        view: metadata of the ledgers in this store.
+        identity: identity of the bookie.
     """
 
     def __init__(self, store: MetadataStore, view: LedgerMetadataView, identity: BookieIdentity) -> None:
@@ -102,7 +116,7 @@ class LedgerList:
         return is_registered(self._store, self._identity)
 
     def listed(self) -> set[int]:
-        """List all ledgers. Raises MetadataLayoutError."""
+        """List all ledgers. Raises MetadataLayoutError when the layout of the store is older."""
         return self._view.listed()
 
     def exists(self, ledger: int) -> bool:
@@ -118,10 +132,10 @@ class LedgerList:
         return self._view.change_version(ledger, version)
 
     def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
-        """Whether surplus of a ledger has to stay. Call it after the ledger's metadata were read.
+        """Return whether surplus of a ledger must not be removed. Call it after the ledger's metadata were read.
 
-        Entries are listed as lost before the bookie that may have them is not named any more: if its disk comes back,
-        it has the only copies. A bookie that counts as lost is a case for an operator, or for the auditor. While the
+        Entries are listed as lost before the metadata stop naming the bookie that may have them: if its disk comes
+        back, it has the only copies. A bookie that counts as lost is left to an operator, or to the auditor. While the
         ledger names a bookie that is lost or away, a copy that a worker made here before it ended may be the only one.
 
         Args:
@@ -129,7 +143,7 @@ class LedgerList:
             bookies: ids of the bookies that its metadata name.
 
         Raises:
-            ReplogError: errors of the metadata store, and of what it holds.
+            ReplogError: errors of the metadata store, and malformed metadata.
         """
         if not self.knows_this_bookie():
             return True

@@ -110,10 +110,10 @@ class LedgerLog(Closeable):
     ) -> tuple[bytes, int]:
         """Read verified records of a ledger's entries [start, end), end to end, up to `bytes_max` bytes.
 
-        Returns (records, next). Entries of [start, next) that are not among the records are not here, or are dead, or
-        were never acknowledged. `next` is above `start`: one record is returned even if it is larger. Control records
-        are read by their codes, with a ledger number from `entries.CONTROL` on. Raises CorruptionError (it is unknown
-        whether the entries are here) and InvalidArgumentError.
+        Returns (records, next). Entries of [start, next) without a record are not in the log, are dead, or were never
+        acknowledged. `next` is above `start`: one record is returned even if it is larger. Control records are read by
+        their codes, with a ledger number from `entries.CONTROL` on. Raises CorruptionError (it is unknown whether the
+        log has the entries) and InvalidArgumentError.
         """
         _check(ledger, start, end, bytes_max)
         end = min(end, start + bytes_max // _SMALLEST_RECORD + 1, _ENTRY_MAX + 1)
@@ -141,17 +141,17 @@ class LedgerLog(Closeable):
         end = min(end, start + (bytes_max // _SMALLEST_RECORD // run + 1) * step, _ENTRY_MAX + 1)
         return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run, dead))
 
-    def _undisturbed(self, look: Callable[[], T]) -> T:
-        """Return the result of `look` from a time when no segment was removed.
+    def _undisturbed(self, read: Callable[[], T]) -> T:
+        """Call `read` until no segment was removed during the call, and return its result.
 
-        Entries of a removed segment may have been appended once more, behind the end that `look` saw.
+        Entries of a removed segment may have been appended once more, at a position after the end that `read` found.
         """
         while True:
             removals = self._log.map.removals
             try:
-                result = look()
+                result = read()
             except TrimmedError:
-                return self._log.without_removals(look)
+                return self._log.without_removals(read)
             if self._log.map.removals == removals:
                 return result
 
@@ -168,9 +168,11 @@ class LedgerLog(Closeable):
     def share_entries(self, share: LedgerExtent, ledger: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the entries of a ledger in one sealed segment, ascending, and the positions of their records.
 
-        Raises CorruptionError, and TrimmedError if the segment was removed.
+        Raises CorruptionError if the index is damaged, and TrimmedError if the segment was removed.
         """
-        entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, share.first, share.last + 1))
+        entries, offsets = self._log.query_index(
+            share.base, lambda index: index.entries(ledger, share.first, share.last + 1)
+        )
         return entries, offsets + share.base
 
     def read_share(
@@ -181,7 +183,7 @@ class LedgerLog(Closeable):
         Raises TrimmedError if the segment was removed or a hole was punched.
         """
         pin, segment = self._log.hold(share.base)
-        entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, first, share.last + 1))
+        entries, offsets = self._log.query_index(share.base, lambda index: index.entries(ledger, first, share.last + 1))
         if dead is not None:
             live = ~dead.mask(entries, offsets + share.base)
             entries, offsets = entries[live], offsets[live]
@@ -190,7 +192,10 @@ class LedgerLog(Closeable):
         return records, int(entries[count]) if count < len(entries) else share.last + 1
 
     def last_entry(self, ledger: int) -> int | None:
-        """Return the highest entry of a ledger that is here; None: there is none. Raises CorruptionError."""
+        """Return the highest entry of a ledger in the log; None: it has none.
+
+        Raises CorruptionError if that is unknown.
+        """
         return self._undisturbed(lambda: self._last_entry(ledger))
 
     def _last_entry(self, ledger: int) -> int | None:
@@ -202,26 +207,34 @@ class LedgerLog(Closeable):
         return None if last == -1 else last
 
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the entries of [start, end) that have a record here, intact or not. Raises CorruptionError."""
+        """Return the entries of [start, end) that have a record in the log, intact or not.
+
+        Raises CorruptionError if that is unknown.
+        """
         _check(ledger, start, end, 1)
         return self._undisturbed(lambda: self._log.held_entries(ledger, start, end))
 
     def newest_in(self, base: int, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the entries of [start, end) whose newest record lies in a segment. Raises CorruptionError."""
+        """Return the entries of [start, end) whose newest record lies in a segment.
+
+        Raises CorruptionError if that is unknown.
+        """
         _check(ledger, start, end, 1)
         return self._undisturbed(lambda: self._log.newest_in(base, ledger, start, end))
 
     def set_damaged(self, damaged: Mapping[int, Sequence[BadRange]]) -> None:
-        """Set the damaged records of segments, by their bases: reads of them raise CorruptionError, and touch nothing.
+        """Set the damaged records of segments, by their bases: reads of them raise CorruptionError, and do not touch
+        the bytes.
 
-        A process that touches a block of a mapped file which the disk cannot read is ended by the kernel.
+        The kernel ends a process that touches a block of a mapped file which the disk cannot read.
         """
         self._log.damaged = {base: tuple(ranges) for base, ranges in damaged.items() if ranges}
 
     # ---- contents -------------------------------------------------------------------------------------------
 
     def ledgers(self) -> list[int]:
-        """Return all ledgers that have records here; numbers from `entries.CONTROL` on stand for control records."""
+        """Return all ledgers that have records in the log; numbers from `entries.CONTROL` on stand for control
+        records."""
         return self._log.ledgers()
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
@@ -229,12 +242,13 @@ class LedgerLog(Closeable):
         return self._log.shares(ledger)
 
     def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
-        """Return (base, [(ledger, share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
+        """Return (base, [(ledger, share)]) of every sealed segment, the oldest first; hollow segments have no
+        shares."""
         self._log.check_open()
         return self._log.map.segments()
 
     def is_hollow(self, base: int) -> bool:
-        """Whether the segment at `base` is a sealed one without records."""
+        """Return whether the segment at `base` is sealed and has no records."""
         return self._log.map.is_hollow(base)
 
     @property
@@ -253,16 +267,17 @@ class LedgerLog(Closeable):
     def trim(self, position: int) -> int:
         """Remove the sealed segments that end at or before `position`; return the start of the log.
 
-        Pinned segments stay in memory. Raises PoisonedError.
+        Pinned segments stay in memory. Raises PoisonedError if a sync has failed.
         """
         return self._log.trim_before(position)
 
     def punch_hole(self, base: int) -> None:
-        """Free the space of the sealed segment at `base`, none of whose entries are needed any more.
+        """Free the space of the sealed segment at `base`, of which no entry is needed any more. Positions stay as they
+        are.
 
-        Positions stay as they are. After a crash the segment is whole or hollow. Pinned segments stay in memory. A
-        second call changes nothing. Raises InvalidArgumentError (there is no such sealed segment), DiskError (nothing
-        was changed) and PoisonedError.
+        After a crash the segment is complete or hollow. Pinned segments stay in memory. A second call changes nothing.
+        Raises InvalidArgumentError (there is no such sealed segment), DiskError (nothing was changed) and
+        PoisonedError.
         """
         self._log.punch_hole(base)
 

@@ -20,9 +20,9 @@ class LedgerExtent(NamedTuple):
 
 
 class BadRange(NamedTuple):
-    """Damaged records of one segment: all entries of a ledger from `first` to `last` that its index has.
+    """Damaged records of one segment: all entries of a ledger from `first` to `last` that the segment's index has.
 
-    ledger: with CONTROL for control records.
+    ledger: number of the ledger, plus CONTROL for control records.
     """
 
     ledger: int
@@ -31,7 +31,7 @@ class BadRange(NamedTuple):
 
 
 class LedgerMap:
-    """Shares of all ledgers in sealed segments. Any thread. Takes a few hundred bytes for each share."""
+    """Shares of all ledgers in sealed segments, a few hundred bytes of memory for each. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,12 +40,12 @@ class LedgerMap:
         self.removals = 0
 
     def begin_removal(self) -> None:
-        """Count a removal that is about to begin, so that concurrent readers see a different `removals` afterwards."""
+        """Count a removal before it begins, so that concurrent readers see another value of `removals` afterwards."""
         with self._lock:
             self.removals += 1
 
     def add(self, base: int, table: npt.NDArray[np.void]) -> None:
-        """Set the shares of a segment that was sealed or replaced. table: as of `LedgerIndex.ledgers`."""
+        """Set the shares of a segment that was sealed or replaced. table: result of `LedgerIndex.ledgers`."""
         rows = table.tolist()
         with self._lock:
             self._drop(base)
@@ -76,7 +76,7 @@ class LedgerMap:
             return sorted(self._shares)
 
     def is_hollow(self, base: int) -> bool:
-        """Whether a sealed segment has no records."""
+        """Return whether a sealed segment has no records."""
         with self._lock:
             return not self._ledgers.get(base, True)
 

@@ -9,19 +9,22 @@ from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 CONTROLS = NOTHING - 1
-"""Above all entry numbers, as NOTHING is: only control records, which no request waits for, are not durable."""
+"""Above all entry numbers, like NOTHING: only control records are not durable, and no request waits for them."""
 
 FENCE = -1
 """Below all entry numbers: a fence or the key is not durable."""
 
 
 class LedgerState(LedgerStateBase):
-    """The state of one ledger.
+    """The state of one ledger. A fence counts as entry FENCE.
 
-    key, fenced, explicit_lac, limbo, copied: as in the control records; explicit_lac may be ahead of them. last: the
-    highest entry. lac: the highest known LAC, from entries or explicit. fresh: the lowest entry that was appended since
-    the last commit began; committing: the lowest one that the current commit makes durable. A fence counts as entry
-    FENCE.
+    Attributes:
+        key: as in the control records; so are `fenced`, `limbo` and `copied`.
+        explicit_lac: as in the control records, or ahead of them.
+        last: the highest entry.
+        lac: the highest known LAC, from entries or explicit.
+        fresh: the lowest entry that was appended since the last commit began.
+        committing: the lowest entry that the current commit makes durable.
     """
 
     __slots__ = ()
@@ -35,11 +38,11 @@ class LedgerState(LedgerStateBase):
 
     @property
     def durable_below(self) -> int:
-        """Entries below this one are durable, if they are here; FENCE: the ledger's fence or key is not durable."""
+        """Stored entries below this one are durable; FENCE: the ledger's fence or key is not durable."""
         return min(self.fresh, self.committing)
 
     def is_durable(self, entry: int) -> bool:
-        """Whether an entry, if it is here, is durable; always true while nothing is on its way to the disk."""
+        """Return whether a stored entry is durable; always True while no record of the ledger waits for a sync."""
         limit = self.durable_below
         return entry < limit or limit == NOTHING
 
@@ -49,7 +52,10 @@ class LedgerState(LedgerStateBase):
 
 
 def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
-    """Load the state of a ledger from the log; None: the log has nothing of it. Raises CorruptionError."""
+    """Load the state of a ledger from the log; None: the log has no record of it.
+
+    Raises CorruptionError if that is unknown.
+    """
     controls = load_controls(log, ledger)
     last = log.last_entry(ledger)
     if last is None:

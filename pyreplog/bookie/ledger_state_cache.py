@@ -1,4 +1,4 @@
-"""The ledgers that a bookie was asked for lately."""
+"""A cache of the states of ledgers, for those that were used lately."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from pyreplog._native.bookie.ledger_state_base import NOTHING
 from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.ledger_state import LedgerState, load_state
 
-_LOOKS = 8
+_EVICTION_TRIES = 8
 _DELETED_MAX = 65536
 
 
 class LedgerStateCache:
     """A cache of the states of `limit` ledgers; other states are loaded from the log when they are needed.
 
-    A state stays beyond the limit while a part of it is not durable yet, or a request waits for its ledger, so that a
-    state is loaded as it was dropped.
+    A state stays beyond the limit while a part of it is not durable yet, or a request waits for its ledger: so loading
+    it again gives the same state.
 
-    is_awaited: tells whether a request waits for a ledger. states: by ledger, the one used last at the end. deleted:
-    the ledgers deleted last, in order. limbo: ledgers that are known to be in limbo, cached or not.
+    Args:
+        log: log of the bookie.
+        limit: number of states.
+        is_awaited: returns whether a request waits for a ledger.
+
+    Attributes:
+        states: states by ledger, the one used last at the end.
+        deleted: the ledgers deleted last, in order.
+        limbo: ledgers that are known to be in limbo, cached or not.
     """
 
     def __init__(self, log: EntryLog, limit: int, is_awaited: Callable[[int], bool]) -> None:
@@ -38,7 +45,10 @@ class LedgerStateCache:
         return len(self.states) > self._limit
 
     def get(self, ledger: int) -> LedgerState | None:
-        """Return the state of a ledger; None: the bookie has nothing of it. Raises CorruptionError."""
+        """Return the state of a ledger; None: the log has no record of it.
+
+        Raises CorruptionError if that is unknown.
+        """
         state = self.states.get(ledger)
         if state is not None:
             self.states.move_to_end(ledger)
@@ -47,15 +57,16 @@ class LedgerStateCache:
         return state
 
     def peek(self, ledger: int) -> LedgerState | None:
-        """Return the state of a ledger if it is cached."""
+        """Return the state of a ledger if it is cached; otherwise None."""
         return self.states.get(ledger)
 
     def add(self, state: LedgerState) -> None:
         """Cache a state, and drop old ones.
 
-        Only a few of the oldest are tried, each once, so that the cost is bounded and those that stay keep their order.
+        Only a few of the oldest states are tried, each once. So the cost is bounded, and those that stay keep their
+        order.
         """
-        for _ in range(min(_LOOKS, len(self.states))):
+        for _ in range(min(_EVICTION_TRIES, len(self.states))):
             if len(self.states) < self._limit:
                 break
             ledger, oldest = self.states.popitem(last=False)
@@ -69,11 +80,11 @@ class LedgerStateCache:
         """Drop the state of a deleted ledger, and remember the deletion."""
         self.states.pop(ledger, None)
         self.limbo.discard(ledger)
-        self.deleted.pop(ledger, None)  # so that a ledger that is deleted again counts as the newest
+        self.deleted.pop(ledger, None)  # a ledger that is deleted again becomes the newest
         self.deleted[ledger] = None
         if len(self.deleted) > _DELETED_MAX:
             del self.deleted[next(iter(self.deleted))]
 
     def is_deleted(self, ledger: int) -> bool:
-        """Whether a ledger is among the last _DELETED_MAX deleted ones."""
+        """Return whether a ledger is among the last _DELETED_MAX deleted ones."""
         return ledger in self.deleted

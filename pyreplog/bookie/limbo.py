@@ -16,7 +16,10 @@ LIMBO_MAX = 10_000
 
 
 class Limbo:
-    """Puts ledgers of a bookie into limbo, and takes them out. `admission` and `reading` have its effects."""
+    """Puts ledgers of a bookie into limbo, and takes them out.
+
+    `admission` and `reading` implement the effects of limbo.
+    """
 
     def __init__(self, log: EntryLog, ledgers: LedgerStateCache, group: CommitGroup) -> None:
         self._log, self._ledgers, self._group = log, ledgers, group
@@ -54,7 +57,7 @@ class Limbo:
             self._log.sync()
 
     def leave(self, ledger: int) -> None:
-        """Take a ledger out of limbo that is closed, and of which the bookie has all its entries again.
+        """Take a closed ledger out of limbo, after the bookie has got all its entries again.
 
         The ledger is fenced, because a fence may have been lost: a writer that does not know of it must stay refused.
         Raises errors of the log.
@@ -67,12 +70,12 @@ class Limbo:
             state.limbo, state.fenced = False, True
             self._ledgers.limbo.discard(ledger)
 
-    def look(self, ledgers: Collection[int]) -> None:
-        """Find the ledgers among these that an earlier process put into limbo."""
+    def load(self, ledgers: Collection[int]) -> None:
+        """Load the states of some ledgers, to find those that an earlier process put into limbo."""
         for ledger in ledgers:
             state = self._ledgers.peek(ledger)
             try:
                 if load_controls(self._log, ledger).limbo if state is None else state.limbo:
                     self._ledgers.limbo.add(ledger)
-            except CorruptionError:  # requests for this ledger get the error
+            except CorruptionError:  # requests for this ledger report the error
                 continue

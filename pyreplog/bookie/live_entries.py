@@ -1,8 +1,8 @@
-"""What counts as stored, while entries of a ledger are dead (`dead_entries`).
+"""The stored entries of ledgers, without the dead ones (`dead_entries`).
 
-Dead entries must not count any more before the first of them is removed, or else somebody proves with them that this
-bookie may be named. So HOLDINGS and the search for duplicates do not see them; what is added again is stored again,
-behind them. Reads still find them: who reads may have older metadata.
+Dead entries stop counting before the first of them is removed; otherwise a worker could prove with them that this
+bookie may be named in the metadata. So HOLDINGS and the search for duplicates do not see them, and an entry that is
+added again is stored again, at a higher position. Reads still find them, because a reader may have older metadata.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyreplog.bookie.entry_log import EntryReader
 
 
 class LiveEntries:
-    """What counts as stored of each ledger: the log without dead entries. The bookie uses it for its requests."""
+    """Gives the log without the dead entries of a ledger. The bookie uses it to handle its requests."""
 
     def __init__(self, log: EntryReader) -> None:
         self._log = log
@@ -20,24 +20,30 @@ class LiveEntries:
         self._copied: set[int] = set()
 
     def of(self, ledger: int) -> EntryReader:
-        """Return the log, or what counts of it for a ledger with dead entries."""
+        """Return the log; for a ledger with dead entries a view of the log without them."""
         return self._views.get(ledger, self._log)
 
     def note_copies(self, ledger: int) -> None:
-        """Auto-recovery makes copies of a ledger here."""
+        """Note that auto-recovery adds copies of a ledger to this bookie."""
         self._copied.add(ledger)
 
     def take_copied(self) -> set[int]:
-        """Return the ledgers of which copies came since the call before."""
+        """Return the ledgers of which copies were added since the last call."""
         copied, self._copied = self._copied, set()
         return copied
 
     def is_undecided(self, ledger: int) -> bool:
-        """Whether it is being decided which entries are dead, so that it is unknown what is here."""
+        """Return whether hidden entries are neither settled nor restored, so that it is unknown which entries the
+        bookie has."""
         return ledger in self._undecided
 
     def begin(self, ledger: int, view: EntryReader) -> None:
-        """Hide dead entries of a ledger; whether they are dead is still to be decided by `settle` or `restore`."""
+        """Hide entries of a ledger that may be dead; `settle` or `restore` decides it.
+
+        Args:
+            ledger: number of the ledger.
+            view: the log without these entries.
+        """
         self._views[ledger] = view
         self._undecided.add(ledger)
 
@@ -46,7 +52,12 @@ class LiveEntries:
         self._undecided.discard(ledger)
 
     def restore(self, ledger: int, view: EntryReader | None = None) -> None:
-        """Show all entries of a ledger again, or those of an earlier view."""
+        """Stop hiding entries of a ledger, or hide those of an earlier decision again.
+
+        Args:
+            ledger: number of the ledger.
+            view: the log without the entries that were dead before; None: none were.
+        """
         self._undecided.discard(ledger)
         if view is None:
             self._views.pop(ledger, None)

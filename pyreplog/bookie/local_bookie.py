@@ -1,4 +1,4 @@
-"""LocalBookie: a bookie in this process, without sockets and event loop."""
+"""LocalBookie: a bookie in this process, without sockets or an event loop."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LocalBookie(Handle, LocalBookieBase):
         self._replies = deque()
         self._thread: threading.Thread | None = None
         self._stopping = self._is_committing = False
-        self._check_space_us = 0  # when the free space is looked at
+        self._check_space_us = 0  # when the free space is checked next
         self.on_clean_close: Callable[[int], None] | None = None
         """Called after a clean close, when everything is on disk, with the position of the log's end."""
         self.on_metadata_read: Callable[[], None] | None = None
@@ -106,11 +106,11 @@ class LocalBookie(Handle, LocalBookieBase):
         """Verifies the segments of the bookie. The driver of the bookie calls its `step`."""
         self._bookie.scrub = self.scrubber
         super().__init__(f"bookie {self.path}")
-        make_part_of(self.log.log.commit_log, self)  # not closed by its finalizer: the bookie syncs it before
+        make_part_of(self.log.log.commit_log, self)  # the bookie syncs and closes the log, not the log's finalizer
 
     @property
     def incarnation(self) -> bytes:
-        """16 random bytes of this bookie; a bookie whose directory was emptied gets others."""
+        """16 random bytes of this bookie; a bookie whose directory was emptied gets another incarnation."""
         return self._incarnation if self._incarnation is not None else self.log.log.uuid
 
     def request(self, request: Request, on_reply: Callable[[Reply], object]) -> None:
@@ -155,7 +155,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     @property
     def failure(self) -> str | None:
-        """The reason why everything is answered with UNKNOWN for good; None: it is not."""
+        """The reason why every request is answered with UNKNOWN for good; None: the log works."""
         return self._bookie.failure
 
     @property
@@ -165,7 +165,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     @property
     def free_bytes(self) -> int:
-        """Free space at the last look."""
+        """Free bytes of the disk when they were checked last."""
         return self._bookie.free_bytes
 
     # ---- replies --------------------------------------------------------------------------------------------
@@ -179,16 +179,16 @@ class LocalBookie(Handle, LocalBookieBase):
         self._replies.append((on_reply, answer))
 
     def _deliver(self) -> None:
-        """Call the receivers of replies, with no lock held."""
+        """Call the receivers of replies, without a lock."""
         while self._replies:
             try:
                 on_reply, reply = self._replies.popleft()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread has taken the last reply
                 return
             try:
                 on_reply(reply)
-            except Exception:  # go on: the others must get their replies
-                logger.exception("%s: a callback raised", self._what)
+            except Exception:  # the other receivers must get their replies
+                logger.exception("%s: a callback raised", self._label)
 
     # ---- the thread that syncs ------------------------------------------------------------------------------
 
@@ -212,25 +212,25 @@ class LocalBookie(Handle, LocalBookieBase):
             self._commit()
 
     def _next_deadline_us(self) -> int:
-        """Return when the next long poll ends, or the free space is looked at: monotonic microseconds."""
+        """Return when the next long poll ends, or the free space is to be checked: monotonic microseconds."""
         deadline_us = self._bookie.next_deadline_us()
         return self._check_space_us if deadline_us is None else min(deadline_us, self._check_space_us)
 
     def has_work(self) -> bool:
-        """Whether replies wait for a commit that has not begun."""
+        """Return whether replies wait for a commit that has not begun."""
         return self._bookie.waits and not self._is_committing
 
     def wake(self) -> None:
-        """Have the bookie's thread commit, if a reply waits."""
+        """Wake the bookie's thread to commit, if a reply waits."""
         with self._lock:
             if self.has_work():
                 self._wake()
 
     def commit_here(self) -> None:
-        """Commit in this thread, unless no reply waits, or another thread commits now.
+        """Commit in this thread, unless no reply waits, or another thread is committing.
 
-        For a thread that is about to wait for a reply: it syncs at once, where the bookie's thread would have to be
-        woken first, and to wake it in turn. The bookie's thread commits what arrives meanwhile.
+        For a thread that is about to wait for a reply. It syncs at once; otherwise it would have to wake the bookie's
+        thread, and that thread would have to wake it in turn. The bookie's thread commits what arrives meanwhile.
         """
         if self.has_work():
             with defer_sigint:
@@ -253,7 +253,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     # ---- closing --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.scrubber.close()
         with self._lock:
             self._stopping = True
@@ -261,7 +261,7 @@ class LocalBookie(Handle, LocalBookieBase):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._lock:
-            while self._is_committing:  # a thread that waited for a reply
+            while self._is_committing:  # another thread is in `commit_here`
                 self._work_changed.wait()
             self._bookie.commit()
             is_clean = self._bookie.failure is None and self._bookie.sync() is None

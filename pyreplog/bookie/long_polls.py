@@ -1,4 +1,4 @@
-"""Long polls: requests that wait until the LAC of a ledger moves."""
+"""Long polls: requests that wait until the LAC of a ledger advances."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class LongPolls(LongPollsBase):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._number = 0
-        self._waiting: dict[int, dict[int, LongPoll]] = {}  # ledger, number
-        self._clients: dict[Hashable, dict[int, LongPoll]] = {}  # client, number: the oldest first
+        self._waiting: dict[int, dict[int, LongPoll]] = {}  # by ledger, then by number
+        self._clients: dict[Hashable, dict[int, LongPoll]] = {}  # by client, then by number, the oldest first
         self._deadlines: list[LongPoll] = []  # a heap; polls that ended early stay until their time or the next purge
 
     @property
@@ -43,9 +43,10 @@ class LongPolls(LongPollsBase):
         return self.count < self._limit
 
     def make_room(self, client: Hashable) -> LongPoll | None:
-        """End the oldest poll of the client that has most polls, and return it; None: no other has more than `client`.
+        """End the oldest poll of the client that has most polls, and return it; None: no client has more polls than
+        `client`.
 
-        So one client cannot take the room of all.
+        So one client cannot use up the limit for all others.
         """
         greediest = max(self._clients.values(), key=len)
         if len(greediest) <= len(self._clients.get(client, ())):
@@ -66,25 +67,25 @@ class LongPolls(LongPollsBase):
         self._end(list(self._clients.get(client, {}).values()))
 
     def awaits(self, ledger: int) -> bool:
-        """Whether a poll waits for this ledger."""
+        """Return whether a poll waits for this ledger."""
         return ledger in self._waiting
 
     def reached(self, ledger: int, lac: int) -> list[LongPoll]:
-        """End and return the polls of a ledger that waited for the LAC `lac`."""
+        """Remove and return the polls of a ledger that waited for the LAC `lac`."""
         if ledger not in self._waiting:
             return []
         return self._end([poll for poll in self._waiting[ledger].values() if poll.above < lac])
 
     def wake(self, ledger: int) -> list[LongPoll]:
-        """End and return all polls of a ledger."""
+        """Remove and return all polls of a ledger."""
         return self._end(list(self._waiting.get(ledger, {}).values()))
 
     def wake_all(self) -> list[LongPoll]:
-        """End and return all polls."""
+        """Remove and return all polls."""
         return self._end([poll for polls in self._waiting.values() for poll in polls.values()])
 
     def expired(self, now_us: int) -> list[LongPoll]:
-        """End and return the polls whose time is over."""
+        """Remove and return the polls whose deadline has passed."""
         overdue = []
         while self._deadlines and self._deadlines[0].deadline_us <= now_us:
             poll = heappop(self._deadlines)

@@ -54,7 +54,7 @@ class EntryLocations(NamedTuple):
 
 
 class IndexRows(NamedTuple):
-    """The records that the index of one segment names, by their offsets; ledger: with CONTROL for control records."""
+    """The records in the index of one segment, by their offsets. ledger: with CONTROL for control records."""
 
     ledger: npt.NDArray[np.int64]
     entry: npt.NDArray[np.int64]
@@ -62,7 +62,8 @@ class IndexRows(NamedTuple):
 
 
 def in_order(parts: list[EntryLocations]) -> Iterator[EntryLocations]:
-    """Sort entries of several segments, which come oldest first; of two copies, which are equal, keep the newer one."""
+    """Sort entries of several segments, the oldest segment first; of two copies, which are equal, keep the newer
+    one."""
     if len(parts) <= 1:
         yield from parts
         return
@@ -94,7 +95,7 @@ class MultiLedgerLog(CommitLog):
         table = self._segment_table()
         indexes.remove_stray_ledgers(self.path, self._files, {base for base, _, _ in table})
         for base, _, _ in table[:-1]:
-            self.map.add(base, self.look(base, lambda index: index.ledgers()))
+            self.map.add(base, self.query_index(base, lambda index: index.ledgers()))
 
     def _check_kind(self, recovered: recovery.RecoveryResult) -> None:
         if any(file.first_entry >= 0 for file in recovered.files):
@@ -114,34 +115,37 @@ class MultiLedgerLog(CommitLog):
         super()._note_sealed(segment)
 
     def syncer(self) -> Callable[[], object]:
-        """Return the `sync` of threads that may block: makes durable all that was appended before the call."""
+        """Return a `sync` for threads that may block: it makes all appended records durable."""
         return StagedSync(self._commits, self.sync) if self._staged else self.sync
 
     # ---- looking up -----------------------------------------------------------------------------------------
 
     def hold(self, base: int) -> tuple[Pin, Segment]:
-        """Pin a segment that has entries according to an index. Raises TrimmedError if they were removed meanwhile."""
+        """Pin a segment that has entries according to an index.
+
+        Raises TrimmedError if the segment was removed meanwhile.
+        """
         pin, segment = self.hold_segment(base)
         if segment.base != base or is_hole_punched(segment):
             raise TrimmedError(f"the segment at {base} was removed")
         return pin, segment
 
-    def without_removals(self, look: Callable[[], T]) -> T:
-        """Return the result of `look`; rolling, trimming and hole punching wait meanwhile.
+    def without_removals(self, read: Callable[[], T]) -> T:
+        """Return the result of `read`; rolling, trimming and hole punching wait meanwhile.
 
         Raises CorruptionError if an index has entries of a segment that does not exist, or has no records.
         """
         with self._lock:
             try:
-                return look()
+                return read()
             except TrimmedError as error:
                 expected = (
                     "ledger indexes (*.idx, *.led: removed while it is closed they are made anew) of its segments"
                 )
                 raise CorruptionError(self.path, self.start_position, expected, f"another's: {error}") from error
 
-    def look(self, base: int, ask: Callable[[LedgerIndex | SealedIndex], T]) -> T:
-        """Ask the ledger index of the segment at `base`; a missing or damaged index file is made anew."""
+    def query_index(self, base: int, query: Callable[[LedgerIndex | SealedIndex], T]) -> T:
+        """Return `query` of the ledger index of the segment at `base`; a missing or damaged index file is made anew."""
         pin, segment = self.hold_segment(base)
         if segment.base != base:
             raise TrimmedError(f"the segment at {base} was removed")
@@ -150,10 +154,10 @@ class MultiLedgerLog(CommitLog):
             with self._lock:
                 index = indexes.ledgers_of(self.path, self._files, segment)
         try:
-            return ask(index)
+            return query(index)
         except CorruptionError as error:
             with self._lock:
-                return ask(indexes.remake_ledgers(self.path, self._files, segment, error))
+                return query(indexes.remake_ledgers(self.path, self._files, segment, error))
         finally:
             del pin
 
@@ -168,19 +172,19 @@ class MultiLedgerLog(CommitLog):
     def _entries_in(
         self, base: int, ledger: int, start: int, end: int, visible: int, step: int = 1, run: int = 1
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        def ask(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        def query(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
             if isinstance(index, LedgerIndex):
                 return index.entries(ledger, start, end, visible - base)
             return index.entries(ledger, start, end)
 
-        entries, offsets = self.look(base, ask)
+        entries, offsets = self.query_index(base, query)
         if run == step:
             return entries, offsets
         requested = (entries - start) % step < run
         return entries[requested], offsets[requested]
 
     def readable(self, ledger: int, locations: Iterator[EntryLocations]) -> Iterator[EntryLocations]:
-        """Yield locations up to the first record that is known as damaged. Raises CorruptionError there."""
+        """Yield locations up to the first record that is known to be damaged. Raises CorruptionError at that record."""
         for part in locations:
             hits = [
                 (part.entry >= bad.first) & (part.entry <= bad.last)
@@ -200,14 +204,17 @@ class MultiLedgerLog(CommitLog):
             )  # fmt: skip
 
     def last_in(self, share: LedgerExtent, ledger: int, visible: int) -> int:
-        """Return the highest entry of a share that lies before a position; -1: none does."""
+        """Return the highest entry of a share that lies before a position; -1: no entry does."""
         if share.base + self.segment_bytes <= visible:
             return share.last
         entry, _ = self._entries_in(share.base, ledger, share.first, share.last + 1, visible)
         return int(entry[-1]) if len(entry) else -1
 
     def _active_index(self) -> tuple[int, LedgerIndex | None]:
-        """Return (base, ledger index) of the active segment; no index: it was just sealed, and the map has it."""
+        """Return (base, ledger index) of the active segment.
+
+        The index is None if the segment was just sealed; then it is in the map.
+        """
         self.check_open()
         segment = self._state[0]
         if segment is None:  # closed meanwhile
@@ -221,8 +228,10 @@ class MultiLedgerLog(CommitLog):
         return sorted({*self.map.ledgers(), *active})
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
-        """Return the shares of a ledger. The active segment is read first: if it is sealed meanwhile, it is read twice
-        and not missed."""
+        """Return the shares of a ledger.
+
+        The active segment is read first: if it is sealed meanwhile, it is read twice and not missed.
+        """
         base, index = self._active_index()
         row = index.share(ledger) if index is not None else None
         shares = {share.base: share for share in self.map.shares(ledger)}
@@ -231,7 +240,7 @@ class MultiLedgerLog(CommitLog):
         return sorted(shares.values())
 
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the entries of [start, end) that have a record here, ascending, intact or not."""
+        """Return the entries of [start, end) that have a record in the log, ascending, intact or not."""
         parts = [part.entry for part in self.locations(ledger, start, end)]
         return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
@@ -243,22 +252,22 @@ class MultiLedgerLog(CommitLog):
     # ---- verifying and mending segments ---------------------------------------------------------------------
 
     def durable_segments(self) -> list[tuple[int, int]]:
-        """Return (base, bytes) of all segments that are on the disk as far as these bytes, the oldest first.
-
-        The last one may be the active one.
-        """
+        """Return (base, durable bytes) of all segments, the oldest first. The last segment may be the active one."""
         self.check_open()
         end, size = self.tail.synced_end, self.segment_bytes
         bases = [base for base, _, _ in self._segment_table()]
         return [(base, min(end - base, size)) for base in bases if end - base > HEADER_BYTES]
 
     def rows_of(self, base: int) -> IndexRows:
-        """Return all rows of the index of the segment at `base`. Raises CorruptionError and TrimmedError."""
+        """Return all rows of the index of the segment at `base`.
 
-        def ask(index: LedgerIndex | SealedIndex) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        Raises CorruptionError if the index is damaged, and TrimmedError if the segment was removed.
+        """
+
+        def query(index: LedgerIndex | SealedIndex) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
             return [(ledger, *index.entries(ledger, first, last + 1)) for ledger, first, last, *_ in index.ledgers()]
 
-        parts = self.look(base, ask)
+        parts = self.query_index(base, query)
         ledger = np.repeat(np.array([row[0] for row in parts], np.int64), [len(row[1]) for row in parts])
         entry = np.concatenate([row[1] for row in parts]) if parts else ledger
         offset = np.concatenate([row[2] for row in parts]) if parts else ledger
@@ -279,10 +288,10 @@ class MultiLedgerLog(CommitLog):
             del pin
 
     def rewrite_frame(self, base: int) -> None:
-        """Write anew what surrounds the records of a segment: its header block, its blank, and the zeros behind that.
+        """Write the frame of a segment anew: its header block, its blank, and the zeros behind the blank.
 
-        Durable when the call returns; nothing is written that is right already. Raises TrimmedError, CorruptionError
-        (how it was cannot be told), DiskError, and PoisonedError (the sync failed).
+        The frame is durable when the call returns. Bytes that are right already are not written. Raises TrimmedError,
+        CorruptionError (the original frame cannot be determined), DiskError, and PoisonedError (the sync failed).
         """
         with self._lock:
             if base not in {start for start, _, _ in self._segment_table()}:
@@ -319,7 +328,7 @@ class MultiLedgerLog(CommitLog):
         return pin, segment
 
     def _rewrite_header(self, base: int, fd: int) -> None:
-        """Write the header block of a segment. The epoch of one that is not mapped is known by a stamp."""
+        """Write the header block of a segment. The epoch of a segment that is not mapped is found by a stamp."""
         mapped = next(segment for start, _, segment in self._segment_table() if start == base)
         current, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
         try:
@@ -334,7 +343,7 @@ class MultiLedgerLog(CommitLog):
             self._files.write(fd, header, 0)
 
     def _epochs_of(self, base: int, record: bytes) -> list[int]:
-        """Return the epoch of a segment by the stamp of its first record, or that in its ledger index."""
+        """Return the epoch of a segment by the stamp of its first record, or of its ledger index."""
         stamps = [record[8:12]]
         try:
             with open_reading(names.ledgers_path(self.path, base)) as file:
@@ -358,7 +367,7 @@ class MultiLedgerLog(CommitLog):
         self._files.write(fd, blank.ljust(segment.used_end(end) - end, b"\0"), end)
 
     def _blank_time(self, segment: Segment) -> int:
-        """Return the time in the blank of a segment, by its index, or else that of its last record."""
+        """Return the time for the blank of a segment, from its index, or else from its last record."""
         path = names.index_path(self.path, segment.base)
         with contextlib.suppress(OSError, ReplogError):
             return SparseIndex.load(
@@ -408,10 +417,8 @@ class MultiLedgerLog(CommitLog):
             self.map.add(base, LedgerIndex().ledgers())
 
     def _find_end(self, segment: Segment) -> None:
-        """Tell a segment whose space is given back where its blank lies, of which the time of the last record is taken.
-
-        Of one whose end is damaged, the time of the first record will do.
-        """
+        """Set the offset of the blank in a segment whose space is about to be freed; the time of its last record is
+        taken from it. If the end is damaged, the time of the first record is used."""
         try:
             if segment.index is None:
                 indexes.find_end(self.path, segment)
@@ -419,7 +426,7 @@ class MultiLedgerLog(CommitLog):
             segment.advance(HEADER_BYTES, True)
 
     def trim(self, entry: int) -> NoReturn:
-        """Refuse, as every call by entry number; see `trim_before`."""
+        """Refuse the call, as every call by entry number; see `trim_before`."""
         raise UnnumberedError(self.path)
 
     truncate = trim

@@ -1,4 +1,4 @@
-"""BookieNode: a bookie as a process runs it, with its directory, port, registration and garbage collection."""
+"""BookieNode: a bookie process with its directory, port, registration and garbage collection."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class BookieNode(Handle):
         self.bookie.scrubber.scrub_now(bytes_per_s)
 
     def scrub_progress(self) -> ScrubProgress:
-        """Return how far the verification of the segments is. Any thread. Raises ClosedError and ForkedError."""
+        """Return the progress of the verification of the segments. Any thread. Raises ClosedError and ForkedError."""
         self._check_open()
         return self.bookie.scrubber.progress()
 
@@ -192,12 +192,12 @@ class BookieNode(Handle):
             if self._clock.monotonic_us() >= self._collect_us:
                 self._collect()
         except ReplogError as error:
-            logger.warning("%s: %s", self._what, error)
+            logger.warning("%s: %s", self._label, error)
         if self._clock.monotonic_us() >= self._scrub_us or self.bookie.scrubber.is_requested:
             self._scrub_us = self._clock.monotonic_us() + int(self.bookie.scrubber.step() * 1e6)
 
     def _collect(self) -> None:
-        """Make a few steps of garbage collection. The next call goes on; the next round begins after the interval."""
+        """Run a few steps of garbage collection. The next call continues; the next round begins after the interval."""
         for _ in range(_STEPS_MAX):
             if not self._collector.step():
                 self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
@@ -221,7 +221,7 @@ class BookieNode(Handle):
         self.close()
         return answered
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._registration.close()
         self._server.close()
         self._service.close()

@@ -28,7 +28,7 @@ from pyreplog.metadata.store import MetadataStore
 _HANDLED = "limbo"
 _ENTRIES_AT_ONCE = 1 << 20
 _FENCES_AT_ONCE = 4096
-_SKIPPED = 1 << 20  # more ledgers than are created between a backup of the metadata and its use
+_SKIPPED = 1 << 20  # more than the ledgers that are created between a backup of the metadata and its restore
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def open_bookie(
             identity,
             ledgers,
             cut=has_new_cuts or bool(bookie.log.cut_records),
-            power_lost=marker.tells_of_loss(),
+            power_lost=marker.last_shutdown_was_unclean(),
         )
         for cut in _cuts(path):
             files.write_new(cut / _HANDLED, b"")
@@ -107,7 +107,7 @@ def open_bookie(
         try:
             identity_file.update(end)
             marker.remove()
-        except OSError as error:  # the entries are safe; the next start may put ledgers into limbo needlessly
+        except OSError as error:  # no entry is lost, but the next start may put ledgers into limbo without need
             logger.warning("bookie %s: its clean close was not noted: %s", name, error)
 
     bookie.on_clean_close, bookie.on_metadata_read = settle, identity_file.update
@@ -122,7 +122,10 @@ class _IdentityFile:
         self._lock = threading.Lock()
 
     def update(self, end: int = 0) -> None:
-        """Note the number of the next ledger, and the end of the log (0: as before). Raises OSError."""
+        """Note the number of the next ledger, and the end of the log (0: as before).
+
+        Raises OSError when the disk fails.
+        """
         with self._lock:
             next_ledger = self.identity.next_ledger
             try:
@@ -144,7 +147,10 @@ def _open_log(
     clock: Clock | None,
     files: Files,
 ) -> LocalBookie:
-    """Open the log; a damaged one is made openable first, and `lost_segments` then has what was lost."""
+    """Open the log.
+
+    If it is damaged, it is salvaged first, and `lost_segments` lists the segments with lost records.
+    """
 
     def open_log() -> LocalBookie:
         return LocalBookie(
@@ -161,7 +167,7 @@ def _open_log(
     except CorruptionError as error:
         if not identity.registered:
             raise
-        logger.error("bookie %s: its log is damaged, and is made openable: %s", identity.name, error)
+        logger.error("bookie %s: its log is damaged, and is salvaged: %s", identity.name, error)
         salvage(log, identity.log, lost_segments, files)
     return open_log()
 
@@ -169,10 +175,11 @@ def _open_log(
 def _settle_lost_segments(
     bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, lost_segments: LostSegments
 ) -> None:
-    """Say what segments took with them that were lost at this opening, or at one that a crash ended.
+    """Put ledgers into limbo, or note their copies for repair, after segments were lost at this opening or an
+    interrupted one.
 
-    Ledgers that are not closed enter limbo. Of closed ones the copies that are gone are noted for repair; they are
-    fenced, because a fence may be gone, too.
+    Ledgers that are not closed enter limbo. Missing copies of closed ledgers are noted for repair; these ledgers are
+    fenced, because a fence may be lost, too.
     """
     lost = [segment for segment in lost_segments.load() if not segment.settled]
     if not lost:
@@ -192,8 +199,8 @@ def _settle_lost_segments(
         bookie.with_bookie(_fence, closed[start : start + _FENCES_AT_ONCE])
     lost_segments.settle()
     logger.error(
-        "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers are gone, and noted for repair; in "
-        "limbo: %s", identity.name, len(lost), lacking, still_open,
+        "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers were lost, and are noted for repair; "
+        "in limbo: %s", identity.name, len(lost), lacking, still_open,
     )  # fmt: skip
 
 
@@ -220,8 +227,12 @@ def _enter_limbo(
 ) -> None:
     """Put the ledgers into limbo that may have lost entries.
 
-    cut: intact records, which may be of any ledger, were cut from the log. power_lost: the machine was restarted while
-    entries of ledgers that need no sync were only in memory.
+    Args:
+        bookie: the bookie.
+        identity: its identity.
+        ledgers: metadata of the ledgers.
+        cut: intact records, which may be of any ledger, were cut from the log.
+        power_lost: the machine was restarted while entries of ledgers that need no sync were only in memory.
     """
     if not cut and not power_lost:
         return

@@ -1,4 +1,4 @@
-"""What clients and bookies say to each other: requests, replies, and their bytes (FORMAT.md, "Bookie protocol").
+"""Requests of clients to bookies, replies, and their bytes (FORMAT.md, "Bookie protocol").
 
 State machines exchange these objects; only the TCP driver encodes them. The offset of a frame pairs a reply with its
 request.
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 16
 ID_MAX = CONTROL - 1
-"""Of ledgers and entries."""
+"""The highest number of a ledger or an entry."""
 READ_BYTES_MAX = 4 << 20
-"""A bookie gives at most so many bytes of records in a reply, whatever it is asked for, unless one record is larger."""
+"""Most bytes of records in a reply, whatever limit the request has, unless one record is larger."""
 WAIT_MS_MAX = 60_000
-"""A bookie keeps nobody waiting longer for a LAC: who asked may be gone."""
+"""Longest time for which a bookie holds a WAIT_LAC, milliseconds: its client may have disconnected meanwhile."""
 
 _REQUEST = struct.Struct(">BBBBIqqq16s")
 _REPLY = struct.Struct(">BBHIqqqq")
 REPLY_BYTES = _REPLY.size
-"""Of a reply's head."""
+"""Size of a reply's head."""
 
 
 class RequestKind(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
-    ADD = 1  # store these records: entries of [first, last]
-    READ = 2  # the records of `run` entries from `first` on, of as many from first + step on, ... <= last
-    LAST = 3  # the highest entry and the LAC there is of a ledger
-    SET_LAC = 4  # `last` is confirmed (explicit LAC)
-    WAIT_LAC = 5  # answer when the LAC passes `last`, or after `limit` milliseconds
-    STATUS = 6  # how the bookie is
-    HOLDINGS = 7  # which of the entries of a READ are here, verified and on disk, and a digest of them
-    SCRUB = 8  # how far the scrub is; with `first` 1: verify all segments now, `limit` bytes a second (0: as set)
+    ADD = 1  # store the records of entries [first, last]
+    READ = 2  # the records of `run` entries from each of first, first + step, ..., up to entry `last`
+    LAST = 3  # the highest entry and the LAC of a ledger
+    SET_LAC = 4  # note that entry `last` is confirmed (explicit LAC)
+    WAIT_LAC = 5  # wait until the LAC is above `last`, for at most `limit` milliseconds
+    STATUS = 6  # the status of the bookie
+    HOLDINGS = 7  # the entries of a READ that are verified and on disk, and a digest of them
+    SCRUB = 8  # the progress of the scrub; with `first` 1 begin a pass, at `limit` bytes/s (0: the configured rate)
 
 
 class Flag(IntEnum):
-    """How."""
+    """Flags of requests."""
 
     NONE = 0
-    RECOVERY = 1  # an ADD by who recovers the ledger: fenced or not
-    FENCE = 2  # READ, LAST: refuse the ledger's writer from now on, durably, before any reply
-    UNSYNCED = 4  # ADD: the ledger's entries need not be on disk when they are acknowledged
-    COPY = 8  # ADD by auto-recovery, of entries written before; its key is the proof of the ledger's key
+    RECOVERY = 1  # ADD by a recovery of the ledger, accepted also if the ledger is fenced
+    FENCE = 2  # READ, LAST: fence the ledger, durably, before any reply
+    UNSYNCED = 4  # ADD of a ledger whose entries are acknowledged before they are on disk
+    COPY = 8  # ADD by auto-recovery, of copies of existing entries; the key is the proof of the ledger's key
 
 
 class ReplyStatus(IntEnum):
-    """How a request went. Only OK ever proves that something is not here."""
+    """The outcome of a request. Only OK proves that entries are not on the bookie."""
 
     OK = 0
     FENCED = 1
     UNAUTHORIZED = 2
-    READ_ONLY = 3  # no new entries: the disk is nearly full, or the operator said so
-    UNKNOWN = 4  # cannot be told: damage, data lost in a crash, a disk that fails
-    REFUSED = 5  # the request makes no sense; the body says why
+    READ_ONLY = 3  # the bookie takes no new entries: its disk is nearly full, or an operator ordered it
+    UNKNOWN = 4  # the bookie cannot tell: damage, entries lost in a crash, a failing disk
+    REFUSED = 5  # the request is invalid; the body has the reason
     OVERLOADED = 6
-    LIMBO = 7  # READ, LAST, HOLDINGS: done as far as can be (fences hold), and entries may have been lost in a crash
+    LIMBO = 7  # READ, LAST, HOLDINGS: a fence took effect, but entries may have been lost in a crash
     INVALID = 8  # ADD: its records are damaged, or too large for this bookie; nothing was stored
-    UNSUPPORTED = 9  # the bookie does not know this kind of request, or a flag of it; nothing was done
+    UNSUPPORTED = 9  # the bookie does not know this kind of request or one of its flags; nothing was done
 
 
 ADD, READ, WAIT_LAC, HOLDINGS, SCRUB = map(
@@ -76,7 +76,7 @@ ADD, READ, WAIT_LAC, HOLDINGS, SCRUB = map(
 )
 OK = int(ReplyStatus.OK)
 RECOVERY, UNSYNCED, COPY = map(int, (Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY))
-"""What every message is compared with: to find a member in its enum takes longer than to compare it."""
+"""The members as plain integers, because finding a member of an enum takes longer than comparing integers."""
 HOLDINGS_FEATURE, COPY_FEATURE, SCRUB_FEATURE = "holdings", "copy", "scrub"
 FEATURES = frozenset({HOLDINGS_FEATURE, COPY_FEATURE, SCRUB_FEATURE})
 """Features that some bookies of this protocol version lack. The hello tells which of them a bookie knows."""
@@ -84,9 +84,20 @@ _KIND_MAX, _STATUS_MAX, _FLAGS_MAX = int(max(RequestKind)), int(max(ReplyStatus)
 
 
 class Request(NamedTuple):
-    """kind: a RequestKind. key: who may write and fence, see `ledger_key`; with COPY the proof of it. limit: bytes of
-    a READ or HOLDINGS, milliseconds of a WAIT_LAC, bytes a second of a SCRUB. step, run: of a READ or HOLDINGS.
-    records: encoded entries of an ADD, end to end."""
+    """A request.
+
+    Attributes:
+        kind: a RequestKind.
+        ledger: number of the ledger.
+        first: first entry.
+        last: last entry.
+        key: key that permits to write to the ledger and to fence it, see `ledger_key`; with COPY the proof of the key.
+        flags: sum of Flags.
+        limit: bytes of a READ or HOLDINGS, milliseconds of a WAIT_LAC, bytes per second of a SCRUB.
+        step: distance between the first entries of two runs, of a READ or HOLDINGS.
+        run: number of consecutive entries of a run.
+        records: encoded entries of an ADD, end to end.
+    """
 
     kind: int
     ledger: int = 0
@@ -101,12 +112,12 @@ class Request(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Whether it adds copies, and its key is a proof."""
+        """Whether the request adds copies, so that its key is a proof."""
         return self.kind == ADD and bool(self.flags & COPY)
 
     @property
     def feature(self) -> str | None:
-        """The feature that a bookie needs to know for this request; None: every bookie knows it."""
+        """The feature that a bookie needs for this request; None: every bookie can handle it."""
         if self.kind == HOLDINGS:
             return HOLDINGS_FEATURE
         if self.kind == SCRUB:
@@ -114,18 +125,27 @@ class Request(NamedTuple):
         return COPY_FEATURE if self.is_copy else None
 
     def asked(self, count: int) -> npt.NDArray[np.int64]:
-        """The first `count` entries that a READ or HOLDINGS asks for, were there no last one."""
+        """Return the first `count` entries that a READ or HOLDINGS asks for, without regard to its last entry."""
         runs = np.arange(-(-count // self.run), dtype=np.int64) * self.step
         return (self.first + runs[:, None] + np.arange(self.run)).ravel()[:count]
 
 
 class Reply(NamedTuple):
-    """status: a ReplyStatus. lac: highest that the bookie knows of the ledger.
+    """A reply.
 
-    ADD: entries of [first, last] are stored. READ: `body` holds records; what is not among them of the entries asked
-    for in [first, last] is definitely not here. HOLDINGS: as READ, but `body` holds `Holdings`. LAST: `last` is the
-    highest entry id here, -1 none.
-    Not OK: `body` says why, in UTF-8.
+    - ADD: entries [first, last] are stored.
+    - READ: `body` holds records. Requested entries in [first, last] without a record are definitely not on the bookie.
+    - HOLDINGS: the same, but `body` holds `Holdings`.
+    - LAST: `last` is the highest entry on the bookie; -1: none.
+    - A status other than OK: `body` holds the reason as UTF-8.
+
+    Attributes:
+        status: a ReplyStatus.
+        ledger: number of the ledger.
+        first: first entry.
+        last: last entry.
+        lac: highest LAC of the ledger that the bookie knows.
+        body: see above.
     """
 
     status: int
@@ -137,7 +157,7 @@ class Reply(NamedTuple):
 
 
 def encode_request(request: Request) -> bytes:
-    """The head of a request; its records follow in the same frame."""
+    """Encode the head of a request; its records follow in the same frame."""
     return _REQUEST.pack(
         request.kind, request.flags, request.run, request.step, request.limit, request.ledger, request.first,
         request.last, request.key,
@@ -145,8 +165,13 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(body: memoryview) -> Request:
-    """InvalidMessageError: it is none. UnsupportedRequestError: of a kind, or with a flag, that is not known here; what
-    else it says is not looked at. Records are not looked at."""
+    """Decode a request, without checking its records.
+
+    Raises:
+        InvalidMessageError: the bytes are not a request.
+        UnsupportedRequestError: this build does not know the kind or a flag of the request; the other fields are not
+            checked then.
+    """
     if len(body) < _REQUEST.size:
         raise InvalidMessageError(f"request: expected at least {_REQUEST.size} bytes, found {len(body)}")
     kind, flags, run, step, limit, ledger, first, last, key = _REQUEST.unpack_from(body)
@@ -163,12 +188,12 @@ def decode_request(body: memoryview) -> Request:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """The head of a reply; its body follows in the same frame."""
+    """Encode the head of a reply; its body follows in the same frame."""
     return _REPLY.pack(reply.status, 0, 0, 0, reply.ledger, reply.first, reply.last, reply.lac)
 
 
 def decode_reply(body: memoryview) -> Reply:
-    """InvalidMessageError: it is none."""
+    """Decode a reply. Raises InvalidMessageError when the bytes are not a reply."""
     if len(body) < _REPLY.size:
         raise InvalidMessageError(f"reply: expected at least {_REPLY.size} bytes, found {len(body)}")
     status, _, _, _, ledger, first, last, lac = _REPLY.unpack_from(body)

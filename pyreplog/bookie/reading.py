@@ -1,4 +1,4 @@
-"""Three-valued reads: the records are here, they are not here, or it is unknown."""
+"""Three-valued reads: the bookie has the records, does not have them, or cannot tell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_entries(log: EntryReader, request: Request, state: LedgerState | None) 
     """Return the reply to a READ of durable entries.
 
     The records are not verified: the reader does that, and asks another bookie if a record is damaged. Raises
-    CorruptionError if it is unknown whether the first entry is here.
+    CorruptionError if it is unknown whether the bookie has the first entry.
     """
     ledger, first = request.ledger, request.first
     if state is None:
@@ -40,7 +40,7 @@ def _lost(request: Request, state: LedgerState) -> Reply:
 
 
 def _read_intact(log: EntryReader, request: Request, end: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
-    """Lend entries as EntryLog.lend, but let damage behind the first entry just end the read (BookKeeper #4789)."""
+    """Lend entries as EntryLog.lend does, but end the read at damage behind the first entry (BookKeeper #4789)."""
     while True:
         try:
             return log.lend(request.ledger, request.first, end, bytes_max, request.step, request.run)
@@ -51,7 +51,7 @@ def _read_intact(log: EntryReader, request: Request, end: int, bytes_max: int) -
 
 
 def _first_missing(records: bytes | memoryview, request: Request, stop: int) -> int:
-    """Return the first requested entry below `stop` that is not intact among the records; `stop`: all are."""
+    """Return the first requested entry below `stop` without an intact record; `stop`: there is none."""
     try:
         intact = parse_entries(records, ledger=request.ledger, first=request.first, last=stop - 1).entry
     except InvalidRecordsError:
@@ -61,6 +61,6 @@ def _first_missing(records: bytes | memoryview, request: Request, stop: int) -> 
 
 
 def consecutive(entries: npt.NDArray[np.int64], requested: npt.NDArray[np.int64]) -> int:
-    """Count the entries that follow the requested ones without a gap, from the first one on."""
+    """Count the requested entries up to the first gap."""
     gaps = np.flatnonzero(entries != requested[: len(entries)])
     return int(gaps[0]) if len(gaps) else len(entries)

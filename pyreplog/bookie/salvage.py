@@ -1,18 +1,18 @@
 """Makes the log of a bookie openable again after its segments were damaged or lost.
 
-A bookie that refuses to start for the sake of one file has lost all its copies. So what is intact is kept in its place,
-and what is gone is said: the file `lost-segments` is written durably before anything is changed, and stays unsettled
-until the opening has put open ledgers into limbo and noted the copies of closed ones.
+A bookie that refuses to start because of one file loses all its copies for the cluster. So intact records stay in
+place, and lost ones are reported: the file `lost-segments` is written durably before anything is changed, and stays
+unsettled until the opening has put open ledgers into limbo and noted the copies of closed ones for repair.
 
-| damage | what is done |
+| damage | repair |
 |---|---|
-| no segment file, or one of another log or place | a hollow segment takes its place |
-| the header | it is made again; its stamp tells the epoch. If it does not: as a file that is missing |
-| another size | what is there, and zeros |
-| records that no index tells of | a filler takes the place of the damaged ones |
+| no segment file, or one of another log or position | a hollow segment takes its place |
+| the header | it is written anew, with the epoch that a stamp tells; without one: as a missing file |
+| another size | the existing bytes, followed by zeros |
+| damaged records without an index that names them | a filler takes the place of the damaged ones |
 | the end of a sealed segment | a blank behind the last intact record |
 
-What was there before is kept below `aside/`.
+The previous files are kept below `aside/`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,22 @@ VERSION = 1
 FILLER = ID_MAX
 """The ledger of control records that fill the place of damaged records. No ledger has this number."""
 
-_FILLER_CODE = 255  # no `ControlCode`
+_FILLER_CODE = 255  # not a `ControlCode`
 _FILE_MAX = 64 << 20
-_KEPT_MAX = 1000  # settled ones, for operators
+_KEPT_MAX = 1000  # settled segments that stay in the list, for operators
 _LONG_HEADER, _BLANK_BYTES = 64, 32
 _STAMP = slice(8, 12)  # in a record's header
 
 
 @dataclass(frozen=True)
 class LostSegment:
-    """A segment of which something was lost. reason: for operators. settled: whether ledgers and notes tell of it."""
+    """A segment of which records were lost.
+
+    Attributes:
+        base: position of the segment.
+        reason: the damage, for operators.
+        settled: whether the ledgers are in limbo, and the missing copies noted for repair.
+    """
 
     base: int
     reason: str
@@ -64,15 +70,16 @@ class LostSegment:
 
 
 class LostSegments:
-    """The file in a bookie's directory that lists segments of which something was lost."""
+    """The file in a bookie's directory that lists segments of which records were lost."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / NAME, files
 
     def load(self) -> list[LostSegment]:
-        """Return the segments, the oldest note first.
+        """Return the segments in the order in which they were noted.
 
-        Raises CorruptionError and FormatVersionError: then it is unknown which copies are gone.
+        Raises CorruptionError and FormatVersionError when the file cannot be read; then it is unknown which copies are
+        lost.
         """
         try:
             content = load_checksummed(read_regular(self._path, _FILE_MAX), FORMAT, VERSION, self._path)
@@ -83,12 +90,15 @@ class LostSegments:
             raise CorruptionError(self._path, 0, "an intact list of lost segments", str(error)) from error
 
     def add(self, lost: list[LostSegment]) -> None:
-        """Note segments durably, in place of unsettled notes of the same ones. Raises OSError."""
+        """Note segments durably, in place of unsettled notes of the same segments.
+
+        Raises OSError when the disk fails.
+        """
         bases = {segment.base for segment in lost}
         self._save([*(known for known in self.load() if known.settled or known.base not in bases), *lost])
 
     def settle(self) -> None:
-        """Note durably that ledgers and notes tell of all of them. Raises OSError."""
+        """Mark all segments as settled, durably. Raises OSError when the disk fails."""
         self._save([replace(segment, settled=True) for segment in self.load()])
 
     def _save(self, segments: list[LostSegment]) -> None:
@@ -99,19 +109,19 @@ class LostSegments:
 
 
 def salvage(log: Path, uuid: bytes, record: LostSegments, files: Files) -> list[LostSegment]:
-    """Make a damaged log openable, and note what was lost.
+    """Make a damaged log openable, and note the segments of which records were lost.
 
     Args:
         log: directory of the log.
-        uuid: of the log, as the identity of the bookie has it.
-        record: gets the segments of which something was lost, before anything is changed.
+        uuid: uuid of the log according to the identity of the bookie.
+        record: file that lists the damaged segments before anything is changed.
         files: access to the disk.
 
     Returns:
-        The segments of which something was lost; empty: none, and headers may have been made again.
+        The segments of which records were lost. If there are none, headers may still have been written anew.
 
     Raises:
-        LockedError: another process has the log.
+        LockedError: another process has the log open.
         WrongLogError: it is another log, or no segment of it is left.
         ReplogError: as the reading of a log.
         OSError: the disk failed.
@@ -122,7 +132,7 @@ def salvage(log: Path, uuid: bytes, record: LostSegments, files: Files) -> list[
         lost = work.lost()
         if lost:
             record.add(lost)
-        work.mend()
+        work.repair()
     finally:
         lock.release()
     for segment in lost:
@@ -132,7 +142,17 @@ def salvage(log: Path, uuid: bytes, record: LostSegments, files: Files) -> list[
 
 @dataclass
 class _Plan:
-    """What is to be done about one segment. header: a new one, or None. content: the file stays, else it is hollow."""
+    """The repair of one segment.
+
+    Attributes:
+        base: position of the segment.
+        reason: the damage, for operators; "": no record was lost.
+        epoch: epoch of the segment.
+        header: a new header; None: the header is intact.
+        content: keep the file; otherwise a hollow segment takes its place.
+        damages: offsets [start, stop) of damaged records.
+        blank_at: offset of a new blank; None: the blank is intact.
+    """
 
     base: int
     reason: str = ""
@@ -144,7 +164,7 @@ class _Plan:
 
 
 class _Salvage:
-    """One look at a log, and what follows from it."""
+    """The examination of one log, and the repair of its segments."""
 
     def __init__(self, log: Path, uuid: bytes, files: Files) -> None:
         self._log, self._uuid, self._files = log, uuid, files
@@ -178,7 +198,7 @@ class _Salvage:
             return None
 
     def lost(self) -> list[LostSegment]:
-        """Return the segments of which something is lost."""
+        """Return the segments of which records were lost."""
         return [LostSegment(plan.base, plan.reason) for plan in self._plans if plan.reason]
 
     # ---- what is damaged ------------------------------------------------------------------------------------
@@ -188,16 +208,16 @@ class _Salvage:
         known = self._proven if self._checkpoint is not None else last
         epoch = min(header.epoch for header in self._good.values())
         for base in range(self._start, last + 1, self._size):
-            plan = self._judge(base, epoch)
+            plan = self._examine_file(base, epoch)
             if base >= known and not plan.content:
-                continue  # never proven to be on the disk: recovery knows what such gaps mean
+                continue  # behind the checkpoint nothing is proven to be on the disk: recovery handles such gaps
             if plan.content:
                 epoch = plan.epoch
-                self._judge_records(plan, sealed=base < last)
+                self._examine_records(plan, sealed=base < last)
             yield plan
 
-    def _judge(self, base: int, epoch: int) -> _Plan:
-        """Judge the file of a segment by its header and its size. epoch: of the segment before."""
+    def _examine_file(self, base: int, epoch: int) -> _Plan:
+        """Examine the header and the size of a segment's file. epoch: epoch of the segment before."""
         lost = _Plan(base, epoch=epoch, content=False)
         if base not in self._headers:
             return replace(lost, reason="its file is missing")
@@ -209,7 +229,7 @@ class _Salvage:
         else:
             own_epoch = self._find_epoch(base)
             if own_epoch is None:
-                return replace(lost, reason="its header is damaged, and its epoch cannot be told")
+                return replace(lost, reason="its header is damaged, and its epoch cannot be determined")
             header = encode_header(self._uuid, base, self._size, UNNUMBERED, own_epoch)
             plan = _Plan(base, epoch=own_epoch, header=header)
         size = names.segment_path(self._log, base).stat().st_size
@@ -218,7 +238,8 @@ class _Salvage:
         return plan
 
     def _find_epoch(self, base: int) -> int | None:
-        """Find the epoch of a segment by the stamp of its first record, or that in its ledger index."""
+        """Find the epoch of a segment by the stamp of its first record or of its ledger index; None: neither
+        matches."""
         highest = max([header.epoch for header in self._good.values()])
         if self._checkpoint is not None:
             highest = max(highest, self._checkpoint.epoch)
@@ -236,10 +257,10 @@ class _Salvage:
         )
         return next((epoch for epoch in epochs if epoch is not None), None)
 
-    def _judge_records(self, plan: _Plan, *, sealed: bool) -> None:
-        """Look for damaged records where nothing else tells which there are: without an index, or where recovery reads.
+    def _examine_records(self, plan: _Plan, *, sealed: bool) -> None:
+        """Find damaged records where no index names them: in a segment without an index, or which recovery reads.
 
-        Damage in a sealed segment with an intact index is the scrub's.
+        Damage in a sealed segment with an intact index is left to the scrub.
         """
         segment = self._copy(plan)
         proven = min(max(self._proven - plan.base, HEADER_BYTES), self._size)
@@ -258,7 +279,7 @@ class _Salvage:
             plan.blank_at = damages.pop()[0] if damages and damages[-1][1] >= stop else at
             plan.reason = plan.reason or "its end is damaged"
         if damages:
-            plan.damages, plan.reason = tuple(damages), plan.reason or "records are damaged, and no index tells which"
+            plan.damages, plan.reason = tuple(damages), plan.reason or "records are damaged, and no index lists them"
 
     def _next_intact(self, segment: Segment, at: int, stop: int) -> int:
         """Find the next intact record, or the blank, with room for a filler in front of it."""
@@ -268,7 +289,7 @@ class _Salvage:
         return next_at if next_at >= 0 else stop
 
     def _is_indexed(self, segment: Segment) -> bool:
-        """Whether the ledger index of a segment is intact as far as an opening reads it."""
+        """Return whether the parts of a segment's ledger index that are read at opening are intact."""
         try:
             indexes.find_end(self._log, segment)
             path = names.ledgers_path(self._log, segment.base)
@@ -284,7 +305,7 @@ class _Salvage:
         return True
 
     def _copy(self, plan: _Plan) -> Segment:
-        """A segment in memory, with the size and the header that it is to have."""
+        """Return a copy of a segment in memory, with the right size and header."""
         path = names.segment_path(self._log, plan.base)
         header = encode_header(self._uuid, plan.base, self._size, UNNUMBERED, plan.epoch)
         fd = os.memfd_create(path.name, os.MFD_CLOEXEC)
@@ -301,15 +322,15 @@ class _Salvage:
             raise
         return Segment(fd, str(path), writable=True)
 
-    # ---- mending --------------------------------------------------------------------------------------------
+    # ---- repairing ------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
-        """Put what is right into the place of every damaged segment; each file is whole before it gets its name."""
+    def repair(self) -> None:
+        """Replace every damaged segment; a new file is complete before it is renamed."""
         for plan in self._plans:
             self._keep_aside(plan)
             self._replace(plan)
             logger.warning(
-                "%s: the segment at %d was made again: %s", self._log, plan.base, plan.reason or "its header"
+                "%s: the segment at %d was written anew: %s", self._log, plan.base, plan.reason or "its header"
             )
 
     def _keep_aside(self, plan: _Plan) -> None:
@@ -331,7 +352,7 @@ class _Salvage:
             os.close(fd)
         for side in (names.index_path(self._log, plan.base), names.ledgers_path(self._log, plan.base)):
             self._files.remove(side)
-        self._files.sync_directory(self._log)  # else an index of what is not there any more may come back
+        self._files.sync_directory(self._log)  # otherwise the index of the old file may reappear after a crash
         self._files.rename(fresh, path)
         self._files.sync_directory(self._log)
 
@@ -351,12 +372,15 @@ class _Salvage:
 
 
 def _filler(length: int, stamp: int) -> bytes:
-    """Encode a control record of a number of bytes that says nothing."""
+    """Encode a control record of `length` bytes without any content."""
     record = bytearray(encode_control(FILLER, _FILLER_CODE, bytes(length - _LONG_HEADER), lac=-1, time=0))
     record[_STAMP] = stamp.to_bytes(4, "little")
     return bytes(record)
 
 
 def is_checkpoint_lost(log: Path) -> bool:
-    """Whether a log has segments and no intact checkpoint: its opening would end it before the first damaged record."""
+    """Return whether a log has segments and no intact checkpoint.
+
+    Recovery would end such a log before the first damaged record.
+    """
     return log.is_dir() and bool(names.segment_bases(log)) and checkpoints.load(log) is None

@@ -1,16 +1,17 @@
-"""Scrub: a bookie verifies its own segments on the disk, all of them within `scrub_interval_ms`, and has damage mended.
+"""Scrub: a bookie verifies its own segments on the disk, all of them within `scrub_interval_ms`, and has damage
+repaired.
 
 The segment that was verified longest ago comes next. The rate follows from the bytes that exist and the time that is
-left, so that the work is spread evenly. What is damaged is mended in one of these ways:
+left, so that the work is spread evenly. Damage is repaired in one of these ways:
 
-| damage | who mends it |
+| damage | repair |
 |---|---|
-| a header block, a blank, zeros behind it, an index file | this bookie: the rest of the log tells what it was |
-| a control record | this bookie: it appends what it knows once more |
-| an entry | another bookie's copy is written here again, after the note that is made here |
+| a header block, a blank, zeros behind it, an index file | this bookie writes it anew from the rest of the log |
+| a control record | this bookie appends the current state of the ledger once more |
+| an entry | this bookie notes it for repair, which writes another bookie's copy here again |
 
 A new copy supersedes the damaged one. When all damaged entries of a segment have new copies, garbage collection moves
-what is intact, and the segment goes.
+the intact ones and removes the segment.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ NoteBadCopies = Callable[[int, Sequence[int]], object]
 """Notes damaged copies of entries of a ledger for repair. Raises errors of the metadata store."""
 
 IDLE_S = 60.0
-"""The longest time between two steps, and the time before another attempt after an error, seconds."""
+"""Longest time between two steps, and delay of the next attempt after an error, seconds."""
 
-_RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
+_RESTART = "restart this bookie: it then repairs the segment, and notes the lost copies"
 _HOUR_US = 3_600_000_000
 _USED_SHARE = 0.9
-"""The share of `scrub_interval_ms` within which all is verified; the rest is for times when the bookie does not run."""
+"""Share of `scrub_interval_ms` within which all segments are verified; the rest allows for downtime of the bookie."""
 _STEP_US = 200_000
 _SAVE_US = 60_000_000
 _REFRESH_US = 10_000_000
@@ -58,16 +59,16 @@ _BURST_S = 60.0
 
 
 class ScrubProgress(NamedTuple):
-    """How far a pass over all segments is.
+    """The progress of a pass over all segments.
 
     Attributes:
-        done_bytes: bytes of segments that it has verified.
-        total_bytes: bytes of all segments that it verifies.
-        bad_records: damaged records without a newer copy that it has found.
-        asked: whether it runs at the highest rate, because `scrub_now` was called.
-        last_bad_records: those that the last complete pass has found.
+        done_bytes: bytes of segments that the pass has verified.
+        total_bytes: bytes of all segments that the pass verifies.
+        bad_records: damaged records without a newer copy that the pass has found.
+        asked: whether the pass runs at the highest rate, because `scrub_now` was called.
+        last_bad_records: damaged records that the last complete pass has found.
         since_complete_s: seconds since the end of the last complete pass; None: there was none.
-        damaged_segments: segments that have damage now.
+        damaged_segments: number of segments that have damage now.
     """
 
     done_bytes: int
@@ -123,13 +124,13 @@ class Scrubber:
         self._began_us = 0
         self._unreported: list[BadRecord] = []
         self._found_bad: list[BadRange] = []  # in the segment that is being verified
-        self._from_start = True  # it is verified from its beginning
+        self._from_start = True  # the current segment is verified from its beginning
         self._closed = self._is_dirty = False
-        self._asked_rate: int | None = None  # of the pass that was asked for; forgotten by a restart
-        # Passes that were asked for, that began, and that ended: read without the lock, which a step holds.
+        self._asked_rate: int | None = None  # rate of the requested pass; a restart forgets it
+        # Numbers of the passes that were requested, began and ended; read without the lock, which a step holds.
         self._requested = self._begun = int(self._state.asked)
         self._ended = 0
-        self._ended_us = 0  # when the last complete pass ended, by the wall; as it was computed once
+        self._ended_us = 0  # end of the last complete pass on the wall clock; computed once
         if self._state.complete_us is not None:
             self._ended_us = self._clock.now_us() - (self._clock.monotonic_us() - self._state.complete_us)
         self._allowance = 0.0
@@ -138,10 +139,10 @@ class Scrubber:
         self._saved_us = self._stepped_us
         self._refreshed_us = self._stepped_us - _REFRESH_US
         self.verified_bytes = self.bad_records = self.mended = 0
-        self._oldest_us: int | None = None  # monotonic: when the segment was verified that was not for the longest time
+        self._oldest_us: int | None = None  # when the segment with the oldest verification was verified, monotonic
         self._note_oldest()
         self.on_request: Callable[[], object] = lambda: None
-        """Called when a pass was asked for, by any thread: the next step is due. It must not wait."""
+        """Called by any thread when a pass was requested, so that the next step is due. It must not block."""
         self._publish()
 
     # ---- for operators --------------------------------------------------------------------------------------
@@ -157,15 +158,15 @@ class Scrubber:
 
     @property
     def is_requested(self) -> bool:
-        """Whether a pass was asked for that no step has begun."""
+        """Whether a pass was requested that no step has begun."""
         return self._requested != self._begun
 
     def report(self) -> ScrubReport:
-        """Return how far the current pass was after the last step. Does not wait for a step that is under way."""
+        """Return the progress of the current pass after the last step. Does not wait for a step that is under way."""
         return replace(self._report, is_asked=self._requested != self._ended)
 
     def progress(self) -> ScrubProgress:
-        """Return how far the current pass is."""
+        """Return the progress of the current pass."""
         with self._lock:
             state, now_us = self._state, self._clock.monotonic_us()
             return ScrubProgress(
@@ -178,24 +179,24 @@ class Scrubber:
             )
 
     def oldest_s(self) -> float:
-        """Return the longest time, seconds, for which a segment was not verified."""
+        """Return the longest time for which a segment was not verified, in seconds."""
         with self._lock:
             self._note_oldest()
             since_us = self._oldest_us
             return 0.0 if since_us is None else (self._clock.monotonic_us() - since_us) / 1e6
 
     def _note_oldest(self) -> None:
-        """Note which time `verified_since_us` tells."""
+        """Update the time that `verified_since_us` returns."""
         self._oldest_us = min((age.since_us for age in self._state.ages.values()), default=None)
 
     def verified_since_us(self, previous_us: int = 0) -> int:
         """Return a time after which every segment was verified, or began; microseconds since 1970-01-01 UTC.
 
-        It is that of the end of the last step, and does not wait for one that is under way.
+        It is the time at the end of the last step. The call does not wait for a step that is under way.
 
         Args:
-            previous_us: what the last call returned. It is returned again unless the time moved by more than an hour:
-                the result is stored where many read it.
+            previous_us: result of the last call. It is returned again unless the time moved by more than an hour,
+                because each new value is stored in the metadata.
 
         Returns:
             The time; 0: there is no segment.
@@ -207,12 +208,12 @@ class Scrubber:
         return previous_us if abs(since_us - previous_us) <= _HOUR_US else max(since_us, 0)
 
     def damaged(self) -> Mapping[int, Sequence[BadRange]]:
-        """Return the segments that have damage, by their bases, with the records that are damaged."""
+        """Return the damaged records of each segment that has damage, by the base of the segment."""
         with self._lock:
             return dict(self._state.damaged)
 
     def _publish(self) -> None:
-        """Note how far the pass is, for `report`."""
+        """Update the result of `report`."""
         state = self._state
         done, total = self._done_and_total()
         damaged, last = len(state.damaged), None
@@ -221,7 +222,7 @@ class Scrubber:
         self._report = ScrubReport(state.asked, done, total, state.bad, state.mended, damaged, last)
 
     def _done_and_total(self) -> tuple[int, int]:
-        """Return the bytes that the pass has verified, and those of all segments that it verifies."""
+        """Return the bytes that the pass has verified, and the bytes of all segments that it verifies."""
         state = self._state
         left = sum(size for base, size in self._sizes.items() if self._is_pending(base))
         place = max(state.place[1] if state.place is not None and state.place[0] in self._sizes else 0, 0)
@@ -231,7 +232,7 @@ class Scrubber:
     # ---- steps ----------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Verify what is due; return the seconds after which the next step is due.
+        """Verify the segments that are due; return the seconds after which the next step is due.
 
         Errors are logged, and the next step tries again. A step takes about 0.2 seconds at most.
         """
@@ -243,14 +244,17 @@ class Scrubber:
             except ClosedError:
                 return IDLE_S
             except (ReplogError, OSError) as error:
-                logger.warning("scrub of %s: %s; it will go on later", self._log.path, error)
+                logger.warning("scrub of %s: %s; the next step tries again", self._log.path, error)
                 return IDLE_S
             finally:
                 self._publish()
                 self._note_oldest()
 
     def run(self) -> None:
-        """Run a whole pass over all segments without pauses. Raises errors of the log and of `note`."""
+        """Run a whole pass over all segments without pauses.
+
+        Raises errors of the log, and errors of the metadata store when damage cannot be noted.
+        """
         with self._lock:
             self._requested += 1
             self._refresh(self._clock.monotonic_us())
@@ -262,7 +266,7 @@ class Scrubber:
             self._note_oldest()
 
     def close(self) -> None:
-        """Save the place. A second call does nothing."""
+        """Save the state of the scrub. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -288,7 +292,7 @@ class Scrubber:
         return min(max(-self._allowance, 1.0) / self._rate, IDLE_S) if self._rate else IDLE_S
 
     def _refresh(self, now_us: int) -> None:
-        """Find the segments that came and went, and the rate; begin the pass that was asked for."""
+        """Update the list of segments and the rate; begin the pass that was requested."""
         state = self._state
         self._refreshed_us = now_us
         self._sizes = dict(self._log.commit_log.durable_segments())
@@ -308,13 +312,13 @@ class Scrubber:
             self._drop_check()
             state.place, state.pass_us, state.asked, state.done_bytes, state.bad = None, now_us, True, 0, 0
             state.mended = 0
-            # The pass verifies also those that were verified at this very time.
+            # The pass also verifies segments that were verified in this microsecond.
             state.ages = {base: age._replace(verified=False) for base, age in state.ages.items()}
             self._is_dirty = True
         self._rate = self._rate_for(now_us)
 
     def _rate_for(self, now_us: int) -> float:
-        """Return the bytes per second by which every segment is verified before its time is over."""
+        """Return the bytes per second with which every segment is verified within `scrub_interval_ms`."""
         cap = float(self._config.scrub_bytes_per_s)
         if self._state.asked:
             return cap if self._asked_rate is None else float(self._asked_rate)
@@ -327,21 +331,21 @@ class Scrubber:
         return min(float((np.cumsum([size for _, size in due]) / np.maximum(left_s, 1e-3)).max()), cap)
 
     def _is_pending(self, base: int) -> bool:
-        """Whether the current pass has still to verify a segment."""
+        """Return whether the current pass has not verified a segment yet."""
         age, pass_us = self._state.ages.get(base), self._state.pass_us
         if age is None or pass_us is None or age.since_us > pass_us:
             return False
         return age.since_us < pass_us or not age.verified
 
     def _choose(self) -> int | None:
-        """Return the segment that comes next; None: there is none."""
+        """Return the base of the segment to verify next; None: there is no segment."""
         if self._check is not None:
             return self._check.base
-        ages = self._state.ages  # of those with the same time, by a coarse clock, those that are pending come first
+        ages = self._state.ages  # a coarse clock gives several segments the same time: pending ones come first
         return min(self._sizes, key=lambda base: (*ages[base], base), default=None)
 
     def _end_pass(self) -> None:
-        """End the pass when it has verified all."""
+        """End the pass if it has verified all segments."""
         state = self._state
         if not self._sizes and not state.asked:
             return
@@ -352,14 +356,14 @@ class Scrubber:
         self._ended_us = self._clock.now_us()
         state.pass_us, state.asked, state.done_bytes, state.bad, state.mended = now_us, False, 0, 0, 0
         self._ended = self._begun
-        self._allowance = min(self._allowance, 0.0)  # the rate of the next pass may be lower
+        self._allowance = min(self._allowance, 0.0)  # the next pass may have a lower rate
         self._refresh(now_us)
         self._save()
 
     # ---- one segment ----------------------------------------------------------------------------------------
 
     def _verify_next(self) -> bool:
-        """Verify a piece of a segment; return False if there is none to verify."""
+        """Verify a piece of a segment; return False if there is no segment."""
         base = self._choose()
         if base is None:
             return False
@@ -406,7 +410,7 @@ class Scrubber:
         self._refreshed_us -= _REFRESH_US
 
     def _give_up_segment(self, base: int, error: CorruptionError) -> None:
-        """Go on with other segments: this one cannot be verified."""
+        """Skip a segment that cannot be verified, and let the next opening salvage it."""
         logger.error("the segment at %d cannot be verified: %s; %s", base, error, _RESTART)
         self._mark_lost(base, str(error))
         self._state.damaged.setdefault(base, ())
@@ -415,10 +419,10 @@ class Scrubber:
         self._drop_check()
 
     def _finish_segment(self, check: SegmentCheck) -> None:
-        """Mend what surrounds the records of a segment that was verified, and note its age."""
+        """Repair the frame of a segment whose records were verified, and note when it was verified."""
         base, state = check.base, self._state
         damaged = (
-            self._mend_frame(check) or bool(self._found_bad) or check.stray_damage > 0 or check.unindexed is not None
+            self._repair_frame(check) or bool(self._found_bad) or check.stray_damage > 0 or check.unindexed is not None
         )
         if damaged:
             earlier = () if self._from_start else state.damaged.get(base, ())
@@ -432,9 +436,9 @@ class Scrubber:
                 counted(check.faults, "damaged place"),
             )
         if check.unindexed is not None:
-            self._mark_lost(base, "records are damaged, and no index tells which")
+            self._mark_lost(base, "records are damaged, and no index lists them")
             logger.error(
-                "the segment at %d has damaged records, and no index that tells which (%s); %s",
+                "the segment at %d has damaged records, and no index that names them (%s); %s",
                 base,
                 check.unindexed,
                 _RESTART,
@@ -445,34 +449,37 @@ class Scrubber:
         self._drop_check()
 
     def _mark_lost(self, base: int, reason: str) -> None:
-        """Let the next opening salvage a segment. Raises OSError."""
+        """Let the next opening salvage a segment. Raises OSError when the disk fails."""
         if not any(segment.base == base and not segment.settled for segment in self._lost.load()):
             self._lost.add([LostSegment(base, reason)])
 
-    def _mend_frame(self, check: SegmentCheck) -> bool:
-        """Write anew what surrounds the records; return whether damage is left that this bookie cannot mend."""
+    def _repair_frame(self, check: SegmentCheck) -> bool:
+        """Write the frame of a segment (header block, blank, zeros, index files) anew where it is damaged.
+
+        Returns whether damage is left that this bookie cannot repair.
+        """
         log, base, left = self._log.commit_log, check.base, False
         whole = not self._found_bad and not check.stray_damage and check.unindexed is None
-        mends = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
-        for fault, mend in mends:
-            if fault is None or mend is None:
+        repairs = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
+        for fault, repair in repairs:
+            if fault is None or repair is None:
                 continue
             try:
-                mend(base)
+                repair(base)
             except PoisonedError:
                 raise
             except (CorruptionError, DiskError) as error:
-                logger.error("the segment at %d cannot be mended: %s; found was: %s", base, error, fault)
+                logger.error("the segment at %d cannot be repaired: %s; its damage: %s", base, error, fault)
                 left = True
             else:
-                logger.warning("the segment at %d was damaged, and is mended: %s", base, fault)
+                logger.warning("the segment at %d was damaged, and is repaired: %s", base, fault)
                 self._count_mended()
         return left
 
     # ---- damaged records ------------------------------------------------------------------------------------
 
     def _report_bad_records(self, check: SegmentCheck) -> None:
-        """Have damaged records mended. If that fails, the next step tries again before it goes on."""
+        """Note damaged records for repair. If that fails, the next step tries again before it verifies more."""
         self._unreported += check.take_bad()
         if not self._unreported:
             return
@@ -491,13 +498,13 @@ class Scrubber:
         bad = sum(map(len, live.values()))
         self.bad_records += bad
         self._state.bad += bad
-        ranges = (*self._state.damaged.get(check.base, ()), *self._found_bad)  # known from now on, and not touched
+        ranges = (*self._state.damaged.get(check.base, ()), *self._found_bad)  # reads skip these from now on
         self._state.damaged[check.base] = tuple(dict.fromkeys(ranges))
         self._unreported = []
         self._save()
 
     def _live(self, base: int, ledger: int, entries: list[int]) -> list[int]:
-        """Return the entries that have no newer copy here."""
+        """Return the entries without a newer copy on this bookie."""
         try:
             newest = self._log.newest_in(base, ledger, entries[0], entries[-1] + 1)
         except CorruptionError:
@@ -505,7 +512,7 @@ class Scrubber:
         return sorted(set(entries).intersection(newest.tolist()))
 
     def _append_controls(self, ledgers: Sequence[int]) -> None:
-        """Append the control records of ledgers once more, as far as they are known."""
+        """Append the known control records of ledgers once more."""
         for ledger in ledgers:
             self._with_bookie(methodcaller("append_controls", ledger))
             self._count_mended()
@@ -519,11 +526,11 @@ class Scrubber:
     # ---- the place ------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Save the state. Without it, segments are verified again."""
+        """Save the state. If that fails, segments may be verified twice."""
         self._saved_us = self._clock.monotonic_us()
         self._log.set_damaged(self._state.damaged)
         try:
             self._file.save(self._state)
             self._is_dirty = False
         except OSError as error:
-            logger.warning("the place of the scrub of %s was not saved: %s", self._log.path, error)
+            logger.warning("the state of the scrub of %s was not saved: %s", self._log.path, error)

@@ -1,4 +1,4 @@
-"""What a bookie tells of its scrub: in the reply to a SCRUB request, and in its registration."""
+"""Reports on the scrub of a bookie: in the reply to a SCRUB request, and in the bookie's registration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LastScrub:
     """The last complete pass of a bookie over its segments.
 
     Attributes:
-        ended_us: when it ended, microseconds since 1970-01-01 UTC.
+        ended_us: end of the pass, microseconds since 1970-01-01 UTC.
         bad_records: damaged records without a newer copy that it found, and noted for repair.
-        mended: header blocks, ends, index files and control records that it found damaged, and wrote again.
-        damaged_segments: segments that have damage now.
+        mended: header blocks, ends, index files and control records that it found damaged, and wrote anew.
+        damaged_segments: number of segments that have damage now.
     """
 
     ended_us: int
@@ -29,15 +29,15 @@ class LastScrub:
 
 @dataclass(frozen=True)
 class ScrubReport:
-    """How far a bookie is with the verification of its segments.
+    """The progress of a bookie's verification of its segments.
 
     Attributes:
-        is_asked: whether a pass that was asked for is under way, or about to begin.
+        is_asked: whether a requested pass is under way, or about to begin.
         done_bytes: bytes of segments that the pass has verified.
-        total_bytes: bytes of all segments that it verifies.
-        bad_records: damaged records without a newer copy that it has found.
-        mended: what it has found damaged, and written again.
-        damaged_segments: segments that have damage now.
+        total_bytes: bytes of all segments that the pass verifies.
+        bad_records: damaged records without a newer copy that the pass has found.
+        mended: parts of segments that the pass found damaged, and wrote anew.
+        damaged_segments: number of segments that have damage now.
         last: the last complete pass; None: there was none.
     """
 
@@ -55,10 +55,10 @@ class ScrubReport:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Self:
-        """Return the report that the body of an OK reply holds; fields that are not known are skipped.
+        """Decode a report from the body of an OK reply; unknown fields are skipped.
 
         Raises:
-            InvalidMessageError: it holds none.
+            InvalidMessageError: the body is not a report.
         """
         try:
             body = decode_object(bytes(data))
@@ -77,7 +77,7 @@ class ScrubReport:
 
 
 def decode_last(value: object) -> LastScrub:
-    """Return the last complete pass that an object of JSON holds. Raises ValueError."""
+    """Decode the last complete pass from an object of JSON. Raises ValueError when it is malformed."""
     if type(value) is not dict:
         raise ValueError(f"expected the last scrub, found {str(value)[:80]}")
     return LastScrub(

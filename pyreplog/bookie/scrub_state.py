@@ -1,7 +1,7 @@
-"""How far a bookie has verified its segments; kept in the file `scrub` of its directory (FORMAT.md, "Scrub").
+"""The state of a bookie's scrub; kept in the file `scrub` of its directory (FORMAT.md, "Scrub").
 
-The file is a help and no truth: without it, all segments are verified anew. Its times are those of the wall clock; in
-memory they are monotonic, so that a clock that is set changes nothing while the bookie runs.
+The file is a hint: without it, all segments are verified anew. Its times are those of the wall clock; in memory they
+are monotonic, so that setting the wall clock has no effect while the bookie runs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _FILE_MAX = 256 << 20
 
 
 class SegmentAge(NamedTuple):
-    """When a segment was verified last, or when it was first seen; monotonic microseconds.
+    """When a segment was verified last, or was first seen.
 
-    verified: since it was first seen, and since a pass was asked for.
+    Attributes:
+        since_us: that time, monotonic microseconds.
+        verified: whether it was verified since it was first seen, and since a pass was requested.
     """
 
     since_us: int
@@ -42,19 +44,21 @@ class SegmentAge(NamedTuple):
 
 @dataclass
 class ScrubState:
-    """What the file holds.
+    """The content of the file.
 
     Attributes:
-        ages: by the base of the segment.
-        place: segment that is being verified, offset, and when that began; None: none is.
-        pass_us: when the current pass began; monotonic microseconds; None: none did.
-        complete_us: when the last complete pass ended; None: there was none.
-        asked: whether the pass is to run at the highest rate, because an operator asked for it.
+        ages: age of each segment, by its base.
+        place: (base of the segment that is being verified, offset, when its verification began); None: none is.
+        pass_us: when the current pass began; monotonic microseconds; None: none has begun.
+        complete_us: when the last complete pass ended; monotonic microseconds; None: there was none.
+        asked: whether the pass runs at the highest rate, because an operator requested it.
         done_bytes: bytes of segments that the pass has verified.
-        bad: bad records that it has found. last_bad: those that the last complete pass has found.
-        mended: what it has found damaged, and written again. last_mended: the same of the last complete pass.
-        damaged: by the base of a segment that has damage: its bad records. None are known of damage that no record of
-            the index lies at.
+        bad: damaged records that the pass has found.
+        last_bad: damaged records that the last complete pass has found.
+        mended: parts that the pass found damaged, and wrote anew.
+        last_mended: the same of the last complete pass.
+        damaged: damaged records of each segment that has damage, by its base. The list is empty if no record of the
+            index lies at the damage.
     """
 
     ages: dict[int, SegmentAge] = field(default_factory=dict)
@@ -71,7 +75,7 @@ class ScrubState:
 
 
 class ScrubFile:
-    """The file in a bookie's directory. uuid: of its log."""
+    """The file in a bookie's directory. uuid: uuid of the bookie's log."""
 
     def __init__(self, directory: Path, uuid: bytes, files: Files, clock: Clock) -> None:
         self._path, self._uuid, self._files, self._clock = directory / NAME, uuid, files, clock
@@ -87,11 +91,11 @@ class ScrubFile:
         except FileNotFoundError:
             return ScrubState()
         except (OSError, CorruptionError, FormatVersionError, ValueError, TypeError, KeyError) as error:
-            logger.warning("%s is of no use, and all segments will be verified anew: %s", self._path, error)
+            logger.warning("%s cannot be read, and all segments will be verified anew: %s", self._path, error)
             return ScrubState()
 
     def save(self, state: ScrubState) -> None:
-        """Write the file durably. Raises OSError."""
+        """Write the file durably. Raises OSError when the disk fails."""
         offset_us = self._clock.now_us() - self._clock.monotonic_us()
         content = {
             "log": self._uuid.hex(),
@@ -113,7 +117,10 @@ def _moved(time_us: int | None, by_us: int) -> int | None:
 
 
 def _decode(content: dict[str, Any], monotonic: Callable[[int], int]) -> ScrubState:
-    """Decode the content of the file. monotonic: turns its times. Raises ValueError, TypeError and KeyError."""
+    """Decode the content of the file. Raises ValueError, TypeError and KeyError when it is malformed.
+
+    monotonic: converts a time of the wall clock to one of the monotonic clock.
+    """
     place, pass_us, complete_us = content["place"], content["pass_us"], content["complete_us"]
     mended = content.get("mended", (0, 0))
     return ScrubState(

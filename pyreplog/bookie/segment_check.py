@@ -1,8 +1,8 @@
-"""Verifies one segment of a bookie's log, with its index files, from what the disk holds, in steps.
+"""Verifies one segment of a bookie's log, with its index files, from the bytes on the disk, in steps.
 
-A damaged record ends a walk: its length may be damaged as well. The ledger index tells where the next record begins,
-and which entry the damaged one is. Superseded copies that lie between damage and the next record of the index are not
-verified: nothing needs them.
+A damaged record ends a walk from record to record, because its length may be damaged as well. The ledger index then
+tells which entry the damaged record holds, and where the next record begins. Superseded copies that lie between the
+damage and the next record of the index are not verified, because no reader needs them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ class BadRecord(NamedTuple):
 
 
 class _Suspect(NamedTuple):
-    """A place that was read as no intact record. stop: where the next record begins."""
+    """An offset at which no intact record was read.
+
+    Attributes:
+        place: the offset.
+        status: error of the verification.
+        record: record that the index has there; None: no such record.
+        stop: offset at which the next record begins.
+    """
 
     place: int
     status: int
@@ -55,19 +62,20 @@ class _Suspect(NamedTuple):
 
 
 class SegmentCheck:
-    """The verification of one segment, from `place` on. One thread at a time; close it.
+    """The verification of one segment, from offset `place` on. One thread at a time; close it.
 
     Attributes:
         base: position of the segment.
-        place: offset up to which the segment was verified. Before its first record the files around it are looked at.
+        place: offset up to which the segment was verified. Before its first record the header and the index files are
+            verified.
         index_bytes: bytes of its index files that were read.
-        is_done: whether all was verified.
+        is_done: whether the whole segment was verified.
         bad: damaged records of the index since the last call of `take_bad`.
-        stray_damage: number of damaged places that no record of the index lies at, and of blocks that cannot be read.
-        faults: damaged places that were found; the first ones are logged.
-        bad_frame: what is wrong with the header block, the blank, or the zeros behind it; None: nothing.
-        bad_index: what is wrong with an index file; None: nothing.
-        unindexed: why it is unknown which records are damaged; None: it is known.
+        stray_damage: number of damaged places at which the index has no record, and of blocks that cannot be read.
+        faults: number of damaged places that were found; the first ones are logged.
+        bad_frame: damage of the header block, the blank, or the zeros behind it; None: none was found.
+        bad_index: damage of an index file; None: none was found.
+        unindexed: error of the index, so that it is unknown which records are damaged; None: the index can be read.
 
     Raises:
         TrimmedError: the segment was removed.
@@ -78,7 +86,7 @@ class SegmentCheck:
         self._log, self._files, self.base, self.place = log, files, base, place
         self._path = names.segment_path(log.path, base)
         self._rows: IndexRows | None = None
-        self._blank: int | None = None  # offset of the blank, when it was reached
+        self._blank: int | None = None  # offset of the blank, once it was found
         self.is_done, self.index_bytes = False, 0
         self.bad: list[BadRecord] = []
         self.stray_damage = self.faults = 0
@@ -97,7 +105,7 @@ class SegmentCheck:
 
     @property
     def resume_place(self) -> int:
-        """The place from which another check of the segment may go on."""
+        """The offset from which another check of the segment may continue."""
         return self.place if self._blank is None else self._blank
 
     def close(self) -> None:
@@ -110,9 +118,9 @@ class SegmentCheck:
         return bad
 
     def step(self) -> int:
-        """Verify the next piece; return how many bytes were looked at.
+        """Verify the next piece; return how many bytes were verified.
 
-        Raises TrimmedError, if the segment was removed meanwhile, and DiskError.
+        Raises TrimmedError if the segment was removed meanwhile, and DiskError if the disk refuses to read it.
         """
         before = self.place
         if self._blank is None:
@@ -129,7 +137,7 @@ class SegmentCheck:
         header = bytes(self._reader.read(0, HEADER_BYTES))
         try:
             _pin, segment = self._log.hold_segment(self.base)
-        except CorruptionError as error:  # it is not mapped, and cannot be without its header
+        except CorruptionError as error:  # the segment cannot be mapped without its header
             self.bad_frame = error
             self._log.rewrite_frame(self.base)
             _pin, segment = self._log.hold_segment(self.base)
@@ -152,7 +160,7 @@ class SegmentCheck:
             raise TrimmedError(f"the segment at {self.base} was removed")
 
     def _check_indexes(self, segment: Segment) -> None:
-        """Check the index files of a sealed segment, every byte; those that are not written yet do not count."""
+        """Verify every byte of a sealed segment's index files, unless they are not written yet."""
         if (segment.index is not None and segment.index.memory_bytes) or isinstance(segment.ledgers, LedgerIndex):
             return
         sparse, ledgers = names.index_path(self._log.path, self.base), names.ledgers_path(self._log.path, self.base)
@@ -160,7 +168,7 @@ class SegmentCheck:
 
     def _sparse_fault(self, path: Path, segment: Segment) -> CorruptionError | None:
         try:
-            self._read_whole(path)  # from the disk; what is in memory is looked at next
+            self._read_whole(path)  # verifies the bytes on the disk; `load` may read cached ones
             SparseIndex.load(
                 str(path), segment.size, segment.uuid, self.base, segment.first_entry, segment.stamp
             )  # fmt: skip
@@ -189,7 +197,7 @@ class SegmentCheck:
         return None
 
     def _read_whole(self, path: Path) -> bytes:
-        """Read an index file from the disk. Raises CorruptionError for one that is too large, or cannot be read."""
+        """Read an index file from the disk. Raises CorruptionError if it is too large, or cannot be read."""
         reader = DiskReader(path, self._files, PIECE_BYTES)
         try:
             if reader.size > 2 * self._segment.size:
@@ -224,7 +232,7 @@ class SegmentCheck:
             suspects.append(self._suspect(self.place + at, status))
             at = suspects[-1].stop - self.place
         if suspects:
-            self._judge(suspects)
+            self._note_damage(suspects)
         self.place += at
         if status == BLANK:
             self._blank = self.place
@@ -232,13 +240,13 @@ class SegmentCheck:
             self.is_done = self._blank == HEADER_BYTES  # a hollow segment has no blocks behind it
 
     def _limit(self) -> int:
-        """Return the offset behind the bytes that are on the disk."""
+        """Return the offset after the last byte that is on the disk."""
         if self._segment.sealed:
             return self._segment.size
         return min(max(self._log.tail.synced_end - self.base, HEADER_BYTES), self._segment.size)
 
     def _end_records(self) -> None:
-        """The end of what there is was reached: of a sealed segment, without a blank."""
+        """End the check at the last record; a sealed segment should have had a blank before this offset."""
         if self._segment.sealed and self.bad_frame is None:
             self._miss_blank(self.place)
         self.is_done = True
@@ -260,7 +268,7 @@ class SegmentCheck:
     # ---- damage ---------------------------------------------------------------------------------------------
 
     def _suspect(self, place: int, status: int) -> _Suspect:
-        """Return the damage at an offset, and where the next record of the index begins."""
+        """Return the damage at an offset, with the offset at which the next record of the index begins."""
         self._check_still_there()
         rows = self._index_rows()
         if rows is None:
@@ -280,8 +288,8 @@ class SegmentCheck:
                 self._miss_blank(place)
         return _Suspect(place, status, record, stop)
 
-    def _judge(self, suspects: list[_Suspect]) -> None:
-        """Note what is damaged. What is intact when it is read a second time is not."""
+    def _note_damage(self, suspects: list[_Suspect]) -> None:
+        """Note damaged records, except those that a second read finds intact."""
         for suspect in suspects:
             length = min(suspect.stop - suspect.place, PIECE_BYTES)
             again = self._verify(self._reader.read(suspect.place, length), suspect.place)
@@ -312,7 +320,7 @@ class SegmentCheck:
         return self._rows
 
     def _find_next(self, place: int) -> int:
-        """Find the next intact record without an index; it may lie in the value of another."""
+        """Find the next intact record without an index. A record in the value of another one is found, too."""
         size = self._segment.size
         if self._reader.unreadable:
             return self._limit()

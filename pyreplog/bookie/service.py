@@ -44,8 +44,10 @@ _POLL_S = 1.0
 class BookieService(BookieServiceBase):
     """The handler of a net.Server (`connection.Handler`). The reactor's driver makes all calls.
 
-    bookie: an open bookie, whose `request` is not used: the reactor's driver commits for all connections. ledgers: the
-    metadata of ledgers, which know their keys.
+    Args:
+        reactor: drives the server.
+        bookie: an open bookie, whose `request` is not used: the reactor's driver commits for all connections.
+        ledgers: verifies keys of ledgers by their metadata.
     """
 
     _reactor: Reactor
@@ -54,22 +56,22 @@ class BookieService(BookieServiceBase):
     def __init__(self, reactor: Reactor, bookie: LocalBookie, ledgers: KeyRegistry) -> None:
         super().__init__(reactor, bookie)
         self._keys = KeyVerifier(reactor, ledgers, weak_callback(self._checked))
-        self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait until replies have left
-        self._timer: Timer = reactor.call_later(_POLL_S, self._look)
+        self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait for earlier replies
+        self._timer: Timer = reactor.call_later(_POLL_S, self._on_timer)
 
     @property
     def waiting_readers(self) -> int:
-        """How many connections have READs that wait until the replies before them have left."""
+        """Number of connections with READs that wait until earlier replies have been sent."""
         return len(self._reads)
 
     @property
     def waiting_claims(self) -> int:
-        """How many keys of ledgers wait for the metadata store."""
+        """Number of keys that wait for an answer of the metadata store."""
         return self._keys.waiting
 
     @property
     def is_store_away(self) -> bool:
-        """Whether keys are not asked for, as the metadata store did not answer lately."""
+        """Whether no keys are verified for a while, because the metadata store did not answer."""
         return self._keys.is_store_away
 
     # ---- requests -------------------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class BookieService(BookieServiceBase):
         logger.debug("%s connected", connection.peer.identity.node or "a client")
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """Handle requests. An InvalidMessageError ends the connection after the requests before it."""
+        """Handle requests. An InvalidMessageError closes the connection after the requests before it were handled."""
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
 
@@ -90,7 +92,7 @@ class BookieService(BookieServiceBase):
         except UnsupportedRequestError as error:
             self._answer(connection, number, Reply(ReplyStatus.UNSUPPORTED, body=str(error).encode()))
             return
-        if request.kind == READ and self._has_enough(connection):
+        if request.kind == READ and self._is_backlogged(connection):
             self._reads.setdefault(connection, deque()).append((number, request))
             return
         if bookie.claims(request):
@@ -100,7 +102,7 @@ class BookieService(BookieServiceBase):
             bookie.expire(self._reactor.clock.monotonic_us())
         bookie.handle(request, partial(self._answer, connection, number), connection)
         if request.kind == WAIT_LAC:
-            self._look_in(bookie)
+            self._set_timer(bookie)
 
     def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: KeyVerdict) -> None:
         """Handle requests that waited for a verdict on their key."""
@@ -113,19 +115,20 @@ class BookieService(BookieServiceBase):
 
         self._bookie.with_bookie(go_on)
 
-    def _has_enough(self, connection: ServerConnection) -> bool:
-        """Whether a client has asked for more entries than it receives; they would fill memory, or pin segments."""
+    def _is_backlogged(self, connection: ServerConnection) -> bool:
+        """Return whether replies that a client has not received hold so many entries that more would fill memory, or
+        pin segments."""
         return connection in self._reads or connection.queued_bytes > connection.limits.queued_bytes
 
     def drained(self, connection: Connection) -> None:
-        """Handle READs that waited until earlier replies had left."""
+        """Handle READs that waited until earlier replies were sent."""
         assert isinstance(connection, ServerConnection)
         waiting = self._reads.pop(connection, None)
         if waiting is not None:
             self._bookie.with_bookie(lambda bookie: self._read_on(bookie, connection, waiting))
 
     def _read_on(self, bookie: Bookie, connection: ServerConnection, waiting: deque[tuple[int, Request]]) -> None:
-        while waiting and not self._has_enough(connection):
+        while waiting and not self._is_backlogged(connection):
             number, request = waiting.popleft()
             if bookie.claims(request):
                 self._keys.ask(connection, number, request)
@@ -157,21 +160,21 @@ class BookieService(BookieServiceBase):
 
     # ---- time -----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """End long polls, and look at the free space."""
+    def _on_timer(self) -> None:
+        """End long polls, and check the free space."""
         self._bookie.with_bookie(self._expire)
 
     def _expire(self, bookie: Bookie) -> None:
         bookie.expire(self._reactor.clock.monotonic_us())
-        self._look_in(bookie)
+        self._set_timer(bookie)
 
-    def _look_in(self, bookie: Bookie) -> None:
+    def _set_timer(self, bookie: Bookie) -> None:
         deadline_us = bookie.next_deadline_us()
         left_s = _POLL_S
         if deadline_us is not None:
             left_s = min(max(deadline_us - self._reactor.clock.monotonic_us(), 0) / 1e6, _POLL_S)
         self._timer.cancel()
-        self._timer = self._reactor.call_later(left_s, self._look)
+        self._timer = self._reactor.call_later(left_s, self._on_timer)
 
     def close(self) -> None:
         """Stop the timer and the key verifier. Call it after the server was closed, on any thread."""

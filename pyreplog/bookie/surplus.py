@@ -1,22 +1,23 @@
-"""SurplusFinder: copies that no metadata ask for, since another bookie took this one's place in a closed ledger.
+"""SurplusFinder: finds copies of closed ledgers that no metadata assign to this bookie, because another one replaced
+it.
 
-An entry is removed here only when the metadata of its closed ledger name others for it, and nobody can have a proof
-with which this bookie would be named again. The steps, for each ledger:
+An entry is removed here only when the metadata of its closed ledger name other bookies for it, and no worker can have a
+proof with which this bookie would be named again. The steps, for each ledger:
 
-1. Two looks at the metadata, some rounds apart, find surplus, and no copies of the ledger came here in between. While a
-   worker copies a ledger to this bookie, they are surplus until it names the bookie (BookKeeper #4668: copies were
-   removed while they were made), which takes longer than any interval if the ledger is large enough.
-2. The metadata are read again: the ledger is closed, and names no bookie that is lost or away. They know this bookie,
-   and list none of the ledger's entries as lost.
-3. The entries are hidden: HOLDINGS does not see them any more, and what is added again is stored again
+1. The metadata are read twice, some rounds apart. Both times the ledger has surplus, and no copies of it were added in
+   between. While a worker copies a ledger to this bookie, the copies are surplus until the metadata name it (BookKeeper
+   #4668: copies were removed while they were made), which takes longer than any interval if the ledger is large enough.
+2. The metadata are read again: the ledger is closed, and names no bookie that is lost or away. The metadata know this
+   bookie, and list none of the ledger's entries as lost.
+3. The entries are hidden: HOLDINGS does not count them any more, and an entry that is added again is stored again
    (`live_entries`).
-4. The metadata are written as they are, by compare-and-set. So every worker whose proof is older than step 3 fails,
-   also one that slept: it has a version of the metadata that is not the newest any more. If the metadata changed since
-   step 2, the entries are shown again.
-5. Now the entries are dead, and compaction leaves them behind.
+4. The metadata are written unchanged, by compare-and-set. So every worker whose proof is older than step 3 fails, also
+   one that slept, because its version of the metadata is outdated. If the metadata changed since step 2, the entries
+   are restored.
+5. From now on the entries are dead, and compaction drops them.
 
 A worker makes its proof after it has read the metadata which it is going to change, and makes another one when they
-have changed. After a crash all entries that are still here count again, until they went through the same steps.
+have changed. After a crash all entries that this bookie still has count again, until they went through the same steps.
 """
 
 from __future__ import annotations
@@ -38,32 +39,44 @@ from pyreplog.errors import CorruptionError
 logger = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 64
-JUDGED_MAX = 256
-"""Ledgers whose surplus is judged in one round, between which segments are collected."""
+MARKED_MAX = 256
+"""Most ledgers whose surplus is marked as dead in one round; segments are collected between rounds."""
 
 
 class ClosedLedgers(Protocol):
-    """The closed ledgers according to the metadata. After any error nothing is known."""
+    """The closed ledgers according to the metadata. A call that fails leaves the answer unknown."""
 
     def closed(self, ledgers: Sequence[int]) -> list[ClosedLedgerHoldings | None]:
-        """Return what this bookie has to hold of ledgers; None: of one that is not closed, or unknown."""
+        """Return the entries of ledgers that this bookie has to hold; None: the ledger is not closed, or unknown."""
         ...
 
     def change_version(self, ledger: int, version: int) -> bool:
-        """Write the metadata of a ledger as they are, so that their version changes; False: it has changed already."""
+        """Write the metadata of a ledger unchanged, so that their version changes; return False if it has changed
+        already."""
         ...
 
     def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
-        """Whether surplus of a ledger has to stay: entries of it are listed as lost, a bookie that it names is lost or
-        away, or nothing is known of us."""
+        """Return whether surplus of a ledger must not be removed.
+
+        That is so when entries of the ledger are listed as lost, when it names a bookie that is lost or away, and when
+        the metadata do not know this bookie.
+        """
         ...
 
 
 class SurplusFinder:
     """Finds dead entries. A Collector makes all calls, on its thread.
 
-    with_bookie: runs a function with the bookie while no request is handled. judged_ledgers, judged_bytes: ledgers
-    whose surplus was found dead, and bytes of these entries. conflicts: judgements that a change of the metadata ended.
+    Args:
+        log: log of the bookie.
+        config: settings of the bookie.
+        ledgers: the closed ledgers according to the metadata.
+        with_bookie: runs a function with the bookie while no request is handled.
+
+    Attributes:
+        marked_ledgers: ledgers whose surplus was found dead.
+        marked_bytes: bytes of these entries.
+        conflicts: decisions that were dropped because the metadata changed.
     """
 
     def __init__(
@@ -74,24 +87,24 @@ class SurplusFinder:
         with_bookie: Callable[[Callable[[Bookie], object]], object],
     ) -> None:
         self._log, self._ledgers, self._with_bookie = log, ledgers, with_bookie
-        self._find_every = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
+        self._rounds_between = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
         self._rounds_to_find = 0
-        self._surplus_before: set[int] = set()  # with surplus, at the last look
-        self._to_judge: deque[int] = deque()  # to be judged
+        self._surplus_before: set[int] = set()  # ledgers that had surplus the last time
+        self._to_mark: deque[int] = deque()
         self._dead: dict[int, DeadEntries] = {}
-        self._live_bytes: dict[tuple[int, int], int] = {}  # of sealed segments: ledger, base
-        self.judged_ledgers = self.judged_bytes = self.conflicts = 0
+        self._live_bytes: dict[tuple[int, int], int] = {}  # by ledger and base of a sealed segment
+        self.marked_ledgers = self.marked_bytes = self.conflicts = 0
 
     def __len__(self) -> int:
-        """The number of ledgers that have dead entries here."""
+        """Number of ledgers that have dead entries on this bookie."""
         return len(self._dead)
 
     def dead(self, ledger: int) -> DeadEntries | None:
-        """Return which entries of a ledger are dead; None: none are."""
+        """Return the dead entries of a ledger; None: it has none."""
         return self._dead.get(ledger)
 
     def live_bytes(self, ledger: int, share: LedgerExtent) -> int:
-        """Return about how many bytes of a ledger's share in a sealed segment live."""
+        """Return about how many bytes of a ledger's share in a sealed segment are live."""
         dead = self._dead.get(ledger)
         if dead is None:
             return share.bytes
@@ -99,7 +112,7 @@ class SurplusFinder:
         if key not in self._live_bytes:
             try:
                 live = share.entries - int(dead.mask(*self._log.log.share_entries(share, ledger)).sum())
-            except CorruptionError as error:  # what is unknown lives
+            except CorruptionError as error:  # entries without an intact index count as live
                 logger.warning("ledger %d, the segment at %d: %s", ledger, share.base, error)
                 live = share.entries
             self._live_bytes[key] = live and max(share.bytes * live // share.entries, 1)
@@ -107,23 +120,23 @@ class SurplusFinder:
 
     # ---- a round ----------------------------------------------------------------------------------------------
 
-    def look(self, deleted: Set[int]) -> Iterator[None]:
-        """Make the part of a round that finds dead entries, in steps. Raises errors of the metadata store."""
+    def scan(self, deleted: Set[int]) -> Iterator[None]:
+        """Find dead entries, in steps of a round of garbage collection. Raises errors of the metadata store."""
         self._drop(deleted)
-        if not self._find_every:
+        if not self._rounds_between:
             return
-        if self._rounds_to_find <= 0 and not self._to_judge:
+        if self._rounds_to_find <= 0 and not self._to_mark:
             yield from self._find_surplus(deleted)
-            self._rounds_to_find = self._find_every
+            self._rounds_to_find = self._rounds_between
         self._rounds_to_find -= 1
-        for _ in range(min(JUDGED_MAX, len(self._to_judge))):
-            ledger = self._to_judge.popleft()
+        for _ in range(min(MARKED_MAX, len(self._to_mark))):
+            ledger = self._to_mark.popleft()
             if ledger not in deleted:
-                self._judge(ledger)
+                self._mark_dead(ledger)
                 yield
 
     def _drop(self, deleted: Set[int]) -> None:
-        """Drop what is known of ledgers that were deleted, or whose dead entries are all removed."""
+        """Drop the state of ledgers that were deleted, or whose dead entries are all removed."""
         for ledger, dead in list(self._dead.items()):
             if ledger in deleted or not any(share.base < dead.below for share in self._log.log.shares(ledger)):
                 self._show(ledger)
@@ -132,7 +145,10 @@ class SurplusFinder:
             del self._live_bytes[key]
 
     def _find_surplus(self, deleted: Set[int]) -> Iterator[None]:
-        """Look at all ledgers; those with surplus now and at the look before are to be judged, unless copies come."""
+        """Find the ledgers with surplus.
+
+        Those that had surplus the last time, and got no copies since, are marked next.
+        """
         copied: set[int] = set()
         self._with_bookie(lambda bookie: copied.update(bookie.live.take_copied()))
         candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]
@@ -144,13 +160,14 @@ class SurplusFinder:
                     ledgers_with_surplus.add(ledger)
             yield
         same = ledgers_with_surplus & self._surplus_before - copied
-        self._to_judge.extend(sorted(same))
+        self._to_mark.extend(sorted(same))
         self._surplus_before = ledgers_with_surplus - same
 
     def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedgerHoldings) -> bool:
-        """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
+        """Return whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
 
-        Unless some are dead, only the numbers of entries are compared: the same number of them may be missing.
+        Unless some are dead, only numbers of entries are compared. Surplus is overlooked if as many entries are
+        missing.
         """
         dead = self._dead.get(ledger)
         if dead is None:
@@ -162,15 +179,15 @@ class SurplusFinder:
     def _count(self, ledger: int, share: LedgerExtent, kept: Sequence[range], dead: DeadEntries) -> int:
         """Count the entries of a share in a sealed segment that are neither to be kept nor dead.
 
-        Raises CorruptionError.
+        Raises CorruptionError when the index of the segment is damaged.
         """
         entries, positions = self._log.log.share_entries(share, ledger)
         return int((~are_among(entries, kept) & ~dead.mask(entries, positions)).sum())
 
     # ---- one ledger -------------------------------------------------------------------------------------------
 
-    def _judge(self, ledger: int) -> None:
-        """Decide that a ledger's surplus is dead, if it still is surplus."""
+    def _mark_dead(self, ledger: int) -> None:
+        """Mark the surplus of a ledger as dead, if it is still surplus."""
         (closed,) = self._ledgers.closed([ledger])
         shares = self._sealed(ledger)
         try:
@@ -179,8 +196,8 @@ class SurplusFinder:
             if self._ledgers.keeps_surplus(ledger, closed.bookies):
                 return
             before, dead = self._dead.get(ledger), self._hide(ledger, closed)
-        except CorruptionError as error:  # left as it is, for repair
-            logger.error("surplus of ledger %d cannot be judged: %s", ledger, error)
+        except CorruptionError as error:  # the entries stay, for repair
+            logger.error("surplus of ledger %d cannot be determined: %s", ledger, error)
             return
         try:
             is_settled = self._ledgers.change_version(ledger, closed.version)
@@ -195,18 +212,18 @@ class SurplusFinder:
         self._dead[ledger] = dead
         self._live_bytes = {key: live for key, live in self._live_bytes.items() if key[0] != ledger}
         size = sum(share.bytes - self.live_bytes(ledger, share) for share in shares)
-        self.judged_ledgers += 1
-        self.judged_bytes += size
-        logger.info("ledger %d: about %d bytes here are asked for by no metadata, and are removed", ledger, size)
+        self.marked_ledgers += 1
+        self.marked_bytes += size
+        logger.info("ledger %d: about %d bytes of surplus are removed", ledger, size)
 
     def _sealed(self, ledger: int) -> list[LedgerExtent]:
-        """Return the shares of a ledger in sealed segments; others cannot be removed yet."""
+        """Return the shares of a ledger in sealed segments; active segments cannot be removed yet."""
         log = self._log.log
         end = log.end_position
         return [share for share in log.shares(ledger) if share.base + log.segment_bytes <= end]
 
     def _hide(self, ledger: int, closed: ClosedLedgerHoldings) -> DeadEntries:
-        """Hide what is here now and need not be held; what is added from now on is not hidden."""
+        """Hide the stored entries that the bookie need not hold; entries that are added later are not hidden."""
         hidden: list[DeadEntries] = []
 
         def hide(bookie: Bookie) -> None:
@@ -221,6 +238,6 @@ class SurplusFinder:
         self._with_bookie(lambda bookie: bookie.live.settle(ledger))
 
     def _show(self, ledger: int, before: DeadEntries | None = None) -> None:
-        """Show hidden entries again, but for those that were dead before."""
+        """Restore hidden entries, except those that were dead before."""
         view = None if before is None else self._log.without(before)
         self._with_bookie(lambda bookie: bookie.live.restore(ledger, view))

@@ -177,7 +177,7 @@ def _named(ledgers: Sequence[int], shown: int | None) -> str:
 
 def _time_left(left: CopyEstimate) -> str:
     if left.eta_s is None:
-        return ", at a rate that no worker has told yet"
+        return ", at an unknown rate: no worker has reported one yet"
     if not left.bytes:
         return ""
     rate = amount(left.bytes_per_s or 0)

@@ -58,13 +58,13 @@ def add_actions(actions: Any) -> None:
         parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
 
 
-def _tell_scan(arguments: argparse.Namespace) -> None:
+def _print_scan(arguments: argparse.Namespace) -> None:
     """Say that the metadata of all ledgers are read, which takes a while in a large cluster."""
     if arguments.embedded is None:
         say("reading the metadata of all ledgers", file=sys.stderr)
 
 
-def _tell_idle(cluster: LedgerCluster) -> None:
+def _print_hold(cluster: LedgerCluster) -> None:
     """Say why no copies are made at present, if that is so."""
     hold = find_hold(cluster.metadata)
     if hold is not None:
@@ -87,11 +87,11 @@ def _drain(arguments: argparse.Namespace) -> int:
             else:
                 say(f"bookie {bookie} is an ordinary member again")
             return 0
-        _tell_scan(arguments)
+        _print_scan(arguments)
         progress = operations.begin_drain(arguments.bookie, dry_run=arguments.dry_run)
         _print_drain(arguments, progress)
         if progress.ledgers_left and not arguments.dry_run:
-            _tell_idle(cluster)
+            _print_hold(cluster)
         if arguments.wait and not arguments.dry_run:
             with ExitStack() as running:
                 if cluster.runtime.embedded_bookies is not None:  # no other process can copy
@@ -151,7 +151,7 @@ def _lost(arguments: argparse.Namespace) -> int:
         operations = BookieOperations(cluster.runtime, SystemClock())
         if arguments.end:
             return _end_lost(arguments, operations)
-        _tell_scan(arguments)
+        _print_scan(arguments)
         if arguments.dry_run:
             forecast = operations.forecast_loss(arguments.bookie)
         else:
@@ -163,7 +163,7 @@ def _lost(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run:
             if not arguments.json:
                 say(f"bookie {forecast.bookie} counts as lost: its copies are made again")
-            _tell_idle(cluster)
+            _print_hold(cluster)
     return 0
 
 
@@ -198,7 +198,7 @@ def print_forecast(forecast: LossForecast, verb: str, *, file: TextIO | None = N
 
 def _retire(arguments: argparse.Namespace) -> int:
     with cluster_options.cluster(arguments) as cluster:
-        _tell_scan(arguments)
+        _print_scan(arguments)
         bookie = BookieOperations(cluster.runtime, SystemClock()).retire(arguments.bookie)
         runs = cluster.runtime.embedded_bookies is None and any(
             status.bookie == bookie for status in cluster.runtime.bookie_statuses()

@@ -153,7 +153,7 @@ def _cost(plan: Plan) -> list[tuple[str, str]]:
 def _availability(plan: Plan) -> list[tuple[str, str]]:
     availability = plan.availability
     return [
-        ("nobody can replace one that is away", f"{availability.without_spare:.2g}"),
+        ("no bookie can replace one that is away", f"{availability.without_spare:.2g}"),
         ("writers replace it", f"{availability.with_spare:.2g}"),
     ]
 

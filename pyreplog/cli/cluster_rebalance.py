@@ -115,7 +115,7 @@ def _print_proposal(arguments: argparse.Namespace, proposal: RebalanceProposal) 
     else:
         say(f"{counted(len(plan.moves), 'move')}, {amount(plan.size)}")
     for move in plan.moves[:_SHOWN_MAX]:
-        why = f"; mends {counted(move.mends, 'write set')} in one rack" if move.mends else ""
+        why = f"; mends {counted(move.fixed_violations, 'write set')} in one rack" if move.fixed_violations else ""
         say(f"  ledger {move.ledger}: from {move.source} to {move.target}, {amount(move.size)}{why}")
     if len(plan.moves) > _SHOWN_MAX:
         say(f"  and {len(plan.moves) - _SHOWN_MAX:,} more")

@@ -45,15 +45,15 @@ def _scrub(arguments: argparse.Namespace) -> int:
         begin = not arguments.status
         reports = ask_scrubs(cluster.runtime, bookies, begin=begin, bytes_per_s=arguments.bytes_per_s)
         _print(arguments, reports)
-        told = {bookie: report for bookie, report in reports.items() if isinstance(report, ScrubReport)}
+        answered = {bookie: report for bookie, report in reports.items() if isinstance(report, ScrubReport)}
         began = time.monotonic()
         while begin and any(isinstance(report, ScrubReport) and report.is_asked for report in reports.values()):
             time.sleep(_POLL_S)
-            previous, reports = reports, ask_scrubs(cluster.runtime, told)
+            previous, reports = reports, ask_scrubs(cluster.runtime, answered)
             if reports != previous:
                 _print(arguments, reports, time.monotonic() - began)
     bad = [report for report in reports.values() if isinstance(report, str) or report.damaged_segments]
-    return EXIT_CODES[Colour.AMBER if bad or len(told) < len(bookies) else Colour.GREEN]
+    return EXIT_CODES[Colour.AMBER if bad or len(answered) < len(bookies) else Colour.GREEN]
 
 
 def _bookies(cluster: LedgerCluster, arguments: argparse.Namespace) -> list[str]:
@@ -69,8 +69,8 @@ def _print(
 ) -> None:
     if arguments.json:
         errors = {bookie: {"error": report} for bookie, report in reports.items() if isinstance(report, str)}
-        told = {bookie: asdict(report) for bookie, report in reports.items() if isinstance(report, ScrubReport)}
-        print_json({"bookies": {**told, **errors}})
+        answered = {bookie: asdict(report) for bookie, report in reports.items() if isinstance(report, ScrubReport)}
+        print_json({"bookies": {**answered, **errors}})
         return
     for bookie, report in sorted(reports.items()):
         say(f"{bookie}: {report if isinstance(report, str) else _line(report, seconds)}")

@@ -20,7 +20,7 @@ from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_status import ReplicatorStatus
-from pyreplog.geo.subscription_replication import SubscriptionReadiness
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.ledger.embedded import METADATA
 
 NAME = "geo"
@@ -373,8 +373,7 @@ def _readiness(arguments: argparse.Namespace) -> int:
         print_json([dataclasses.asdict(row) for row in rows])
         return EXIT_ALARM if any(row.alarm for row in rows) else 0
     cells = [
-        (row.topic, row.subscription, row.target, "ready" if row.is_ready else _why(row), f"{row.lost:,}",
-         f"{row.repeated:,}", f"{row.revived:,}")
+        (row.topic, row.subscription, row.target, row.state, _lost(row), f"{row.repeated:,}", f"{row.revived:,}")
         for row in rows
     ]  # fmt: skip
     header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
@@ -387,11 +386,9 @@ def _readiness(arguments: argparse.Namespace) -> int:
     return EXIT_ALARM if any(row.alarm for row in rows) else 0
 
 
-def _why(row: SubscriptionReadiness) -> str:
-    """Return in a few words why a fail-over would not be exact."""
-    if not row.is_known:
-        return "unknown"
-    return "not ready" if row.is_current else "before the seek"
+def _lost(row: SubscriptionReadiness) -> str:
+    """Return how many messages would be lost; of these, those that only other clusters can send to the target."""
+    return f"{row.lost:,}" + (f" ({row.unreachable:,} unreachable)" if row.unreachable else "")
 
 
 def _where(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`pyreplog kafka`: run a Kafka of one process until SIGTERM or Ctrl-C."""
+"""`pyreplog kafka`: run a broker for Kafka clients in one process until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyreplog.partition.metrics import broker_metrics
 
 NAME = "kafka"
 IS_SERVER = True
-HELP = "run a Kafka of one process until SIGTERM or Ctrl-C"
+HELP = "run a broker for Kafka clients, with its metadata, in one process until SIGTERM or Ctrl-C"
 
 LISTEN = "127.0.0.1:9092"
 

@@ -120,7 +120,9 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_reassign(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of the topic (default: show what is under way)")
+    parser.add_argument(
+        "topic", metavar="TOPIC", nargs="?", help="name of the topic (default: show reassignments that are under way)"
+    )
     parser.add_argument(
         "targets", metavar="PARTITION=BROKER,...", nargs="*", help="its replicas then, the preferred leader first"
     )
@@ -146,7 +148,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--set: expected NAME=VALUE, found {item!r}")
         values[name] = parse_setting(name, text) if text != "default" or name not in defaults else None
         if values[name] is None and text != "default" and defaults[name] is not None:
-            raise ConfigError(f"{name}: expected a bound, found {text!r}, which is none")
+            raise ConfigError(f"{name}: expected a number or 'default', found {text!r}: this bound cannot be removed")
     return values
 
 
@@ -373,6 +375,6 @@ _ACTIONS = (
     ("create", "create a topic, and wait for its leaders", _add_create, _create),
     ("alter", "change settings and the number of partitions of a topic, or show them", _add_alter, _alter),
     ("delete", "delete a topic with its records", _add_delete, _delete),
-    ("reassign", "move replicas to other brokers, cancel that, or show what is under way", _add_reassign, _reassign),
+    ("reassign", "move replicas to other brokers, cancel moves, or show those under way", _add_reassign, _reassign),
     ("elect", "let the preferred leaders lead, or replicas that may lack records", _add_elect, _elect),
 )

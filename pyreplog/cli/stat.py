@@ -92,7 +92,7 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
 
 def _partition_name(fields: dict[str, Any]) -> str:
     if fields["topic_id"] is None:  # a copy, as from a backup
-        return "of a topic that the name of the directory does not tell"
+        return "of an unknown topic: the name of the directory does not contain it"
     return f"{fields['partition']} of topic {fields['topic_id']}"
 
 

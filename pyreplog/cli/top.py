@@ -33,19 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", metavar="S", type=float, default=2.0, help="seconds between refreshes (default: 2)"
     )
-    parser.add_argument("--once", action="store_true", help="show them once")
+    parser.add_argument("--once", action="store_true", help="print them once, and end")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.interval <= _INTERVAL_MAX_S:
         raise InvalidArgumentError(f"--interval: expected 0 to {_INTERVAL_MAX_S} seconds, found {arguments.interval}")
     with top_watch.watching(arguments) as watch, _screen(arguments) as show:
-        frame = watch.look()
+        frame = watch.refresh()
         show(frame)
         while not arguments.once:
             time.sleep(arguments.interval)
             try:
-                frame = watch.look()
+                frame = watch.refresh()
             except ReplogError as error:  # the server may come back
                 frame = frame.failed(str(error))
             show(frame)

@@ -282,7 +282,7 @@ class CursorLog(Handle):
         self._close_s = timeout
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         deadline, quiet = time.monotonic() + self._close_s, self._flusher.begin_end(self._error)
         try:
             self._runtime.wait(quiet, self._close_s - reserve_s(self._close_s))

@@ -1,11 +1,12 @@
-"""Every exception pyreplog raises, with the policy a caller needs.
+"""The exceptions of pyreplog, with the policy that a caller needs.
 
 Each class says whether the same call may be made again (`retriable`: it can help, and nothing is done twice) and which
 exit code the command line ends with (`exit_code`). A failed sync, a refusal and an unknown outcome are different
 classes on purpose: "unknown" is not "no".
 
-`base` has those that any part may raise; `autorecovery`, `geo`, `kafka`, `log`, `ha`, `ledger`, `bookie`, `metadata`,
-`partition`, `topic`, `spark`, `offload` and `net` those of the packages that are called so.
+`base` has the errors that any part may raise. The other modules have the errors of the packages of the same names:
+`autorecovery`, `bookie`, `geo`, `ha`, `kafka`, `ledger`, `log`, `metadata`, `net`, `offload`, `partition`, `spark` and
+`topic`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ class LastCopyError(ReplogError):
 
 
 class DrainBlockedError(ReplogError):
-    """Copies of a bookie that is drained cannot be moved now. The bookie stays draining, and others keep trying."""
+    """Copies of a bookie that is draining cannot be moved now.
+
+    The bookie stays draining, and other workers keep trying.
+    """
 
     exit_code = 6
 

@@ -61,7 +61,7 @@ class OutcomeUnknownError(ReplogError, TimeoutError):
 
 
 class WindowFullError(ReplogError):
-    """Too many bytes or entries are on their way, and the caller cannot wait. Nothing was done.
+    """Too many bytes or entries are unconfirmed, and the caller cannot wait. Nothing was done.
 
     Await `room()`, and submit again.
     """

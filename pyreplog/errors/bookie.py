@@ -6,7 +6,7 @@ from pyreplog.errors.base import ReplogError
 
 
 class IdentityError(ReplogError):
-    """Base of the errors that say: the directory is not that of the bookie to be started. Nothing was changed."""
+    """Base of the errors of a directory that is not that of the bookie to be started. Nothing was changed."""
 
     exit_code = 4
 
@@ -24,7 +24,7 @@ class WrongIncarnationError(IdentityError):
 
 
 class RetiredBookieError(IdentityError):
-    """The bookie was retired: its copies were made elsewhere, no ledger names it, and it may not register again."""
+    """The bookie was retired: other bookies have its copies, no ledger names it, and it may not register again."""
 
 
 class ForeignDirectoryError(IdentityError):

@@ -42,10 +42,10 @@ class ClusterInUseError(GeoError):
 
 
 class HandoverError(GeoError):
-    """A subscription was not handed over to the cluster; the message says what was in the way.
+    """A subscription was not handed over to the cluster; the message gives the reason.
 
-    Its consumers here go on. What they held for longer than `grace` was taken from them, and is delivered to them
-    again, unless they acknowledge it first.
+    Its consumers in this cluster go on. Messages that they held for longer than `grace` were taken from them, and are
+    delivered to them again, unless they acknowledge them first.
     """
 
     retriable = True
@@ -55,9 +55,9 @@ class HandoverError(GeoError):
 class HandoverUnconfirmedError(GeoError, OutcomeUnknownError):
     """A subscription is handed over to the cluster, which has not confirmed it.
 
-    Its consumers here get no more messages. Consumers of the other cluster get them as soon as the clusters are
-    connected. Order the handover again, which waits for that; or take the subscription over here, if that cluster is
-    lost.
+    Its consumers in this cluster get no more messages. Consumers of the other cluster get them as soon as the clusters
+    are connected. Order the handover again, to wait for that; or take the subscription over in this cluster, if the
+    other cluster is lost.
     """
 
     exit_code = 3

@@ -12,7 +12,7 @@ class PositionError(ReplogError):
 
 
 class ApplyError(ReplogError):
-    """The applier stopped at an entry that its callback refused. The relay goes on receiving.
+    """The applier stopped at an entry that its callback refused. The relay continues to receive.
 
     The exception of the callback is the `__cause__`.
 

@@ -34,7 +34,7 @@ class LedgerClosedError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client recovers, or has recovered, the ledger. Its writer cannot go on.
+    """Another client recovers, or has recovered, the ledger. Its writer cannot continue.
 
     The outcome of an append that fails with it is unknown: recovery keeps every entry that it finds.
     """
@@ -70,13 +70,13 @@ class NotEnoughBookiesError(ReplogError):
 
 
 class NoSuchEntryError(OutOfRangeError):
-    """The entry is definitely not in the ledger: enough of the bookies that would hold it say so."""
+    """The entry is definitely not in the ledger: enough of the bookies that would hold it do not have it."""
 
 
 class UnreadableError(LedgerError):
     """The ledger cannot tell now whether the entry exists, or what it holds.
 
-    Too many of the bookies that would hold it do not answer, or do not know. A retry can succeed.
+    Too many of the bookies that would hold the entry do not answer, or cannot tell. A retry can succeed.
     """
 
     retriable = True

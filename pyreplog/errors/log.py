@@ -152,7 +152,7 @@ class NotAReplicaError(ReplogError):
 
 
 class StreamError(ReplogError):
-    """The bytes from a master do not continue this replica's log, or are damaged. None of them was taken.
+    """The bytes from a master do not continue this replica's log, or are damaged. None of them was stored.
 
     Attributes:
         position: bytes from the beginning of the log.
@@ -175,11 +175,11 @@ class TrimmedError(OutOfRangeError):
 
 
 class TruncatedError(OutOfRangeError):
-    """Entries that this reader was given, or was waiting for, were cut from the end of the log."""
+    """Entries that this reader has read, or waits for, were truncated from the end of the log."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
-    """The record does not fit into one segment, or its key or properties are over their limit."""
+    """The record does not fit into one segment, or its key or properties exceed their limit."""
 
 
 class UnnumberedError(InvalidArgumentError):

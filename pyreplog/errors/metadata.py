@@ -16,7 +16,7 @@ class NoSuchKeyError(ReplogError, LookupError):
 class VersionConflictError(ReplogError):
     """The key has another version than the expected one: another process changed it. Nothing was done.
 
-    The same call fails again. Read the key again, and decide again, with the version that was read.
+    The same call would fail again. Read the key again, and decide again, with the version that was read.
     """
 
 
@@ -38,7 +38,7 @@ class MetadataAccessError(MetadataUnavailableError):
 
 
 class LeaseLostError(ReplogError):
-    """The lease has ended: its keys are deleted, and other processes may hold what those keys stood for."""
+    """The lease has ended: its keys are deleted, and other processes may own the resources that the keys stand for."""
 
 
 class InvalidMetadataError(ReplogError):

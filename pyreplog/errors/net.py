@@ -25,7 +25,7 @@ class FrameError(ReplogError):
 class PeerError(ReplogError):
     """The process at the other end of a connection cannot be reached, does not match, or does not answer.
 
-    The subclasses say whether something was done; of this class itself, it is unknown.
+    The subclasses tell whether the request was carried out; with this class itself, that is unknown.
     """
 
     exit_code = 7
@@ -50,7 +50,7 @@ class DamagedMessageError(PeerError, OutcomeUnknownError, InvalidMessageError):
 
 
 class SlowPeerError(PeerError):
-    """The peer did not read what was sent to it: its queue was over the limit for too long."""
+    """The peer did not read its connection: the queue of unsent bytes was over the limit for too long."""
 
 
 class HandshakeError(PeerError):

@@ -27,13 +27,13 @@ class NoSuchPartitionError(PartitionError, LookupError):
 
 
 class PartitionUnavailableError(PartitionError):
-    """No leader could be reached in the time of the call, or it had too few in-sync replicas. Nothing was done."""
+    """The call timed out before a leader was reached, or the leader had too few in-sync replicas. Nothing was done."""
 
     retriable = True
 
 
 class PartitionTimeoutError(PartitionError, OutcomeUnknownError):
-    """The time of an append ran out after it had been sent: it may be in the log, now or later, once, or never."""
+    """The append timed out after it had been sent: it may be in the log, now or later, once, or never."""
 
 
 class ProducerFencedError(PartitionError):

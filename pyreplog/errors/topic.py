@@ -33,14 +33,17 @@ class TopicExistsError(TopicError):
 
 
 class TopicFencedError(TopicError):
-    """Another process owns the topic now. This owner cannot go on.
+    """Another process owns the topic now. This owner cannot continue.
 
     The outcome of a publish that fails with it is unknown: the new owner keeps every message that it finds.
     """
 
 
 class TopicOwnedError(TopicError):
-    """Another process owns the topic; the message names it. Ask it (`pyreplog.connect`), or wait until it is gone."""
+    """Another process owns the topic; the message names it.
+
+    Connect to that process (`pyreplog.connect`), or wait until it has ended.
+    """
 
     retriable = True
     exit_code = 3
@@ -69,7 +72,7 @@ class UnsentMessagesError(TopicError):
 
 
 class SubscriptionError(TopicError):
-    """Base of what can be wrong with a subscription; the message names it."""
+    """Base of the errors of a subscription; the message names the subscription."""
 
 
 class NoSuchSubscriptionError(SubscriptionError):
@@ -79,7 +82,7 @@ class NoSuchSubscriptionError(SubscriptionError):
 
 
 class SubscriptionBusyError(SubscriptionError):
-    """The subscription has consumers that exclude this one, or that must leave before what was asked can be done."""
+    """The subscription has consumers that exclude this one, or that must leave before the call can be carried out."""
 
     retriable = True
 
@@ -96,7 +99,7 @@ class OriginSessionError(TopicError):
 
 
 class OriginGapError(TopicError):
-    """Replicated entries begin behind the next offset of their origin that is expected. Nothing was stored.
+    """Replicated entries begin behind the next offset that is expected of their origin. Nothing was stored.
 
     Open the origin again, and send from `stored` on.
     """
@@ -105,16 +108,19 @@ class OriginGapError(TopicError):
 
 
 class OriginHistoryError(TopicError):
-    """Replicated entries contradict those that the topic has of the same origin. Nothing was stored.
+    """Replicated entries contradict the stored entries of the same origin. Nothing was stored.
 
-    The origin or the target was rolled back, for instance restored from a backup. A person has to decide which side is
-    right.
+    The origin or the target was rolled back, for instance restored from a backup. An operator has to decide which side
+    is right.
     """
 
     exit_code = 4
 
 
 class InvalidEntryError(ReplogError):
-    """An entry that should hold messages does not: where, what was expected, what was found."""
+    """An entry that should hold messages is malformed.
+
+    The message says where, what was expected, and what was found.
+    """
 
     exit_code = 4

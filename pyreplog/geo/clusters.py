@@ -21,6 +21,7 @@ from pyreplog.errors import (
     InvalidMetadataError,
     NoSuchClusterError,
     ReplogError,
+    WrongClusterError,
 )
 from pyreplog.geo.revision import raise_revision
 from pyreplog.metadata.changes import change_key, delete_key
@@ -202,6 +203,13 @@ def refused_credentials(error: BaseException | None) -> AuthenticationError | No
     return error if isinstance(error, AuthenticationError) else None
 
 
+def _is_of_other_cluster(error: BaseException | None) -> bool:
+    """Return whether a connection failed because servers of another cluster answered."""
+    while error is not None and not isinstance(error, WrongClusterError):
+        error = error.__cause__
+    return error is not None
+
+
 def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> GeoError:
     """Return the error for a failed connection to a cluster; its text names the file to look at, and the remedy."""
     refusal = refused_credentials(error)
@@ -214,6 +222,12 @@ def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> G
     if refusal is not None:
         source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
         return ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {refusal}")
+    if _is_of_other_cluster(error):
+        return ClusterUnreachableError(
+            name, f"the servers at {cluster.url} are those of another cluster: {error}. Check the URL. If the cluster "
+            "was lost and made anew, remove it (`geo cluster remove --force`) and add it again: docs/geo.md, 'A region "
+            "that lost its disk'",
+        )  # fmt: skip
     if isinstance(error, InvalidMessageError):
         text = f"its servers at {cluster.url} have an older version without geo-replication: upgrade them"
         return ClusterUnreachableError(name, text)
@@ -246,7 +260,9 @@ def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None
         if known.uuid != cluster.uuid:
             raise ClusterExistsError(
                 name, f"the name is in use for the cluster {known.uuid} at {known.url}; {cluster.url} is "
-                f"{cluster.uuid}: choose another name, or remove that cluster first",
+                f"{cluster.uuid}: choose another name. If that cluster was lost and made anew, remove it first "
+                "(`geo cluster remove --force`); docs/geo.md, 'A region that lost its disk', says how the new one "
+                "gets its former messages",
             )  # fmt: skip
         changed = RemoteCluster(**{**vars(cluster), "kept": known.kept})
         return value if changed == known else changed.encode()
@@ -267,7 +283,7 @@ def _check_other_names(store: MetadataStore, name: str, cluster: RemoteCluster) 
             raise ClusterExistsError(
                 name,
                 f"{cluster.url} is the cluster {cluster.uuid}, which has the name {other} already, or a copy of "
-                "its files: use that name",
+                "its files: use that name; if it is a copy, make a new cluster in its place",
             )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import ClosedError, InvalidMessageError, OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.net.backoff import Backoff
 from pyreplog.net.sockets import Address
@@ -38,8 +38,8 @@ class ConnectionOwner(Protocol):
         """Run an event as a step of the queue."""
         ...
 
-    def connected(self, peer: bytes, session: int, origin: Origin) -> None:
-        """Note that a session began; `origin` is the topic of the other cluster."""
+    def connected(self, peer: bytes, session: int) -> None:
+        """Note that a session began."""
         ...
 
     def disconnected(self, peer: bytes) -> None:
@@ -71,8 +71,8 @@ class ExchangeConnection:
         owner: gets the events.
         peer: id of the other cluster.
         link: the link to it.
-        note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
-            topic was never sent there.
+        target_position: returns the other cluster's last confirmed position in this topic, as the replicator noted it;
+            None: this topic was never sent there.
     """
 
     def __init__(
@@ -81,9 +81,10 @@ class ExchangeConnection:
         owner: ConnectionOwner,
         peer: bytes,
         link: ExchangeLink,
-        note: Callable[[], OriginNote | None],
+        target_position: Callable[[], TargetPosition | None],
     ) -> None:
-        self._topic, self._owner, self.peer, self.link, self._note = topic, owner, peer, link, note
+        self._topic, self._owner, self.peer, self.link = topic, owner, peer, link
+        self._target_position = target_position
         self._is_requester = topic.origin.cluster < peer
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self.session: int | None = None
@@ -189,7 +190,7 @@ class ExchangeConnection:
 
     def _connected(self, session: int, origin: Origin) -> None:
         self.session, self.error, self._origin = session, None, origin
-        self._owner.connected(self.peer, session, origin)
+        self._owner.connected(self.peer, session)
 
     def end(self) -> None:
         """End the session."""
@@ -294,7 +295,7 @@ class ExchangeConnection:
             self._prove(session)
             return
         if last.first < self._topic.managed.start.offset:
-            self._compare_with_note(session, report.stored, last)
+            self._compare_with_position(session, report.stored, last)
             return
         try:
             read: AppendFuture[EntryBatch] = self._topic.managed.entries.read(last.first, bytes_max=1)
@@ -306,7 +307,7 @@ class ExchangeConnection:
     def _entry_read(self, session: int, stored: int, last: LastEntry, read: AppendFuture[EntryBatch]) -> None:
         error = read.exception()
         if isinstance(error, TrimmedError | OutOfRangeError):
-            self._compare_with_note(session, stored, last)
+            self._compare_with_position(session, stored, last)
         elif error is not None:
             self.error = error if isinstance(error, ReplogError) else ReplogError(str(error))
         else:
@@ -317,9 +318,9 @@ class ExchangeConnection:
             else:
                 self._prove(session)
 
-    def _compare_with_note(self, session: int, stored: int, last: LastEntry) -> None:
-        """Compare the position with the replicator's note, because the entry was trimmed here."""
-        if self._note() == OriginNote(stored, last):
+    def _compare_with_position(self, session: int, stored: int, last: LastEntry) -> None:
+        """Compare the position with the one that the replicator noted, because the entry was trimmed here."""
+        if self._target_position() == TargetPosition(stored, last):
             self._prove(session)
 
     def _prove(self, session: int) -> None:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.geo.protocol.effects import OriginNote, Progress
+from pyreplog.geo.protocol.effects import Progress, TargetPosition
 from pyreplog.origins.origin import GapCause, LastEntry, Origin
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.positions import TopicPosition
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord, stored_mark
 from pyreplog.topic.owner.snapshot_cursor import SnapshotCursor, StateSnapshot
 from pyreplog.topic.owner.topic_context import TopicContext
 
@@ -37,24 +38,36 @@ class GeoState(NamedTuple):
         others: positions that it reported last in other origins.
         is_detached: whether the backlog grew beyond its bound: trimming does not wait for the target.
         token: token of the topic as an origin when `own` was reported; empty: the token of its first identity.
+        cluster: id of the target, 32 hexadecimal digits; empty: an older version stored the state.
     """
 
     begin: int
     withheld: GapCause
-    own: OriginNote | None = None
-    others: dict[Origin, OriginNote] = {}  # noqa: RUF012 - never changed
+    own: TargetPosition | None = None
+    others: dict[Origin, TargetPosition] = {}  # noqa: RUF012 - never changed
     is_detached: bool = False
     token: str = ""
+    cluster: str = ""
+
+    def is_of(self, cluster: str) -> bool:
+        """Return whether the state may be that of a cluster, and not of a former one of the same name.
+
+        Args:
+            cluster: id of the cluster; empty: it is not known.
+        """
+        return not cluster or self.cluster in ("", cluster)
 
     def to_bytes(self) -> bytes:
         """Encode the state."""
         others = [
-            [origin.cluster.hex(), origin.token, *note] for origin, note in list(self.others.items())[:OTHERS_MAX]
+            [origin.cluster.hex(), origin.token, *position]
+            for origin, position in list(self.others.items())[:OTHERS_MAX]
         ]
         return json.dumps(
             {
                 "version": 1, "begin": self.begin, "withheld": int(self.withheld), "own": self.own, "others": others,
                 "detached": self.is_detached, **({"token": self.token} if self.token else {}),
+                **({"cluster": self.cluster} if self.cluster else {}),
             }
         ).encode()  # fmt: skip
 
@@ -63,23 +76,46 @@ class GeoState(NamedTuple):
         """Decode a state; fields of a newer version are ignored. Raises InvalidMetadataError."""
         try:
             value: dict[str, Any] = json.loads(data)
-            others = {Origin(bytes.fromhex(row[0]), str(row[1])): _note(row[2:]) for row in value["others"]}
-            own = None if value["own"] is None else _note(value["own"])
+            others = {Origin(bytes.fromhex(row[0]), str(row[1])): _decode_position(row[2:]) for row in value["others"]}
+            own = None if value["own"] is None else _decode_position(value["own"])
             causes = {cause.value: cause for cause in GapCause}
             withheld = causes.get(value["withheld"], GapCause.LOST)
-            token = str(value.get("token", ""))
-            return cls(int(value["begin"]), withheld, own, others, value["detached"] is True, token)
+            token, cluster = str(value.get("token", "")), str(value.get("cluster", ""))
+            return cls(int(value["begin"]), withheld, own, others, value["detached"] is True, token, cluster)
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise InvalidMetadataError(f"record of {name}: {error!r}") from error
 
 
-def _note(row: list[Any]) -> OriginNote:
+def _decode_position(row: list[Any]) -> TargetPosition:
     stored, last = row
-    return OriginNote(int(stored), None if last is None else LastEntry(*map(int, last)))
+    return TargetPosition(int(stored), None if last is None else LastEntry(*map(int, last)))
+
+
+def stored_position(name: str, snapshot: bytes, cluster: str) -> TopicPosition | None:
+    """Return the position from a stored record below which a target has every message.
+
+    Args:
+        name: name of the cursor.
+        snapshot: the record.
+        cluster: id of the target; empty: it is not known.
+
+    Returns:
+        The position; None: it is not known, or the record is that of a former cluster of the same name.
+    """
+    mark = stored_mark(name, [snapshot]).mark
+    if mark is None:
+        return None
+    try:
+        state = GeoState.from_bytes(name, SystemCursorRecord.from_bytes(name, snapshot).state)
+    except InvalidMetadataError:  # a newer version stored it
+        return mark
+    return mark if state.is_of(cluster) else None
 
 
 class GeoCursor(SnapshotCursor):
     """Stores the position that the target reported last; trimming waits for the messages behind it.
+
+    If the stored state is that of another cluster, which had the same name before, the target is a new one.
 
     Any thread may call its methods; `recover` waits.
 
@@ -87,17 +123,18 @@ class GeoCursor(SnapshotCursor):
         context: the topic.
         target: name of the target cluster.
         is_latest: whether a new target begins with the next message, not with the first one.
+        cluster: id of the target cluster, 32 hexadecimal digits; empty: it is not known.
     """
 
     needed_by = "the replication to another cluster"
     replays = False
     is_small = True
 
-    def __init__(self, context: TopicContext, target: str, *, is_latest: bool) -> None:
-        self._is_detached_stored = False
+    def __init__(self, context: TopicContext, target: str, *, is_latest: bool, cluster: str = "") -> None:
+        self._is_detached_stored = self._is_of_former = False
         super().__init__(context)
         self.name = cursor_name(target)
-        self._is_latest = is_latest
+        self._is_latest, self._cluster = is_latest, cluster
         self._guard = threading.Lock()
         self._offset = 0
         self._state = GeoState(0, GapCause.EXPIRED)
@@ -125,18 +162,30 @@ class GeoCursor(SnapshotCursor):
     def recover(self) -> None:
         """Read the stored state; create the cursor if it does not exist."""
         managed = self._context.managed
-        self.create(managed.end if self._is_latest else managed.start)
+        begin = managed.end if self._is_latest else managed.start
+        self.create(begin)
         super().recover()
+        if self._is_of_former:
+            self.mark = begin
         self._offset = self.mark.offset
+        if self._is_of_former:
+            self.store()
 
     def _empty(self) -> bytes:
+        return self._new_state().to_bytes()
+
+    def _new_state(self) -> GeoState:
         managed = self._context.managed
         if self._is_latest:
-            return GeoState(managed.end.offset, GapCause.FILTERED).to_bytes()
-        return GeoState(managed.start.offset, GapCause.EXPIRED).to_bytes()
+            return GeoState(managed.end.offset, GapCause.FILTERED, cluster=self._cluster)
+        return GeoState(managed.start.offset, GapCause.EXPIRED, cluster=self._cluster)
 
     def _restore(self, data: bytes) -> None:
-        self._state = GeoState.from_bytes(self.name, data)
+        state = GeoState.from_bytes(self.name, data)
+        self._is_of_former = not state.is_of(self._cluster)
+        if self._is_of_former:
+            state = self._new_state()
+        self._state = state._replace(cluster=self._cluster or state.cluster)
         self._is_detached_stored = self._state.is_detached
 
     def _replay(self, batch: MessageBatch) -> None:
@@ -182,7 +231,9 @@ class GeoCursor(SnapshotCursor):
             state = self._state
             others = state.others if state.own is None else {**state.others, former: state.own}
             self._offset = begin
-            self._state = GeoState(begin, GapCause.DUPLICATE, None, others, state.is_detached, token)
+            self._state = state._replace(
+                begin=begin, withheld=GapCause.DUPLICATE, own=None, others=others, token=token
+            )  # fmt: skip
         self.store()
 
     def fall_back(self) -> None:

@@ -40,7 +40,7 @@ from pyreplog.geo.clusters import (
     probe,
     remove_cluster,
 )
-from pyreplog.geo.geo_cursor import cursor_name
+from pyreplog.geo.geo_cursor import cursor_name, stored_position
 from pyreplog.geo.metrics import geo_metrics
 from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import (
@@ -54,7 +54,7 @@ from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_manager import ReplicatorFactory, ReplicatorManager, TopicsLike
 from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
-from pyreplog.geo.subscription_replication import SubscriptionReadiness
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore
@@ -67,7 +67,6 @@ from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.partitioned_metadata import find_partitioned
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.routing import partition_name
-from pyreplog.topic.model.system_cursor_record import stored_mark
 from pyreplog.topic.owner.ownership import owner_of
 from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
@@ -689,21 +688,23 @@ class GeoReplication(Handle):
     def _unowned(self) -> Iterator[ReplicatorStatus]:
         """Yield the state of each topic with a policy for each target, as the metadata tell it."""
         config = load_config(self._store)
+        ids = config.cluster_ids
         for quoted in self._store.list(TOPICS):
             name = unquote_name(quoted)
             for target in config.targets_of(name):
-                row = self._stored_status(name, target)
+                row = self._stored_status(name, target, ids.get(target, ""))
                 if row is not None:
                     yield row
 
-    def _stored_status(self, topic: str, target: str) -> ReplicatorStatus | None:
+    def _stored_status(self, topic: str, target: str, cluster: str) -> ReplicatorStatus | None:
         chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, cursor_name(target))])
         if chain_value is None:
             return None
         chain = LedgerChain.decode(chain_value.value)
         mark: TopicPosition | None = None
         if cursor is not None:
-            mark = stored_mark("", [SubscriptionMetadata.decode(cursor.value).snapshot]).mark
+            snapshot = SubscriptionMetadata.decode(cursor.value).snapshot
+            mark = stored_position(cursor_name(target), snapshot, cluster)
         start = max(mark or chain.start, chain.start)
         owner = owner_of(self._store, topic)
         state: ReplicatorState = "unowned" if owner is None else "unknown"
@@ -833,7 +834,7 @@ class GeoReplication(Handle):
     readiness_async = in_thread(readiness)
     where_async = in_thread(where)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._links.close)
             if self._manager is not None:

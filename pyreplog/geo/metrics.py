@@ -37,12 +37,27 @@ def geo_metrics(rows: Iterable[ReplicatorStatus], now_us: int) -> list[Metric]:
             [({"target": target, "state": state}, float(count)) for (target, state), count in sorted(states.items())],
         ),
         _each("unsent_messages", "gauge", "Messages that the target lacks.", rows, lambda row: row.unsent_messages),
-        _each("unsent_bytes", "gauge", "Their bytes, estimated.", rows, lambda row: row.unsent_bytes),
-        _each("oldest_unsent_seconds", "gauge", "Age of the first message that the target lacks.", rows, age_s),
-        _each("alarm", "gauge", "1: a person has to solve a problem.", rows, lambda row: bool(row.alarm)),
+        _each(
+            "unsent_bytes", "gauge", "Estimated bytes of the messages that the target lacks.", rows,
+            lambda row: row.unsent_bytes,
+        ),
+        _each(
+            "oldest_unsent_seconds", "gauge", "Age of the oldest message that the target lacks; 0 if it lacks none.",
+            rows, age_s,
+        ),
+        _each(
+            "alarm", "gauge", "1 if the replication needs a decision or an action of an operator.", rows,
+            lambda row: bool(row.alarm),
+        ),
         _each("sent_messages", "counter", "Messages that the target has stored.", rows, lambda row: row.sent_messages),
-        _each("sent_bytes", "counter", "Their bytes.", rows, lambda row: row.sent_bytes),
-        _each("reconnects", "counter", "Connections after the first one.", rows, lambda row: row.reconnects),
+        _each(
+            "sent_bytes", "counter", "Bytes of the messages that the target has stored.", rows,
+            lambda row: row.sent_bytes,
+        ),
+        _each(
+            "reconnects", "counter", "Connections to the target after the first one.", rows,
+            lambda row: row.reconnects,
+        ),
         Metric(f"{_PREFIX}skipped_messages", "counter", "Messages that were not sent, by cause.", skipped),
     ]  # fmt: skip
 

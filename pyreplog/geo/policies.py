@@ -200,6 +200,11 @@ class ReplicationConfig:
         self.prefixes = {name: _policy(stored) for name, stored in (prefixes or {}).items()}
         self._lengths = sorted({len(prefix) for prefix in self.prefixes}, reverse=True)
 
+    @property
+    def cluster_ids(self) -> dict[str, str]:
+        """The ids of the remote clusters that can be read, 32 hexadecimal digits, by name."""
+        return {name: known.id.hex() for name, known in self.clusters.items() if isinstance(known, RemoteCluster)}
+
     def policy_of(self, topic: str) -> ReplicationPolicy | None:
         """Return the policy that holds for a topic or a partition; None: no policy does.
 

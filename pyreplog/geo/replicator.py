@@ -36,13 +36,13 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     RenewOrigin,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
@@ -93,6 +93,7 @@ class Replicator:
         partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
         explain: returns the text of an error, for the status.
         work: runs a job that waits in another thread; None: in those of the topics.
+        cluster: id of the target cluster; empty: it is not known whether a former cluster had the name of the target.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class Replicator:
         partitions: int = 0,
         explain: Callable[[Exception], str] = str,
         work: Callable[[Callable[[], object]], object] | None = None,
+        cluster: bytes = b"",
     ) -> None:
-        self.topic, self.target, self._explain = topic, target, explain
+        self.topic, self.target, self._explain, self._target_id = topic, target, explain, cluster
         self._link, self._policy, self._partitions = link, policy, partitions
         self._cluster_ids = cluster_ids
         self._context: TopicContext = topic.context
@@ -140,7 +142,8 @@ class Replicator:
             self._check_durability()
             cursor = self._cursor
             if cursor is None:
-                cursor = GeoCursor(self._context, self.target, is_latest=self._policy.start == "latest")
+                is_latest = self._policy.start == "latest"
+                cursor = GeoCursor(self._context, self.target, is_latest=is_latest, cluster=self._target_id.hex())
                 self._adopted.append(cursor)
                 if not self.topic.system_cursors.adopt(cursor, if_=lambda: not self._is_ending):
                     return
@@ -176,7 +179,7 @@ class Replicator:
         """The token of the topic as an origin; empty: its first one."""
         return self.topic.origin.token if self.topic.origins.former else ""
 
-    def _shared_end(self, mark: int, note: OriginNote | None) -> int:
+    def _shared_end(self, mark: int, position: TargetPosition | None) -> int:
         """Return the offset here below which the target has every message of this topic; may wait.
 
         That is the mark if the last entry that was sent then is still here. Otherwise it is the start of the topic:
@@ -185,7 +188,7 @@ class Replicator:
         start, end = self.topic.managed.start.offset, self.topic.managed.end.offset
         if mark > end:
             return start
-        last = None if note is None else note.last
+        last = None if position is None else position.last
         if last is None:
             return mark
         try:
@@ -203,7 +206,7 @@ class Replicator:
         if self._is_over:
             return
         try:
-            origin = self.topic.renew_origin(self._shared_end(effect.mark, effect.note))
+            origin = self.topic.renew_origin(self._shared_end(effect.mark, effect.position))
         except ReplogError as error:
             logger.warning("topic %s: it has no new identity yet: %s", self.topic.name, error)
             if not isinstance(error, ClosedError | TopicFencedError | TopicFullError):
@@ -250,7 +253,7 @@ class Replicator:
         former = self.topic.origins.former
         self._sender = Sender(
             self.topic.origin, self._sending_settings(), epoch=self.topic.managed.epoch, begin=state.begin,
-            withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset,
+            withheld=state.withheld, own_position=state.own, positions=state.others, mark=cursor.offset,
             former=former[-1][1] if former else 0, sent=self.topic.origins.sent, random=random.random,
         )  # fmt: skip
         self.topic.managed.on_grow.append(self._on_grow)
@@ -362,9 +365,27 @@ class Replicator:
         return self._cursor is not None and self._cursor.state.is_detached
 
     @property
-    def note(self) -> OriginNote | None:
+    def target_position(self) -> TargetPosition | None:
         """The position in the topic that the target reported last; None: it reported none yet."""
-        return None if self._sender is None else self._sender.note
+        return None if self._sender is None else self._sender.target_position
+
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return the offset at another origin below which the target has reported to store everything.
+
+        Args:
+            origin: the origin; None is returned if its messages are not forwarded to the target.
+        """
+        if self._sender is None:
+            return 0 if self._policy.forward == "all" else None
+        return self._sender.forwarded(origin)
+
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store.
+
+        Args:
+            origin: the origin; it may be the topic here.
+        """
+        return 0 if self._sender is None else self._sender.sent(origin)
 
     # ---- status --------------------------------------------------------------------------------------------------
 
@@ -386,7 +407,7 @@ class Replicator:
             topic=self.topic.name,
             target=self.target,
             state=state,
-            stored=None if sender.note is None else sender.note.stored,
+            stored=None if sender.target_position is None else sender.target_position.stored,
             end=end.offset,
             unsent_messages=unsent,
             unsent_bytes=self._unsent_bytes(unsent),

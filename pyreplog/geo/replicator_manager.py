@@ -26,14 +26,15 @@ from pyreplog.errors import (
 )
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
-from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
+from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name, stored_position
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Runtime, TimerLike
@@ -41,9 +42,9 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weak_callback
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.routing import partition_of
-from pyreplog.topic.model.system_cursor_record import stored_mark
 from pyreplog.topic.owner.ownership import OWNERS
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic import Topic
@@ -76,8 +77,16 @@ class ReplicatorLike(Protocol):
     """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
 
     @property
-    def note(self) -> OriginNote | None:
+    def target_position(self) -> TargetPosition | None:
         """The position in the topic that the target reported last; None: it reported none yet."""
+        ...
+
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return its position in another origin, whose messages are forwarded to it; None: they are not."""
+        ...
+
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store."""
         ...
 
     def start(self) -> None:
@@ -581,7 +590,10 @@ class ReplicatorManager(Handle):
                     with self._lock:
                         self._dirty.add(topic.name)
                 else:
-                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note_of, replicated, target))
+                    neighbours[target] = Neighbour(
+                        target, cluster.id, link, partial(_target_position_of, replicated, target),
+                        partial(_forwarded_to, replicated, target), partial(_sent_to, replicated, target),
+                    )  # fmt: skip
         if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
         if replicated.subscriptions is not None and replicated.origin != topic.origin:
@@ -683,12 +695,15 @@ class ReplicatorManager(Handle):
             rows.append((name, targets))
             keys += [topic_key(name), *(subscription_key(name, cursor_name(target)) for target in targets)]
         values = iter(self._store.get_many(keys))
-        idle = set()
+        idle, ids = set(), self._config.cluster_ids
         for name, targets in rows:
             chain, cursors = next(values), [next(values) for _ in targets]
             try:
-                marks = [None if cursor is None else cursor.value for cursor in cursors]
-                if chain is not None and _has_all(chain.value, marks):
+                stored = {
+                    target: None if cursor is None else cursor.value
+                    for target, cursor in zip(targets, cursors, strict=True)
+                }
+                if chain is not None and _has_all(chain.value, stored, ids):
                     idle.add(name)
             except InvalidMetadataError as error:
                 logger.debug("topic %s: it is opened to count its unsent messages: %s", name, error)
@@ -841,7 +856,7 @@ class ReplicatorManager(Handle):
             replicated = self._replicated.get(topic)
         return None if replicated is None else replicated.subscriptions
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         for watch in self._watches:
             watch.close()
         with ExitStack() as stack:
@@ -868,10 +883,22 @@ def _cursors(topic: Topic) -> list[str]:
     return [name for name in names if name.startswith(GEO_PREFIX) or name == JOURNAL]
 
 
-def _note_of(replicated: _ReplicatedTopic, target: str) -> OriginNote | None:
+def _target_position_of(replicated: _ReplicatedTopic, target: str) -> TargetPosition | None:
     """Return the position in a topic that a target reported last; None: the topic is not sent to it."""
     replication = replicated.replications.get(target)
-    return None if replication is None else replication.replicator.note
+    return None if replication is None else replication.replicator.target_position
+
+
+def _forwarded_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int | None:
+    """Return the offset at another origin that a target reported last; None: its messages are not forwarded to it."""
+    replication = replicated.replications.get(target)
+    return None if replication is None else replication.replicator.forwarded(origin)
+
+
+def _sent_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int:
+    """Return the offset at an origin below which messages were sent that a target may store."""
+    replication = replicated.replications.get(target)
+    return 0 if replication is None else replication.replicator.sent(origin)
 
 
 def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Collection[str]) -> bool:
@@ -880,21 +907,21 @@ def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Colle
     return manager is not None and manager.lacks_cursor(name, cursors)
 
 
-def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:
+def _has_all(chain_value: bytes, cursors: Mapping[str, bytes | None], ids: Mapping[str, str]) -> bool:
     """Return whether the cursors of all targets are at the end of a topic, which was closed cleanly.
 
-    Raises InvalidMetadataError if a value cannot be read.
+    cursors, ids: by target. Raises InvalidMetadataError if a value cannot be read.
     """
     chain = LedgerChain.decode(chain_value)
     if chain.open_ledger is not None or chain.deleted:
         return chain.deleted
-    for value in cursors:
+    for target, value in cursors.items():
         if value is None:
             return False
         metadata = SubscriptionMetadata.decode(value)
         if metadata.cursor_ledger >= 0:
             return False
-        mark = stored_mark("", [metadata.snapshot]).mark
+        mark = stored_position(cursor_name(target), metadata.snapshot, ids.get(target, ""))
         if mark is None or mark.offset < chain.end.offset:
             return False
     return True

@@ -127,7 +127,7 @@ class ServerRegistration(Handle):
         except ClosedError:
             return LeaseState.LOST
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             if self._lease is not None:
                 self._lease.close()

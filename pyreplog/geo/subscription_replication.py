@@ -6,10 +6,11 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,9 +30,11 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.geo.acks.digests import prefix_of
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
@@ -46,14 +49,16 @@ from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
 from pyreplog.geo.exchange_connection import ExchangeConnection
+from pyreplog.geo.origin_entries import read_entry
 from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
 from pyreplog.geo.position_pages import PositionPages
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.subscription_journal import SubscriptionJournal
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.net.backoff import Backoff
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin
 from pyreplog.topic.model.positions import TopicPosition, position
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.subscription import Subscription
@@ -78,51 +83,19 @@ class Neighbour(NamedTuple):
         name: its name in policies.
         cluster: its id.
         link: the connection to it.
-        note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
-            topic was never sent there.
+        target_position: returns the other cluster's last confirmed position in this topic, as the replicator noted it;
+            None: this topic was never sent there.
+        forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
+            messages of that origin are not forwarded to it, and come from elsewhere, or not at all.
+        sent: returns the offset at an origin below which messages were sent that the other cluster may store.
     """
 
     name: str
     cluster: bytes
     link: ExchangeLink
-    note: Callable[[], OriginNote | None]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionReadiness:
-    """The effect of a fail-over of one subscription to one cluster now, as this cluster knows it.
-
-    Messages and acknowledgements in flight count as missing at the target, so a fail-over loses or repeats at most
-    these.
-
-    Attributes:
-        topic: name of the topic.
-        subscription: name of the subscription.
-        target: name of the other cluster.
-        is_ready: no message would be lost or repeated, for certain.
-        is_known: the target has reported its acknowledgements since this process owns the topic; if not, the other
-            values are guesses.
-        is_current: the target knows the last seek; if not, it goes on from its position before that seek.
-        lost: messages that are to be delivered, and that the target does not store.
-        repeated: messages that are acknowledged, and that the target stores and would deliver.
-        revived: messages that expired here without an acknowledgement, and that the target would deliver.
-        error: why the target is not connected; "": it is connected.
-        alarm: the problem that a person has to solve; "": none.
-        home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
-    """
-
-    topic: str
-    subscription: str
-    target: str
-    is_ready: bool
-    is_known: bool
-    is_current: bool
-    lost: int
-    repeated: int
-    revived: int
-    error: str = ""
-    alarm: str = ""
-    home: str | None = None
+    target_position: Callable[[], TargetPosition | None]
+    forwarded: Callable[[Origin], int | None] = lambda _: None
+    sent: Callable[[Origin], int] = lambda _: 0
 
 
 class _EraOffset(NamedTuple):
@@ -211,9 +184,7 @@ class SubscriptionReplication:
                 return
             replayed = replay(journal.records)
             own = self.topic.origin
-            states = [lifecycle.state for lifecycle in replayed.lifecycles.values() if lifecycle.state is not None]
-            known = max([state.acks.last(own) + 1 for state in states], default=0)
-            self.topic.renew_lost_origin(journal.name, own, known)
+            self.topic.renew_lost_origin(journal.name, own, replayed.end_of(own))
         except ReplogError as error:
             self.error = error
             if isinstance(error, ClosedError | TopicFencedError):
@@ -229,8 +200,9 @@ class SubscriptionReplication:
             self._journal = journal
             self._issued_sequence = self._durable_sequence = replayed.sequence
             self._exchange = SubscriptionExchange(
-                self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed
-            )
+                self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed,
+                positions=self.topic.origins.all,
+            )  # fmt: skip
             self._take_over(was_replicated=replayed.sequence > 0)
 
         self._events.post(begun)
@@ -441,6 +413,14 @@ class SubscriptionReplication:
                     self._home_changed(name)
                 case Diverged(peer, origin, end):
                     self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond its end here")
+                case CompareEntry():
+                    self._read_to_compare(effect)
+                case HistoryDiffers(peer, origin, first):
+                    self.diverged(
+                        peer, f"messages of the cluster {self._name_of(origin)} ({origin.token}): the entry at {first} "
+                        "is another one there: one of the two clusters was rolled back, or the one that published "
+                        "them. Compare the topic in all three",
+                    )  # fmt: skip
         self._advance_handovers()
         for connection in list(self._connections.values()):
             connection.send_due()
@@ -469,7 +449,18 @@ class SubscriptionReplication:
             return
         local.header_at = None
         if state is not None and subscription is not None:
-            subscription.note_header(_header(state), local.era)
+            subscription.note_header(self._header(state), local.era)
+
+    def _header(self, state: SubscriptionState) -> int:
+        """Return the digest of a header as a property of a cursor; never 0.
+
+        The topic's identity is part of it, once it has another one than at first: what a cursor has acknowledged under
+        the former identity may have been other messages, which only another cluster has.
+        """
+        digest = state.header_digest()
+        if self.topic.origins.former:
+            digest = blake2b(digest + self._positions.own.token.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True) or 1
 
     def _state(self, name: str) -> SubscriptionState | None:
         return None if self._exchange is None else self._exchange.state(name)
@@ -713,7 +704,7 @@ class SubscriptionReplication:
         name, ranges, local = subscription.name, subscription.acked_ranges(), self._locals[subscription.name]
         state = self._state(name)
         assert state is not None
-        if ranges.header != _header(state):
+        if ranges.header != self._header(state):
             self._rebuild(name)
             return
         local.era = era = ranges.era
@@ -783,7 +774,7 @@ class SubscriptionReplication:
         if subscription is not None:
             subscription.limit_to(0)
         mark, end = min(prefix_of(passed), self._positions.end), self._positions.end
-        ranges, header = passed.intersect(mark, end), _header(state)
+        ranges, header = passed.intersect(mark, end), self._header(state)
         self._context.work(lambda: self._read_for_rebuild(name, local, header, mark, ranges))
 
     def _read_for_rebuild(self, name: str, local: _Progress, header: int, mark: int, ranges: Ranges) -> None:
@@ -846,7 +837,7 @@ class SubscriptionReplication:
         state, subscription = self._state(name), self._find(name)
         if self._locals.get(name) is not local or self._is_over or state is None:
             return
-        if subscription is None or _header(state) != header:
+        if subscription is None or self._header(state) != header:
             self._rebuild_again(name, local)
             return
         try:
@@ -871,7 +862,9 @@ class SubscriptionReplication:
     def _connect(self) -> None:
         for peer, neighbour in self._neighbours.items():
             if peer not in self._connections:
-                self._connections[peer] = ExchangeConnection(self.topic, self, peer, neighbour.link, neighbour.note)
+                self._connections[peer] = ExchangeConnection(
+                    self.topic, self, peer, neighbour.link, neighbour.target_position
+                )
                 self._connections[peer].start()
 
     def exchange(self, request: Exchange) -> AppendFuture[Exchanged]:
@@ -907,11 +900,11 @@ class SubscriptionReplication:
 
         self._events.post(connection_lost)
 
-    def connected(self, peer: bytes, session: int, origin: Origin) -> None:
+    def connected(self, peer: bytes, session: int) -> None:
         """Begin a session; see `ConnectionOwner`."""
         assert self._exchange is not None
         self._alarms.pop(peer, None)
-        self._carry_out(self._exchange.connect(peer, session, origin))
+        self._carry_out(self._exchange.connect(peer, session))
 
     def disconnected(self, peer: bytes) -> None:
         """End a session; see `ConnectionOwner`."""
@@ -933,6 +926,22 @@ class SubscriptionReplication:
         """Raise an alarm; see `ConnectionOwner`."""
         self._alarms[peer] = text
         logger.error("topic %s: acknowledgements are not exchanged with %s: %s", self.topic.name, peer.hex(), text)
+
+    # ---- histories of third clusters ------------------------------------------------------------------------
+
+    def _read_to_compare(self, comparison: CompareEntry) -> None:
+        """Read the entry here that is compared with a neighbour's last one."""
+
+        def entry_read(here: LastEntry | None, error: ReplogError | None) -> None:
+            self._events.post(partial(self._compared, comparison, here, error))
+
+        read_entry(self.topic, self._positions, comparison.origin, comparison.last.first, entry_read)
+
+    def _compared(self, comparison: CompareEntry, here: LastEntry | None, error: ReplogError | None) -> None:
+        if error is not None:
+            self._retry_later(error, partial(self._read_to_compare, comparison))
+        elif self._exchange is not None and not self._is_over:
+            self._carry_out(self._exchange.compared(comparison, here))
 
     # ---- handovers ------------------------------------------------------------------------------------------
 
@@ -1177,14 +1186,22 @@ class SubscriptionReplication:
         waiting = self.waiting()
         rows = []
         for peer, neighbour in self._neighbours.items():
-            connection, note = self._connections[peer], neighbour.note()
-            stored = {self.topic.origin: 0 if note is None else note.stored}
+            connection, position = self._connections[peer], neighbour.target_position()
+            stored = {self.topic.origin: 0 if position is None else position.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
+            third: set[Origin] = set()
+            for origin in self._positions.ends().keys() - stored.keys():
+                forwarded = neighbour.forwarded(origin)
+                if forwarded is None:  # its messages come from elsewhere, or not at all
+                    third.add(origin)
+                    forwarded = self._exchange.peer(peer).positions.get(origin, 0)
+                stored[origin] = forwarded
+            may_have = partial(_may_have, third, neighbour)
             held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
-                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign)
+                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, may_have)
                 state = self._exchange.state(name)
                 assert state is not None
                 alarm = self._alarms.get(peer, "") or waiting.get(name, "")
@@ -1192,7 +1209,7 @@ class SubscriptionReplication:
                     SubscriptionReadiness(
                         self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,
                         effect.lost.total, effect.repeated.total, effect.revived.total, error, alarm,
-                        self._home_of(state),
+                        self._home_of(state), sum(effect.lost.of(origin).total for origin in third),
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
@@ -1242,10 +1259,14 @@ class SubscriptionReplication:
             passed.add_ranges(*expired.between(origin))
             add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
         for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
-            connection, note, unconfirmed = self._connections[peer], neighbour.note(), exchange.unconfirmed(peer, name)
+            connection, position = self._connections[peer], neighbour.target_position()
+            unconfirmed = exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
-                end = note.stored if note is not None and origin == own else None
+                if origin == own:
+                    end = None if position is None else position.stored
+                elif (end := neighbour.forwarded(origin)) is None:
+                    end = exchange.peer(peer).positions.get(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared
                 passed = subtract(state.passed_set(origin), unconfirmed.of(origin))
                 add(neighbour.name, origin, passed, end, is_known, _why_not_connected(connection))
@@ -1267,6 +1288,11 @@ class SubscriptionReplication:
         return origin.cluster.hex() if neighbour is None else neighbour.name
 
 
+def _may_have(third: Set[Origin], neighbour: Neighbour, origin: Origin) -> int:
+    """Return the offset at an origin below which another cluster may store messages; of those in `third`: any."""
+    return OFFSET_END if origin in third else neighbour.sent(origin)
+
+
 def _refused(status: HandoverStatus, error: str) -> HandoverStatus:
     return HandoverStatus(status.topic, status.subscription, status.target, "refused", error=error)
 
@@ -1275,11 +1301,6 @@ def _why_not_connected(connection: ExchangeConnection) -> str:
     if connection.is_connected:
         return ""
     return str(connection.error or "the other cluster has not connected yet: it needs such a policy, too")
-
-
-def _header(state: SubscriptionState) -> int:
-    """Return the digest of a header as a property of a cursor; never 0."""
-    return int.from_bytes(state.header_digest(), "little", signed=True) or 1
 
 
 def _below(ranges: RangeSet, end: int) -> RangeSet:

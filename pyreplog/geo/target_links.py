@@ -67,6 +67,7 @@ class TargetLinks:
         return Replicator(
             topic, target, self.link(target, cluster), policy, cluster_ids=self._cluster_ids,
             partitions=partitions or 0, explain=partial(explained, target, cluster), work=self._work,
+            cluster=cluster.id,
         )  # fmt: skip
 
     def _work(self, job: Callable[[], object]) -> None:

@@ -8,21 +8,28 @@ with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
 with ha.connect(["127.0.0.1:7001"]) as client:   # any process
     client.append(b"value")
 
-| modules | what they are |
+| module | what it holds |
 |---|---|
-| `node` | what user code opens: a log directory and its role |
-| `master`, `pending_commits` | a node as master; appends that wait for the commit point |
-| `replica` | a node as replica |
-| `election_runner`, `failover` | running an election; automatic failover |
-| `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
-| `peers`, `remote_node` | asking others of the group; asking any node |
-| `group_client` | appending to a group, and reading it, from another process |
-| `client_requests`, `long_polls` | what a node does for clients; clients that wait for the commit point |
-| `producers` | which batches of clients a log holds |
-| `config`, `node_context`, `logs` | settings; what the parts of a node share; opening its log; for Prometheus |
-| `metrics` | as above |
-| `protocol` | what nodes say and decide, without I/O |
-| `replica_stream`, `cascade` | one replica of a master; replicas of a replica |
+| `node` | `Node`: a log directory and its role; made by `open_master` and `open_replica` |
+| `master` | the role of the master |
+| `replica` | the role of a replica |
+| `replica_stream` | the stream of a master to one replica |
+| `cascade` | the streams of a replica to observers |
+| `pending_commits` | appends that wait for the commit point |
+| `producers` | the batches of clients in a log, for deduplication |
+| `election_runner` | runs an election |
+| `failover` | automatic failover with a metadata store |
+| `service` | dispatches the messages that a node's server receives |
+| `client_requests`, `long_polls` | serve clients; their reads that wait for the commit point |
+| `commands`, `status` | commands of operators; the state of a node as JSON |
+| `peers` | sends requests to other members |
+| `remote_node` | sends commands to a node in another process |
+| `group_client` | appends to a group, and reads it, from another process |
+| `config` | settings of a node |
+| `node_context` | what the parts of a node share |
+| `logs` | opens the log of a node |
+| `metrics` | metrics for Prometheus |
+| `protocol` | messages and state machines, without I/O |
 | `relay` | a copy of a log, and a callback that applies it |
 
 docs/ha.md is the guide, docs/relay.md that of relay logs.
@@ -71,13 +78,13 @@ def open_master(
     """Open a log as the master of a replica group.
 
     The log is new, had no replicas so far, or was led by this node before. The node listens for replicas, candidates
-    and questions until it is closed. Blocks while the log is verified, and while an election runs.
+    and clients until it is closed. Blocks while the log is verified, and while an election runs.
 
     Args:
         path: directory of the log.
         members: names of the members of a new group, this node included. Later `Node.set_members` changes them.
         sync_replicas: replicas that an append waits for, in a new group. Later `Node.set_members` changes it.
-        force: become master even if records that were acknowledged may be missing from this log.
+        force: become master even if acknowledged records may be missing from this log.
         peers: addresses of other members, "host:port" by name. Elections ask them.
         secret: a secret that all nodes of the group share; None: no authentication.
         tls_server: TLS context for connections to this node; None: no TLS.
@@ -202,10 +209,10 @@ def connect(
     Returns at once. The client looks for the master in the background, and calls wait for it.
 
     Args:
-        addresses: "host:port" of nodes of the group. One that runs is enough, more are tried when it does not.
+        addresses: "host:port" of nodes of the group. One running node is enough; the others are tried if it fails.
         secret: the secret that the nodes share; None: no authentication.
         tls: TLS context of a client; None: no TLS.
-        limits: limits of connections; None: as the defaults, but a node is left after 3 s of silence.
+        limits: limits of connections; None: the defaults, except that a node is left after 3 s of silence.
         settings: fields of `GroupClientConfig` as keywords.
 
     Returns:

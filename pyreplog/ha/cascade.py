@@ -1,4 +1,4 @@
-"""Replicas of a replica: it streams its log to observers, which do not count in any quorum."""
+"""Cascade: a replica streams its log to observers, which do not count in any quorum."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pyreplog.stream.tail_watcher import TailWatcher
 
 
 class Cascade:
-    """Streams one copy on, as long as it is open and is not cut. All calls by the reactor's driver, but for `close`."""
+    """Streams one replica's log while it is open and not truncated. All methods but `close` are called by the reactor's
+    driver."""
 
     def __init__(self, context: NodeContext, log: MirrorLog, commit: Commit) -> None:
         self._context, self._log = context, log
-        self._growth = TailWatcher(log)
+        self._tail_watcher = TailWatcher(log)
         self._followers: dict[Connection, ReplicaStream] = {}
         self._commit = commit
 
     def join(self, connection: Connection, answer: Accept, synced: int) -> None:
-        """Somebody follows from now on. synced: position up to which it has the log on disk."""
+        """Begin the stream to an accepted observer. synced: position up to which its log is on disk."""
         connection.send(encode(CONTROL_OFFSET, messages.encode(answer)))
-        follower = ReplicaStream.begin(self._context, connection, self._log, answer.resume, self._growth)
+        follower = ReplicaStream.begin(self._context, connection, self._log, answer.resume, self._tail_watcher)
         self._followers[connection], follower.synced = follower, min(synced, answer.resume.position)
-        follower.tell(self._commit)
+        follower.send_commit(self._commit)
         follower.sender.pump()
 
     def progress(self, connection: Connection, progress: ProgressReport) -> None:
@@ -39,7 +40,7 @@ class Cascade:
 
     @property
     def needed(self) -> list[int]:
-        """Positions from which on somebody may need the log: what is not synced may be lost, and fetched again."""
+        """Synced position of each observer. After a power cut an observer fetches the log from there again."""
         return [follower.synced for follower in list(self._followers.values())]
 
     def drained(self, connection: Connection) -> None:
@@ -47,11 +48,11 @@ class Cascade:
         if follower is not None:
             follower.sender.drained()
 
-    def tell(self, commit: Commit) -> None:
-        """The commit point moved."""
+    def send_commit(self, commit: Commit) -> None:
+        """Send a new commit point to the observers."""
         self._commit = commit
         for follower in list(self._followers.values()):
-            follower.tell(commit)
+            follower.send_commit(commit)
 
     def closed(self, connection: Connection) -> None:
         follower = self._followers.pop(connection, None)
@@ -59,14 +60,14 @@ class Cascade:
             follower.sender.closed()
 
     def close(self, error: ReplogError | None = None) -> None:
-        """Disconnect the observers, which have to join again: the log is cut or closed, or it has another master."""
-        self._growth.stop()
+        """Disconnect the observers, which have to join again: the log is truncated or closed, or has a new master."""
+        self._tail_watcher.stop()
         for connection in list(self._followers):
             self.closed(connection)
             connection.close(error)
 
 
 def refuse(connection: Connection, refusal: Refuse) -> None:
-    """Last words."""
+    """Send a refusal as the last message of a connection, and close it."""
     connection.send(encode(CONTROL_OFFSET, messages.encode(refusal)))
     connection.close(JoinRefusedError(refusal.code, refusal.text))

@@ -1,4 +1,4 @@
-"""What a node does for clients of its group: appends batches as master, reads committed entries in any role."""
+"""ClientRequests: serves clients of a group. A master appends their batches, any node reads committed entries."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ _CODES: tuple[tuple[type[ReplogError], ClientRefusal], ...] = (
     (OutOfRangeError, ClientRefusal.OUT_OF_RANGE),
     (CorruptionError, ClientRefusal.CORRUPT),
 )
-"""The first class that fits; any other error is FAILED."""
+"""Refusal codes by class of error; the first class that fits decides. Any other error is FAILED."""
 
 _READERS, _READERS_MAX, _READS_MAX = 2, 8, 2
 
 
 class ClientRefusedError(ReplogError):
-    """A master refuses a batch, for a reason that only the protocol knows."""
+    """A master refuses a batch with a code that no other class of error has."""
 
     def __init__(self, code: ClientRefusal, message: str) -> None:
         self.code = code
@@ -77,14 +77,14 @@ class ClientRefusedError(ReplogError):
 
 
 class Appends(Protocol):
-    """A master, as far as clients use it. By the reactor's driver."""
+    """The part of a master that clients use. Called by the reactor's driver."""
 
     def append_received(self, append: Append) -> AppendFuture[tuple[Run, ...]]: ...
     def offer(self) -> None: ...
 
 
 class Serving(Protocol):
-    """A node, as far as clients use it."""
+    """The part of a node that clients use."""
 
     @property
     def name(self) -> str: ...
@@ -97,8 +97,16 @@ class Serving(Protocol):
 
 @dataclass
 class ClientStats:
-    """Counters of what clients had a node do. appends: batches that were acknowledged; entries, bytes: in them.
-    refused: batches that were not, whatever became of them. reads: answers with entries."""
+    """Counters of requests of clients.
+
+    Attributes:
+        appends: acknowledged batches.
+        entries: entries of these batches.
+        bytes: bytes of their records.
+        refused: batches with any other outcome.
+        reads: answers to reads that contain entries.
+        read_bytes: bytes of records in these answers.
+    """
 
     appends: int = 0
     entries: int = 0
@@ -109,20 +117,22 @@ class ClientStats:
 
 
 class ClientRequests:
-    """Requests of clients of one node. All calls by the reactor's driver; reads run in threads of their own."""
+    """Requests of clients of one node. The reactor's driver calls all methods; reads run in other threads."""
 
     def __init__(self, node: Serving, reactor: Reactor, polls: CommitLongPolls) -> None:
         self.stats = ClientStats()
         self._node, self._reactor, self._polls = node, reactor, polls
-        self._appended_to: Appends | None = None  # in this turn
+        self._appended_to: Appends | None = None  # the master that got batches since the last `end_turn`
         self._jobs = FairExecutor(
             "pyreplog-read", threads=_READERS, threads_max=_READERS_MAX, running_max=_READS_MAX
         )  # fmt: skip
-        self._held: dict[ServerConnection, deque[Callable[[], object]]] = {}  # reads that wait for earlier replies
+        self._held_reads: dict[
+            ServerConnection, deque[Callable[[], object]]
+        ] = {}  # reads that wait for room in the output
         polls.serve(lambda: node.log.end)
 
     def take(self, connection: ServerConnection, number: int, body: memoryview) -> None:
-        """InvalidMessageError ends the connection."""
+        """Take a request. InvalidMessageError ends the connection."""
         if connection.peer.version < CLIENT_VERSION:
             raise InvalidMessageError(
                 f"expected requests of version {connection.peer.version}, as the hello said, found one of a client"
@@ -134,7 +144,7 @@ class ClientRequests:
             self._begin_read(connection, number, request)
 
     def end_turn(self) -> None:
-        """All that came in one go was taken: what was appended is sent to replicas together."""
+        """Send the batches of one read of a connection to replicas, all together."""
         master, self._appended_to = self._appended_to, None
         if master is not None:
             master.offer()
@@ -157,7 +167,7 @@ class ClientRequests:
     def _appended(
         self, connection: ServerConnection, number: int, count: int, size: int, future: AppendFuture[tuple[Run, ...]]
     ) -> None:
-        """Any thread."""
+        """Answer an append; called by any thread."""
         error = future.exception()
         if error is not None:
             self._refuse(connection, number, error)
@@ -184,26 +194,27 @@ class ClientRequests:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _begin_read(self, connection: ServerConnection, number: int, read: Read) -> None:
-        if read.wait_ms and not self._is_there(read.first):
+        if read.wait_ms and not self._is_committed(read.first):
             answer = partial(self._submit, connection, number, read._replace(wait_ms=0))
             self._polls.add(connection, read.first, read.wait_ms / 1000, answer)
         else:
             self._submit(connection, number, read)
 
-    def _is_there(self, entry: int) -> bool:
+    def _is_committed(self, entry: int) -> bool:
         try:
             return entry < self._node.log.end
         except ReplogError:
-            return True  # which the read tells
+            return True  # the read then raises the error
 
     def _submit(self, connection: ServerConnection, number: int, read: Read) -> None:
         self._jobs.submit(connection, partial(self._read, connection, number, read))
 
     def _read(self, connection: ServerConnection, number: int, read: Read) -> None:
-        """In a thread. Not while replies that the client does not take fill our memory, or hold our segments."""
+        """Read and answer; called in a thread. Postponed while the client does not take earlier replies: they hold
+        memory and segments."""
         if connection.queued_bytes > connection.limits.queued_bytes:
-            again = partial(self._submit, connection, number, read)
-            self._reactor.call_soon(partial(self._hold_back, connection, again))
+            retry = partial(self._submit, connection, number, read)
+            self._reactor.call_soon(partial(self._hold_or_run, connection, retry))
             return
         try:
             entries = self._entries(read, connection.peer.max_body_bytes - ENTRIES_BYTES)
@@ -220,14 +231,20 @@ class ClientRequests:
         else:
             connection.reply(number, encode_entries(entries))
 
-    def _hold_back(self, connection: ServerConnection, again: Callable[[], object]) -> None:
+    def _hold_or_run(self, connection: ServerConnection, retry: Callable[[], object]) -> None:
         if connection.queued_bytes > connection.limits.queued_bytes:
-            self._held.setdefault(connection, deque()).append(again)
+            self._held_reads.setdefault(connection, deque()).append(retry)
         else:
-            again()
+            retry()
 
     def _entries(self, read: Read, bytes_max: int) -> CommittedEntries:
-        """Errors: TrimmedError, CorruptionError; RecordTooLargeError, the client takes no frame of that size."""
+        """Return the entries for a read.
+
+        Raises:
+            TrimmedError: retention has removed the first entry.
+            CorruptionError: a record is damaged.
+            RecordTooLargeError: the client takes no frame of that size.
+        """
         log = self._node.log
         end = log.end
         unreplicated = log.unreplicated
@@ -248,14 +265,14 @@ class ClientRequests:
     # ---- connections ----------------------------------------------------------------------------------------
 
     def drained(self, connection: Connection) -> None:
-        """Reads that waited for the replies before them."""
-        if self._held:
-            for again in self._held.pop(connection, ()):  # type: ignore[call-overload]
-                again()
+        """Begin the reads of a connection that waited for room in its output."""
+        if self._held_reads:
+            for retry in self._held_reads.pop(connection, ()):  # type: ignore[call-overload]
+                retry()
 
     def leave(self, connection: Connection) -> None:
-        """It has ended: its reads are not done."""
-        self._held.pop(connection, None)  # type: ignore[call-overload]
+        """Drop the reads of a closed connection."""
+        self._held_reads.pop(connection, None)  # type: ignore[call-overload]
         self._jobs.leave(connection)
         self._polls.leave(connection)
 
@@ -264,12 +281,12 @@ class ClientRequests:
 
 
 def _fitting(batch: RecordBatch, bytes_max: int) -> memoryview:
-    """The stored bytes of the first records of a batch, as many as fit."""
+    """Return the stored bytes of the first records of a batch, as many as fit."""
     records = batch.buffer
     if records.nbytes <= bytes_max:
         return records
     offsets = batch.position - batch.position[0]
-    count = int(offsets.searchsorted(bytes_max, side="right")) - 1  # of those in front of which that many bytes lie
+    count = int(offsets.searchsorted(bytes_max, side="right")) - 1  # records that end within `bytes_max`
     if count < 1:
         size = batch[0].raw.nbytes
         raise RecordTooLargeError(f"entry {batch.first} has {size} bytes encoded, the client takes {bytes_max}")

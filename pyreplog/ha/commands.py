@@ -1,4 +1,4 @@
-"""What a node does when somebody tells it to over its port, as `pyreplog ha` does: JSON in, JSON out."""
+"""Commands to a node over its port, as those of `pyreplog ha`: JSON in, JSON out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pyreplog.ha.protocol.messages import Command, StatusReply
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.stream.fields import TEXT_BYTES_MAX
+from pyreplog.stream.fields import TEXT_BYTES_MAX, is_name
+from pyreplog.stream.terms import Term
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +22,13 @@ THREADS_MAX, RUNNING_MAX = 8, 2
 
 
 class Commanded(Protocol):
-    """A node, as commands see it; the methods are those of `Node`."""
+    """The part of `Node` that commands use."""
 
     @property
     def name(self) -> str: ...
     def stats(self) -> dict[str, Any]: ...
     def promote(self, *, force: bool = False) -> str: ...
+    def promote_after(self, lost: Term) -> str: ...
     def follow(self, master: str | None) -> None: ...
     def add_member(self, name: str, *, force: bool = False) -> None: ...
     def remove_member(self, name: str, *, force: bool = False) -> None: ...
@@ -35,7 +37,7 @@ class Commanded(Protocol):
 
 
 class Commands:
-    """Threads that do what they are told, a few at a time; connections take turns."""
+    """Runs the commands of clients in a few threads; connections take turns."""
 
     def __init__(self, node: Commanded) -> None:
         self._node = node
@@ -43,26 +45,26 @@ class Commands:
 
     @property
     def pending(self) -> int:
-        """How many commands wait or run."""
+        """Number of commands that wait or run."""
         return self._jobs.queued + self._jobs.running
 
     def take(self, connection: ServerConnection, number: int, command: Command) -> None:
-        """Have it done and answered. Never blocks."""
+        """Run a command, and answer it. Never blocks."""
         self._jobs.submit(connection, lambda: execute(self._node, connection, number, command))
 
     def leave(self, connection: Connection) -> None:
-        """What it has asked for, and was not begun, is not done."""
+        """Drop the waiting commands of a connection."""
         self._jobs.leave(connection)
 
     def close(self) -> None:
-        """Nothing more is done; does not wait for what is under way, which may be what closes the node."""
+        """Run no more commands. Does not wait for a running one, which may itself be closing the node."""
         self._jobs.stop()
 
 
 def execute(node: Commanded, connection: ServerConnection, number: int, command: Command) -> None:
-    """Do it, and answer: {"error": kind, "message": why not} or what the command gives. May block."""
+    """Run a command and answer {"error": class, "message": text}, or its result. May block."""
     try:
-        answer = _obey(node, _parse(command.json))
+        answer = _run_command(node, _parse(command.json))
     except (ReplogError, OSError) as error:
         answer = _failure(error)
     except Exception as error:
@@ -85,11 +87,11 @@ def _parse(data: bytes) -> dict[str, Any]:
     return command
 
 
-def _obey(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
+def _run_command(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
     force = command.get("force", False) is True
     commands: dict[str, Callable[[], dict[str, Any]]] = {
         "status": lambda: node.stats(),
-        "promote": lambda: {"possible_loss": node.promote(force=force), **node.stats()},
+        "promote": lambda: {"possible_loss": _promote(node, command, force=force), **node.stats()},
         "follow": lambda: _done(node, lambda: node.follow(_text(command, "master"))),
         "add-member": lambda: _done(node, lambda: node.add_member(_text(command, "name"), force=force)),
         "remove-member": lambda: _done(node, lambda: node.remove_member(_text(command, "name"), force=force)),
@@ -105,6 +107,20 @@ def _obey(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
 def _done(node: Commanded, call: Callable[[], object]) -> dict[str, Any]:
     call()
     return node.stats()
+
+
+def _promote(node: Commanded, command: dict[str, Any], *, force: bool) -> str:
+    lost = command.get("lost")  # sent by a candidate that was not elected, in this version and later ones
+    return node.promote(force=force) if lost is None else node.promote_after(_term(command, "lost"))
+
+
+def _term(command: dict[str, Any], name: str) -> Term:
+    match command.get(name):
+        case [int(number), str(master)] if number > 0 and not isinstance(number, bool) and is_name(master):
+            return Term(number, master)
+        case value:
+            text = f"{command['command']}: {name}: expected a number and a name, found {_short(value)}"
+            raise InvalidMessageError(text)
 
 
 def _text(command: dict[str, Any], name: str) -> str:
@@ -131,5 +147,5 @@ def _addresses(command: dict[str, Any]) -> dict[str, str]:
 def _short(value: object) -> str:
     try:
         return repr(value)[:80]
-    except RecursionError:  # it was just shallow enough to be read
-        return f"a {type(value).__name__} of many levels"
+    except RecursionError:  # json.loads allows more levels than repr
+        return f"a {type(value).__name__} that is nested too deeply"

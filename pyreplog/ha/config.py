@@ -1,4 +1,4 @@
-"""Configuration of a node of a replica group: one frozen dataclass, units in the names, validated when it is made."""
+"""Settings of a node of a replica group."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class NodeConfig(Settings):
     Attributes:
         name: name of the member, 1 to 255 bytes of UTF-8.
         log: settings of its log.
-        group: settings that count while it is master. `ack="synced"` needs a log of durability "synced".
+        group: settings for the role of master. `ack="synced"` needs a log of durability "synced".
         host: address to listen at.
-        port: port to listen at; 0: a free one.
+        port: port to listen at; 0: any free port.
         advertise: "host:port" at which other nodes reach this one; None: `host` and `port`.
-        transfer_bytes: bytes of log in one frame, at most.
-        throttle_bytes_per_s: bytes of log per second to each replica, at most; None: no limit.
+        transfer_bytes: most bytes of log in one frame.
+        throttle_bytes_per_s: most bytes of log per second to each replica; None: no limit.
         ack_timeout_ms: milliseconds that an append waits for replicas. Then its outcome is unknown.
         election_timeout_ms: milliseconds that a member may take to answer in an election.
         observer: follow the group without being counted: for reading, or as a source for other observers.

@@ -1,4 +1,4 @@
-"""GroupClient: an application that uses a replica group from another process."""
+"""GroupClient: appends to a replica group, and reads it, from another process."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX = DEFAULT_MAX_BODY - APPEND_BYTES
-"""Of the records of one batch, in the log."""
+"""Most bytes of the records of one batch."""
 
 ALIVE = Limits(heartbeat_ms=500, silence_ms=3_000)
-"""A master that is stopped is left after 3 s: by then the group may have another one."""
+"""A master that is silent for 3 s is left: the group may have elected another one by then."""
 
 _STATUS_S = 3.0
 _HOPS_MAX = 3
 _POLL_MS = 10_000
 _TICK_S = 0.05
 _ROOM_S = 1.0
-"""Beyond its time-out a caller waits so long for room: the entries in front of it have the same one."""
+"""Seconds that a caller waits for room after `timeout_ms`: earlier entries may expire only then."""
 _BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.02, 0.5
 
 
@@ -92,9 +92,9 @@ class GroupClientConfig(Settings):
         timeout_ms: milliseconds after which an append without an outcome, or a read without an answer, fails.
         window_bytes: bytes of records without an outcome, at which callers wait.
         window_entries: entries without an outcome, at which callers wait.
-        batch_bytes: bytes of single entries that travel together, about.
-        batch_entries: single entries that travel together, at most.
-        read_bytes: bytes of records that a read asks for at a time, about.
+        batch_bytes: about how many bytes of single entries are sent in one request.
+        batch_entries: most single entries that are sent in one request.
+        read_bytes: about how many bytes of records one request of a read asks for.
 
     See docs/ha.md.
     """
@@ -126,8 +126,8 @@ class GroupClientSettings(TypedDict, total=False):
     read_bytes: int
 
 
-class _Question:
-    """A request that may be repeated: sent when there is a master, and again to the next one."""
+class _Request:
+    """A request that may be repeated: it is sent once a master is connected, and again to each later one."""
 
     __slots__ = ("answer", "body", "deadline_us", "future", "wait_s")
 
@@ -183,21 +183,21 @@ class GroupClient(Handle):
             lambda: secrets.token_bytes(CLIENT_ID_BYTES), batch_bytes=config.batch_bytes,
             batch_entries=config.batch_entries,
         )  # fmt: skip
-        self._questions: list[_Question] = []
-        self._rooms: list[AppendFuture[None]] = []
-        self._flushes: list[AppendFuture[None]] = []
+        self._requests: list[_Request] = []
+        self._room_waiters: list[AppendFuture[None]] = []
+        self._flush_waiters: list[AppendFuture[None]] = []
         self._reactor = Reactor()
         self._channel: Channel | None = None
         self._is_ready = False
-        self._attempt = 0  # tells the present connection from those before
-        self._turn = self._hops = 0
-        self._trouble = "no node was asked yet"
+        self._attempt = 0  # number of the present connection; replies of earlier ones are ignored
+        self._next_address = self._hops = 0
+        self._last_error = "no node was asked yet"
         self._master: Address | None = None
-        self._acknowledged = 0  # number behind the highest entry that this client was told of
+        self._acknowledged = 0  # entry number behind the highest acknowledged entry
         self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MOST_S, lambda: secrets.randbelow(1 << 20) / (1 << 20))
         super().__init__(f"client of the replica group at {parsed[0][0]}:{parsed[0][1]}")
         self._reactor.start()
-        self._reactor.call_soon(weak_callback(self._look))
+        self._reactor.call_soon(weak_callback(self._ask_node))
         self._reactor.call_later(_TICK_S, weak_callback(self._tick))
 
     # ---- appending ------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ class GroupClient(Handle):
             The number of the entry.
 
         Raises:
-            NotConnectedError: no master took it within `timeout_ms`. Nothing was appended.
+            NotConnectedError: no master took the entry within `timeout_ms`. Nothing was appended.
             NotEnoughReplicasError: fewer replicas than `min_in_sync` are caught up. Nothing was appended.
             RecordTooLargeError: the record does not fit into a segment or a frame. Nothing was appended.
-            ReplicationError: the master refused it; the message says why. Nothing was appended.
-            OutcomeUnknownError: no master answered in time. It may have been appended, or may be later.
+            ReplicationError: the master refused the entry; the message says why. Nothing was appended.
+            OutcomeUnknownError: no master answered in time. The entry may have been appended, or may be later.
             WindowFullError: no room within `timeout_ms`. Nothing was appended.
             ClosedError: the client was closed.
         """
@@ -252,8 +252,8 @@ class GroupClient(Handle):
             event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
-            The numbers of the entries: a range; a tuple if a master failed in the middle of the batch, for then entries
-                of others may lie between them.
+            The numbers of the entries: a range; a tuple if a master failed in the middle of the batch, because entries
+                of other clients may then lie between them.
 
         Raises:
             ReplogError: as `append`.
@@ -272,8 +272,8 @@ class GroupClient(Handle):
     ) -> AppendFuture[int]:
         """Append one entry without waiting for the group. Entries that are submitted are appended in their order.
 
-        A thread waits while the window is full. In an event loop await `room()` before: there it goes on up to twice
-        the window.
+        A thread waits while the window is full. In an event loop await `room()` before: there `submit` does not wait,
+        and takes entries up to twice the window.
 
         Args:
             value: bytes-like.
@@ -286,7 +286,7 @@ class GroupClient(Handle):
 
         Raises:
             RecordTooLargeError: the record is larger than a frame, or the key is too long.
-            WindowFullError: too much is on its way, and the caller cannot wait. Nothing was submitted.
+            WindowFullError: twice the window has no outcome, and the caller cannot wait. Nothing was submitted.
             ClosedError: the client was closed.
         """
         data = encode_record(value, key, event_time, properties)
@@ -347,7 +347,7 @@ class GroupClient(Handle):
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             if not self._has_room(1) and self._error is None:
-                self._rooms.append(future)
+                self._room_waiters.append(future)
                 return future
         set_result(future)
         return future
@@ -365,18 +365,18 @@ class GroupClient(Handle):
                 raise WindowFullError("twice the client's window is on its way: await room() before")
             room = self.room()
             if not self._reactor.drive(room.done, self.config.timeout_ms / 1000 + _ROOM_S):
-                raise WindowFullError(f"no room within {self.config.timeout_ms} ms: {self._trouble}")
+                raise WindowFullError(f"no room within {self.config.timeout_ms} ms: {self._last_error}")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every entry submitted so far has an outcome, which its own future has.
+        """Wait until every entry submitted so far has an outcome; its own future has the result or error.
 
         Args:
-            timeout: seconds; None: until the entries have one, which is about `timeout_ms`.
+            timeout: seconds; None: until the entries have an outcome, which takes about `timeout_ms`.
 
         Raises:
             InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
-            OutcomeUnknownError: the time ran out; the message says how many entries have no outcome. They go on by
-                themselves.
+            OutcomeUnknownError: the time ran out; the message says how many entries have no outcome. The
+                client goes on with them.
             ClosedError: the client was closed.
         """
         check_may_wait(self._reactor)
@@ -385,8 +385,8 @@ class GroupClient(Handle):
             self._reactor.wait(future, seconds)
         except OutcomeUnknownError:
             with self._lock:
-                if future in self._flushes:
-                    self._flushes.remove(future)
+                if future in self._flush_waiters:
+                    self._flush_waiters.remove(future)
                 entries = self._session.entries
             raise OutcomeUnknownError(
                 f"flush: {entries} entries have no outcome after {seconds} s: they may be appended, or not; wait for "
@@ -403,7 +403,7 @@ class GroupClient(Handle):
         with self._lock:
             self._check_open()
             if not self._session.is_idle:
-                self._flushes.append(future)
+                self._flush_waiters.append(future)
                 return future
         set_result(future)
         return future
@@ -441,7 +441,7 @@ class GroupClient(Handle):
     @overload
     def __getitem__(self, item: slice, /) -> list[bytes]: ...
     def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
-        """Return the value of an entry, from the end if the number is negative; of a slice a list of values."""
+        """Return the value of an entry, or the values of a slice. Negative numbers count from the end."""
         if isinstance(item, slice):
             start, stop, step = item.indices(self.end())
             if step != 1:
@@ -473,14 +473,17 @@ class GroupClient(Handle):
         return record
 
     def _catch_up_ms(self, entry: int) -> int:
-        """A new master shows what was acknowledged before as soon as it has committed an entry of its own."""
+        """Return for how long the node may wait for an entry, milliseconds.
+
+        A new master shows earlier acknowledged entries only once it has committed an entry of its own.
+        """
         return min(_POLL_MS, self.config.timeout_ms) if entry < self._acknowledged else 0
 
     def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
         """Iterate over verified batches of committed entries, from one entry to before another.
 
         Args:
-            start: number of the first entry; None: the first entry there is.
+            start: number of the first entry; None: the first entry of the log.
             end: number of the entry to stop before; None: the commit point when it is reached.
 
         Raises:
@@ -494,15 +497,15 @@ class GroupClient(Handle):
 
     def _read(self, first: int, stop: int) -> Iterator[RecordBatch]:
         limit = self.config.read_bytes
-        question = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
-        while question is not None:
-            entries = self._wait(question)
+        request = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
+        while request is not None:
+            entries = self._wait(request)
             if entries.batch is None:
                 if first > entries.end:
                     raise OutOfRangeError(f"entry {first}: the log ends before entry {entries.end}")
                 return
             first = entries.batch.end
-            question = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
+            request = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
             yield entries.batch
 
     def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
@@ -511,7 +514,7 @@ class GroupClient(Handle):
         The wait goes on while the group changes its master.
 
         Args:
-            start: number of the first entry; None: the entries that come from now on.
+            start: number of the first entry; None: only new entries.
             timeout: seconds without a new entry after which the iteration ends; None: it never ends.
 
         Raises:
@@ -541,11 +544,11 @@ class GroupClient(Handle):
         Iterate in a thread with `for`, in a coroutine with `async for`.
 
         Args:
-            start: number of the first entry; None: the entries that come from now on.
+            start: number of the first entry; None: only new entries.
             timeout: seconds without a new entry after which the iteration ends; None: it never ends.
 
         Returns:
-            A `GroupFollower`, which gives `Record`s.
+            A `GroupFollower`, which yields `Record`s.
 
         Raises:
             ReplogError: as `get`.
@@ -558,7 +561,7 @@ class GroupClient(Handle):
     async def follow_batches_async(
         self, start: int | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[RecordBatch]:
-        """Yield batches as `follow_batches` does, to `async for`.
+        """Yield batches as `follow_batches` does, for `async for`.
 
         Args:
             start: as of `follow_batches`.
@@ -599,12 +602,12 @@ class GroupClient(Handle):
     def _ask(self, body: bytes, answer: Callable[[memoryview], Any], wait_s: float) -> AppendFuture[Any]:
         future: AppendFuture[Any] = AppendFuture()
         deadline_us = self._deadline_us() + int(wait_s * 1e6)
-        question = _Question(body, answer, future, wait_s, deadline_us)
+        request = _Request(body, answer, future, wait_s, deadline_us)
         with self._lock:
             self._check_open()
-            self._questions.append(question)
+            self._requests.append(request)
             if self._is_ready:
-                self._put(question)
+                self._send_request(request)
         return future
 
     def _wait(self, future: AppendFuture[Any]) -> Any:
@@ -615,18 +618,18 @@ class GroupClient(Handle):
 
     @property
     def master(self) -> str | None:
-        """Address of the master that the client is connected to; None: it looks for one."""
+        """Address of the master that the client is connected to; None: the client is looking for the master."""
         address = self._master if self._is_ready else None
         return None if address is None else f"{address[0]}:{address[1]}"
 
-    def _look(self, hint: Address | None = None) -> None:
-        """Ask a node whether it is the master. By the driver."""
+    def _ask_node(self, hint: Address | None = None) -> None:
+        """Connect to a node and ask whether it is the master; called by the thread that drives the reactor."""
         if self._error is not None:
             return
         if hint is None or self._hops >= _HOPS_MAX:
             self._hops = 0
-            hint = self._addresses[self._turn % len(self._addresses)]
-            self._turn += 1
+            hint = self._addresses[self._next_address % len(self._addresses)]
+            self._next_address += 1
         else:
             self._hops += 1
         with self._lock:
@@ -641,12 +644,14 @@ class GroupClient(Handle):
             self._channel = channel
         if former is not None:
             former.close()
-        told = weak_callback(self._told)
+        on_status = weak_callback(self._on_status)
         channel.request(
-            messages.encode(AskStatus()), on_reply=lambda reply: told(attempt, hint, channel, reply), timeout=_STATUS_S
+            messages.encode(AskStatus()),
+            on_reply=lambda reply: on_status(attempt, hint, channel, reply),
+            timeout=_STATUS_S,
         )
 
-    def _told(self, attempt: int, address: Address, channel: Channel, reply: memoryview | ReplogError) -> None:
+    def _on_status(self, attempt: int, address: Address, channel: Channel, reply: memoryview | ReplogError) -> None:
         if attempt != self._attempt or self._error is not None:
             return
         try:
@@ -659,74 +664,77 @@ class GroupClient(Handle):
                 )
             status = _as_status(reply)
         except ReplogError as error:
-            self._trouble = str(error)
-            self._look_later()
+            self._last_error = str(error)
+            self._ask_node_later()
             return
         if status.get("role") == "master":
-            self._found(address, channel)
+            self._on_master_found(address, channel)
             return
-        self._trouble = f"{address[0]}:{address[1]} is no master"
+        self._last_error = f"{address[0]}:{address[1]} is no master"
         self._follow_hint(str(status.get("master") or ""), address)
 
-    def _follow_hint(self, master: str, told_by: Address) -> None:
+    def _follow_hint(self, master: str, source: Address) -> None:
         try:
             hint = parse_address(master) if master else None
         except ReplogError:
             hint = None
-        if hint is None or hint == told_by or self._hops >= _HOPS_MAX:
-            self._look_later()
+        if hint is None or hint == source or self._hops >= _HOPS_MAX:
+            self._ask_node_later()
         else:
-            self._look(hint)
+            self._ask_node(hint)
 
-    def _look_later(self) -> None:
+    def _ask_node_later(self) -> None:
         self._hops = 0
-        self._reactor.call_later(self._backoff.next_s(), weak_callback(self._look))
+        self._reactor.call_later(self._backoff.next_s(), weak_callback(self._ask_node))
 
-    def _found(self, address: Address, channel: Channel) -> None:
+    def _on_master_found(self, address: Address, channel: Channel) -> None:
         with self._lock:
             self._is_ready, self._master, self._hops = True, address, 0
             self._backoff.reset()
             if address in self._addresses:
-                self._turn = self._addresses.index(address)
-            for question in self._questions:
-                self._put(question)
+                self._next_address = self._addresses.index(address)
+            for request in self._requests:
+                self._send_request(request)
             self._send()
 
-    def _leave(self, attempt: int, why: str, hint: str = "") -> None:
-        """The connection is of no use any more: what has no answer is asked, or sent, again. By the driver."""
+    def _look_for_master(self, attempt: int, why: str, hint: str = "") -> None:
+        """Leave the connection, look for the master, and repeat requests that have no answer; called by the thread that
+        drives the reactor."""
         with self._lock:
             if attempt != self._attempt or self._error is not None:
                 return
             self._attempt += 1
-            self._is_ready, self._trouble = False, why
+            self._is_ready, self._last_error = False, why
             settled = self._session.lost()
         self._settle(settled)
-        logger.info("%s: looks for the master: %s", self._what, why)
+        logger.info("%s: looks for the master: %s", self._label, why)
         address = self._master
         if hint and address is not None:
             self._follow_hint(hint, address)
         else:
-            self._look_later()
+            self._ask_node_later()
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Under the lock: the order on the wire is that of the sequence numbers."""
+        """Send due batches. Called under the lock: batches are sent in the order of their sequence numbers."""
         channel, attempt = self._channel, self._attempt
         while self._is_ready and channel is not None and (batch := self._session.take()) is not None:
             head = encode_append(self._session.client, batch.sequence, batch.count)
             timeout = max((batch.deadline_us - self._now_us()) / 1e6, 0.0) + 1.0
-            channel.request(head, *batch.records, on_reply=partial(self._heard, attempt, batch), timeout=timeout)
+            channel.request(
+                head, *batch.records, on_reply=partial(self._on_append_reply, attempt, batch), timeout=timeout
+            )
 
-    def _put(self, question: _Question) -> None:
-        """Under the lock."""
+    def _send_request(self, request: _Request) -> None:
+        """Send a request to the master; called under the lock."""
         assert self._channel is not None, "there is a connection"
-        body, attempt = question.body, self._attempt
-        timeout = question.wait_s + self.config.timeout_ms / 1000
-        self._channel.request(body, on_reply=partial(self._answered, attempt, question), timeout=timeout)
+        body, attempt = request.body, self._attempt
+        timeout = request.wait_s + self.config.timeout_ms / 1000
+        self._channel.request(body, on_reply=partial(self._on_reply, attempt, request), timeout=timeout)
 
-    def _heard(self, attempt: int, batch: Batch, reply: memoryview | ReplogError) -> None:
-        """The outcome of a batch. By the driver."""
+    def _on_append_reply(self, attempt: int, batch: Batch, reply: memoryview | ReplogError) -> None:
+        """Handle the reply to a batch; called by the thread that drives the reactor."""
         if attempt != self._attempt:
             return
         try:
@@ -748,39 +756,39 @@ class GroupClient(Handle):
                 if not isinstance(message, Refused) or message.code not in MOVES:
                     self._send()
         except ReplogError as error:
-            self._leave(attempt, str(error))
+            self._look_for_master(attempt, str(error))
             return
         self._settle(settled)
         if isinstance(message, Refused) and message.code in MOVES:
-            self._leave(attempt, message.text, message.master)
+            self._look_for_master(attempt, message.text, message.master)
 
-    def _answered(self, attempt: int, question: _Question, reply: memoryview | ReplogError) -> None:
-        if attempt != self._attempt or question.future.done():
+    def _on_reply(self, attempt: int, request: _Request, reply: memoryview | ReplogError) -> None:
+        if attempt != self._attempt or request.future.done():
             return
         if isinstance(reply, ReplogError):
-            self._leave(attempt, str(reply))
+            self._look_for_master(attempt, str(reply))
             return
         try:
-            result = question.answer(reply)
+            result = request.answer(reply)
         except _MovedError as moved:
-            self._leave(attempt, moved.refused.text, moved.refused.master)
+            self._look_for_master(attempt, moved.refused.text, moved.refused.master)
             return
         except ReplogError as error:
-            self._forget(question)
-            set_exception(question.future, error)
+            self._forget(request)
+            set_exception(request.future, error)
             return
-        self._forget(question)
-        set_result(question.future, result)
+        self._forget(request)
+        set_result(request.future, result)
 
-    def _forget(self, question: _Question) -> None:
+    def _forget(self, request: _Request) -> None:
         with self._lock:
-            if question in self._questions:
-                self._questions.remove(question)
+            if request in self._requests:
+                self._requests.remove(request)
 
     # ---- outcomes and time ----------------------------------------------------------------------------------
 
     def _settle(self, settled: list[Settled]) -> None:
-        """Without the lock: callbacks may call anything."""
+        """Complete futures. Called without the lock, because their callbacks may call any method."""
         for future, result, error in settled:
             if error is None:
                 set_result(future, result)
@@ -790,10 +798,10 @@ class GroupClient(Handle):
             return
         with self._lock:
             rooms = flushes = []
-            if self._rooms and self._has_room(1):
-                rooms, self._rooms = self._rooms, []
-            if self._flushes and self._session.is_idle:
-                flushes, self._flushes = self._flushes, []
+            if self._room_waiters and self._has_room(1):
+                rooms, self._room_waiters = self._room_waiters, []
+            if self._flush_waiters and self._session.is_idle:
+                flushes, self._flush_waiters = self._flush_waiters, []
         for future in (*rooms, *flushes):
             set_result(future)
 
@@ -802,31 +810,31 @@ class GroupClient(Handle):
             return
         now_us = self._now_us()
         with self._lock:
-            settled = self._session.expire(now_us, self._trouble)
-            late = [question for question in self._questions if question.deadline_us <= now_us]
-            self._questions = [question for question in self._questions if question not in late]
+            settled = self._session.expire(now_us, self._last_error)
+            late = [request for request in self._requests if request.deadline_us <= now_us]
+            self._requests = [request for request in self._requests if request not in late]
             if settled:
                 self._send()
         self._settle(settled)
-        for question in late:
+        for request in late:
             set_exception(
-                question.future, PeerTimeoutError(f"no answer in time from the {self._what}: {self._trouble}")
+                request.future, PeerTimeoutError(f"no answer in time from the {self._label}: {self._last_error}")
             )
         self._reactor.call_later(_TICK_S, weak_callback(self._tick))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         error = self._error
         assert error is not None, "it is closed"
         with self._lock:
             settled = self._session.end(error)
-            questions, self._questions = self._questions, []
-            waiting, self._rooms, self._flushes = [*self._rooms, *self._flushes], [], []
+            requests, self._requests = self._requests, []
+            waiting, self._room_waiters, self._flush_waiters = [*self._room_waiters, *self._flush_waiters], [], []
             channel, self._channel = self._channel, None
             self._is_ready = False
             self._attempt += 1
         self._settle(settled)
-        for question in questions:
-            set_exception(question.future, error)
+        for request in requests:
+            set_exception(request.future, error)
         for future in waiting:
             set_result(future)
         if channel is not None:
@@ -858,7 +866,7 @@ class GroupFollower:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a READ gave. batch: None, there are no records."""
+    """The decoded reply to a READ. batch: None if it has no records."""
 
     start: int
     end: int
@@ -866,7 +874,7 @@ class _Answer:
 
 
 class _MovedError(ReplogError):
-    """The node cannot answer now; another one may."""
+    """A node cannot answer now; another one may be the master."""
 
     def __init__(self, refused: Refused) -> None:
         self.refused = refused

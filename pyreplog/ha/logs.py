@@ -1,4 +1,4 @@
-"""Opening a node's log in the way its role needs."""
+"""Opens a node's log in the way that its role needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import Term, write_term
 
 TERM_MARK = b"RPTERM"
-"""What the control record begins with that a master appends first of all."""
+"""Prefix of the first record of each term, a control record that the master appends."""
 
 
 def holds_all_sent(context: NodeContext) -> bool:
-    """Whether a master's log that nobody has open still holds all that it may have sent: it was closed cleanly, or the
-    kernel that ran then still does, or nothing is sent that is not on disk."""
+    """Return whether the closed log of a master still holds all records that the master may have sent.
+
+    It does if it was closed cleanly, if the machine has not rebooted since, or if only synced records are sent.
+    """
     checkpoint = checkpoints.load(context.path)
     if checkpoint is None:
         return False
@@ -33,7 +35,7 @@ def holds_all_sent(context: NodeContext) -> bool:
 
 
 def resume_or_resign(context: NodeContext) -> None:
-    """Before a master's log is opened again: it leads on, or, when it may lack what it had sent, has to be elected."""
+    """Prepare to open a master's log: keep its role, or resign it if the log may lack records that were sent."""
     if context.terms.terms.is_master and not holds_all_sent(context):
         context.terms.resign()
     elif context.terms.terms.is_master:
@@ -41,8 +43,10 @@ def resume_or_resign(context: NodeContext) -> None:
 
 
 def open_log(context: NodeContext) -> CommitLog:
-    """As a master does. Retention waits for its word: replicas that are about to come may need all that there is.
-    Errors: those of `pyreplog.open`."""
+    """Open the log of a master. Raises the errors of `pyreplog.open`.
+
+    Retention waits until the master sets its floor: replicas that join soon may need any entry.
+    """
     return _open(context, create=True)
 
 
@@ -53,8 +57,11 @@ def _open(context: NodeContext, *, create: bool) -> CommitLog:
 
 
 def open_mirror(context: NodeContext) -> MirrorLog | None:
-    """As a replica does; None: there is none yet. What was a log of its own is a copy from now on: it is recovered as
-    its own first, for what its records say of its disk is true. Retention waits, as of `open_log`."""
+    """Open the log of a replica; None: there is no log yet.
+
+    The log of a former master becomes a copy. It is recovered as a log of its own first, because only then what its
+    records say of the disk is true. Retention waits as in `open_log`.
+    """
     path, files = context.path, context.files
     if not replica.is_replica(path):
         checkpoint = checkpoints.load(path)
@@ -69,7 +76,7 @@ def open_mirror(context: NodeContext) -> MirrorLog | None:
 
 
 def mark_term(log: CommitLog, term: Term) -> None:
-    """Append the first record of a term: until enough replicas have it, nothing of earlier terms is committed by
+    """Append the first record of a term. Until enough replicas have it, no entry of earlier terms is committed by
     counting copies (Raft, §5.4.2)."""
     fields = FieldWriter("<")
     write_term(fields, term)

@@ -1,4 +1,4 @@
-"""Reads that wait for the commit point of a node: long polls of clients that follow the log."""
+"""CommitLongPolls: reads of clients that wait for the commit point of a node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.timers import Timer
 
 POLLS_MAX = 4096
-"""Of all connections; one more is answered at once."""
+"""Most polls of all connections; a further one is answered at once."""
 
 
 @dataclass
 class _Poll:
-    """entry: number of the first entry that it waits for. answer: called once, by the driver."""
+    """A waiting read. entry: the first entry that it waits for. answer: called once, by the reactor's driver."""
 
     connection: Connection
     entry: int
@@ -24,9 +24,10 @@ class _Poll:
 
 
 class CommitLongPolls:
-    """Polls of a node. All calls by the reactor's driver, but for `wake`.
+    """The waiting reads of a node. All methods but `wake` are called by the reactor's driver.
 
-    waiting: whether there are polls; the thread that moves the commit point looks at it, and calls `wake`.
+    Attributes:
+        waiting: whether a read waits; the thread that moves the commit point checks it before it calls `wake`.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -37,11 +38,11 @@ class CommitLongPolls:
         self._end: Callable[[], int] = lambda: 0
 
     def serve(self, end: Callable[[], int]) -> None:
-        """`end` gives the number of the first entry that is not committed. It may raise: then all are answered."""
+        """Set the function that returns the first entry that is not committed. If it raises, all reads are answered."""
         self._end = end
 
     def add(self, connection: Connection, entry: int, wait_s: float, answer: Callable[[], object]) -> None:
-        """Call `answer` when the entry is committed, or in `wait_s` seconds."""
+        """Call `answer` when the entry is committed, or after `wait_s` seconds."""
         if len(self._polls) >= POLLS_MAX:
             answer()
             return
@@ -49,19 +50,19 @@ class CommitLongPolls:
         self._polls.append(poll)
         self.waiting = True
         poll.timer = self._reactor.call_later(wait_s, lambda: self._settle([poll]))
-        self._look()  # the commit point may have moved before `waiting` was set
+        self._answer_due()  # the commit point may have moved before `waiting` was set
 
     def wake(self) -> None:
-        """The commit point has moved, or the log is another one. Any thread."""
+        """Answer due reads, after the commit point has moved or the log was replaced. Any thread may call it."""
         if not self._is_waking:
             self._is_waking = True
-            self._reactor.call_soon(self._look)
+            self._reactor.call_soon(self._answer_due)
 
-    def _look(self) -> None:
+    def _answer_due(self) -> None:
         self._is_waking = False
         try:
             end = self._end()
-        except Exception:  # the log is being closed: the next request is told so
+        except Exception:  # the log is being closed: the reads get its error
             end = 1 << 62
         self._settle([poll for poll in self._polls if poll.entry < end])
 
@@ -75,7 +76,7 @@ class CommitLongPolls:
         self.waiting = bool(self._polls)
 
     def leave(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Forget the reads of a closed connection."""
         for poll in [poll for poll in self._polls if poll.connection is connection]:
             self._polls.remove(poll)
             if poll.timer is not None:

@@ -1,6 +1,6 @@
-"""A node as master: appends, streams its log to replicas, and waits until enough of them have what was appended.
+"""Master: a node in the role of the master. It appends, streams its log to replicas, and waits for their reports.
 
-Appends are those of this process, and batches of clients of the group.
+Appends come from this process, and in batches from clients of the group.
 """
 
 from __future__ import annotations
@@ -57,19 +57,24 @@ T = TypeVar("T")
 
 TICK_S = 0.05
 PROBE_US = 2_000_000
-"""Members that do not follow are asked so often whether there is a newer master."""
+"""Microseconds between requests to members that do not follow, which ask for a higher term."""
 
-BEAT_US = 200_000
-"""The longest time between two messages to a replica. A replica that hears nothing for longer misses its master."""
+HEARTBEAT_US = 200_000
+"""Most microseconds between two messages to a replica: a replica that hears nothing considers the master lost."""
 
-TELL_S = 0.002
-"""Replicas hear of the commit point after so long, and at the end: with each piece of data would cost as much again."""
+COMMIT_DELAY_S = 0.002
+"""Delay before replicas learn of a new commit point: a message with each piece of data would double the cost."""
 
 
 class Master:
-    """Drives a `MasterMachine` over a log that was opened with a commit point (`gated`); any thread may call anything.
+    """Drives a `MasterMachine` over a log with a commit point (`gated`). Thread-safe.
 
-    ask: as `Peers.ask`. on_fenced: called once, with no lock held, when this node is no master any more.
+    Args:
+        context: what the parts of the node share.
+        log: the open log.
+        committed: the commit point, as far as it is known.
+        ask: as `Peers.ask`.
+        on_fenced: called once, without locks, when a higher term has fenced this master.
     """
 
     def __init__(
@@ -98,19 +103,19 @@ class Master:
         timeout_us = self._config.ack_timeout_ms * 1000
         self._pending_commits = PendingCommits(committed.position, self.offer, timeout_us, context.clock)
         self._followers: dict[Connection, ReplicaStream] = {}
-        self._telling = False
-        self._least, self._is_received_enough = config.min_in_sync, config.ack == "received"
+        self._is_commit_due = False
+        self._min_in_sync, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
-        self._is_guarded = self._least > 0  # appends have to ask whether they are admitted
-        self._admits = threading.Event()
-        self._admits.set()
-        self._beat_us = context.now_us
+        self._is_guarded = self._min_in_sync > 0  # whether appends must be admitted first
+        self._is_admitting = threading.Event()
+        self._is_admitting.set()
+        self._heartbeat_us = context.now_us
         self._syncer: Syncer | None = None
-        self._unstored: OSError | None = None  # why members were not stored
+        self._members_error: OSError | None = None  # the error of storing members
         self._probed_us = context.now_us
         self._closed = False
-        self._resigned: ReplogError | None = None  # what an append is told that comes too late
+        self._closed_error: ReplogError | None = None  # the error of appends after `close`
         self._offered = end.position
         self.offer()
         self._timer = context.reactor.call_later(TICK_S, weak_callback(self._tick))
@@ -173,13 +178,20 @@ class Master:
         set_result(nothing)
         return nothing
 
-    # ---- appending of clients -------------------------------------------------------------------------------
+    # ---- batches of clients ---------------------------------------------------------------------------------
 
     def append_received(self, append: Append) -> AppendFuture[tuple[Run, ...]]:
-        """Append what the log does not hold yet of a client's batch; the caller calls `offer` after some of them.
+        """Append the entries of a client's batch that the log lacks.
 
-        By the reactor's driver. The future gives the numbers of the entries when enough replicas have them.
-        Errors: ClientRefusedError; those of `submit`; InvalidRecordsError: nothing was appended.
+        Called by the reactor's driver, which calls `offer` after one or more batches.
+
+        Returns:
+            A future that gives the numbers of the entries when enough replicas have them.
+
+        Raises:
+            ClientRefusedError: the sequence numbers do not continue those in the log.
+            InvalidRecordsError: the records are damaged. Nothing was appended.
+            ReplogError: as `submit`.
         """
         client, sequence, count, records = append
         producer = self.producers.get(client)
@@ -187,14 +199,15 @@ class Master:
         if producer is None and sequence:
             raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, f"no batches of client {client.hex()} are known")
         if sequence > expected:
-            text = f"entry {sequence} of client {client.hex()} came, entry {expected} comes next"
+            text = f"client {client.hex()}: expected its entry {expected} next, found entry {sequence}"
             raise ClientRefusedError(ClientRefusal.OUT_OF_ORDER, text)
         runs: tuple[Run, ...] = ()
         skip = min(expected - sequence, count)
         if producer is not None and skip:
             known = producer.numbers(sequence, skip)
             if known is None:
-                text = f"entries {sequence} to {sequence + skip - 1} of client {client.hex()} are too old to be known"
+                text = f"entries {sequence} to {sequence + skip - 1} of client {client.hex()} are too old: "
+                text += "their numbers are not stored any more"
                 raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, text)
             runs, position = known, producer.position
         if skip < count:
@@ -203,15 +216,15 @@ class Master:
             first, position = self._write(append_received, self.log, records, count, skip, control)
             self.producers.use(client).add(sequence, first, left, position)
             runs = (*runs, Run(first, left))
-            self._look_at_snapshot(position)
+            self._snapshot_if_due(position)
         future = AppendFuture[tuple[Run, ...]](runs)
         self._pending_commits.watch(position, future)
         if self._is_synced:
             self.log.when_synced(None, position).add_done_callback(self._synced)
         return future
 
-    def _look_at_snapshot(self, end: int) -> None:
-        """A new master need not read far back to know all clients."""
+    def _snapshot_if_due(self, end: int) -> None:
+        """Append a snapshot of the producers at intervals, so that a new master need not read far back."""
         if end - self._snapshot_at >= SNAPSHOT_BYTES:
             self._take_snapshot()
 
@@ -220,39 +233,41 @@ class Master:
         assert position is not None, "a control record has a position"
         self._snapshot_at = position
 
-    # ---- appending: the log, and appends that wait ----------------------------------------------------------
+    # ---- writing and waiting --------------------------------------------------------------------------------
 
-    def _write(self, write: Callable[..., T], *what: Any) -> T:
-        """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
+    def _write(self, write: Callable[..., T], *arguments: Any) -> T:
+        """Write to the log if appends are admitted. After a change of role, raise the error for that, not that of the
+        closed log."""
         if self._is_guarded:
             self._admit()
         try:
-            return write(*what)
+            return write(*arguments)
         except ClosedError as closed:
             self._admit()
-            raise self._resigned or closed from None
+            raise self._closed_error or closed from None
 
     def _admit(self) -> None:
         with self._lock:
             self.group.admit(self._now_us())
 
     def _await_admission(self) -> None:
-        """While this master hands over: the other one takes over in a moment, or this one goes on."""
-        while not self._admits.wait(TICK_S):
+        """Wait while this master hands over, until another node is master or this one admits appends again."""
+        while not self._is_admitting.wait(TICK_S):
             with self._lock:
                 self._guard()
 
     def _guard(self) -> None:
-        """Have appends ask before they are written, if there is a reason. Under the lock."""
+        """Decide whether appends must be admitted before they are written. Called under the lock."""
         is_held = self._fenced is None and not self._closed and bool(self.group.successor(self._now_us()))
-        self._is_guarded = is_held or self._least > 0 or self._fenced is not None
+        self._is_guarded = is_held or self._min_in_sync > 0 or self._fenced is not None
         if is_held:
-            self._admits.clear()
+            self._is_admitting.clear()
         else:
-            self._admits.set()
+            self._is_admitting.set()
 
     def _wait(self, position: int) -> None:
-        """Until all before `position` is committed; this thread sends it, and receives the reports, while it waits."""
+        """Wait until all entries before `position` are committed. Meanwhile this thread sends them, and receives the
+        reports."""
         if self._is_synced:
             self.log.wait_synced(position)
         self.offer()
@@ -268,7 +283,7 @@ class Master:
         return future
 
     def _synced(self, future: AppendFuture[None]) -> None:
-        """A group commit is over; one of its appends offers for all of them."""
+        """Offer the entries of a group commit once, after the sync, for all of its appends."""
         error = future.exception()
         if error is not None:
             self._pending_commits.fail(error)
@@ -278,10 +293,13 @@ class Master:
     # ---- streaming ------------------------------------------------------------------------------------------
 
     def offer(self) -> None:
-        """The log has grown: send it to replicas that wait for more; their reports count it. To those about to report,
-        and when more threads are about to append, it is sent by that."""
+        """Send new entries to replicas that are due. Called after the log has grown.
+
+        A replica that is about to report gets them after its report. While threads are being woken whose appends
+        follow, the last of these appends offers for all.
+        """
         group = self.group
-        # Whether what the master has makes no difference to the commit point before a replica has it, too.
+        # Whether the commit point moves only with a replica's report, not with the master's own end.
         waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
         if waits and self._pending_commits.lot.is_waking:
             return
@@ -300,34 +318,34 @@ class Master:
         return self.group.appended(*self._ends(), now_us)
 
     def _ends(self) -> tuple[LogPosition, LogPosition]:
-        """Of the log, which the group is about to be told. Under the lock: it is never told of less again."""
+        """Return the ends of the log for the state machine. Called under the lock, so that they never go back."""
         end, synced, _ = marks_of(self.log)
         self._offered = end.position
         return end, synced
 
     def join(self, connection: Connection, join: Join) -> None:
-        """A replica wants to follow."""
-        self.log.lower_retention_floor(0)  # nothing is removed before it is known what this one needs
+        """Accept or refuse a replica that wants to follow."""
+        self.log.lower_retention_floor(0)  # retention waits until the position that the replica needs is known
         self._do(lambda now_us: self._joined(connection, join, now_us))
-        self._hold()
+        self._set_retention_floor()
         if (follower := self._followers.get(connection)) is not None:
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
             follower.sender.pump()
 
     def _joined(self, connection: Connection, join: Join, now_us: int) -> list[Effect]:
-        """What retention has removed since the last tick cannot be streamed any more."""
+        """Join a replica with the present start of the log: retention may have trimmed it since the last tick."""
         self.group.trimmed(start_of(self.log))
         return [*self._grown(now_us), *self.group.join(connection, join, now_us)]
 
     def progress(self, connection: Connection, progress: ProgressReport) -> None:
-        """A replica reports."""
+        """Take the report of a replica."""
         if (follower := self._followers.get(connection)) is None:
             return
         feed, reported = follower.sender.feed, progress.received.position
         if reported > follower.reported:
             follower.reported = reported
-        with self._lock:  # as `_do`, with less in between: there is one for each append
-            if follower.reported > self._offered:  # it is not counted yet
+        with self._lock:  # as `_do`, with less work, because there is one report for each append
+            if follower.reported > self._offered:  # the state machine does not know these entries yet
                 self.group.grew(*self._ends())
             self._carry_out_all(self.group.progress(connection, progress, feed.position, self._now_us()))
         self._pending_commits.drain()
@@ -348,27 +366,27 @@ class Master:
             self.group.disconnected(connection, self._now_us())
 
     def probed(self, answer: Message | ReplogError) -> None:
-        """What a member says that was probed."""
+        """Take the answer of a member to `probe`."""
         if isinstance(answer, VoteRejected):
             self._do(lambda now_us: self.group.vote_rejected(answer, now_us))
 
     def fence(self, term: Term) -> None:
-        """This node is about to promise a higher term."""
+        """Stop acknowledging, because this node is about to promise a higher term."""
         self._do(lambda now_us: self.group.fence(term, now_us))
 
     def hold(self, member: str) -> None:
-        """A candidate is about to take over: appends wait, so that it catches up."""
+        """Hold appends back for a candidate that is about to take over, so that it catches up."""
         with self._lock:
             before = self.group.successor(self._now_us())
             self.group.hold(member, self._now_us())
             self._guard()
-            heir = self.group.successor(self._now_us())
-        if heir != before:
-            logger.info("%s: appends wait while %s catches up to take over", self.log.path, heir)
+            successor = self.group.successor(self._now_us())
+        if successor != before:
+            logger.info("%s: appends wait while %s catches up to take over", self.log.path, successor)
         self.offer()
 
     def release(self, member: str) -> None:
-        """It does not take over."""
+        """Admit appends again, because the candidate does not take over."""
         with self._lock:
             was_held = self.group.successor(self._now_us()) == member
             self.group.release(member)
@@ -378,35 +396,36 @@ class Master:
 
     @property
     def stalled_us(self) -> int:
-        """As of `MasterMachine`."""
+        """Microseconds for which entries have waited without a commit, as `MasterMachine.stalled_us`."""
         with self._lock:
             return self.group.stalled_us(self._now_us())
 
     def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool) -> None:
-        wanted, self._unstored = list(names), None
+        wanted, self._members_error = list(names), None
         self._do(lambda _: self.group.change_members(wanted, sync_replicas, force=force))
-        self._hold()
-        if self._unstored is not None:
-            raise self._unstored
+        self._set_retention_floor()
+        if self._members_error is not None:
+            raise self._members_error
 
     def stats(self) -> GroupStats:
         self._do(self._grown)
         with self._lock:
             return self.group.stats(self._now_us())
 
-    # ---- steps of the machine -------------------------------------------------------------------------------
+    # ---- effects --------------------------------------------------------------------------------------------
 
     def _do(self, event: Callable[[int], list[Effect]]) -> None:
-        """One event and its effects, in their order."""
+        """Process one event, and carry out its effects in order."""
         with defer_sigint:
             with self._lock:
                 deposed_by = self._carry_out_all(event(self._now_us()))
             self._pending_commits.drain()
         if deposed_by is not None:
-            self._tell_deposed(deposed_by)
+            self._fail_deposed(deposed_by)
 
     def _carry_out_all(self, effects: list[Effect]) -> Term | None:
-        """Under the lock. The term that deposes this master, which is to be told without it."""
+        """Carry out effects; called under the lock. Return the term that deposes this master, which the caller reports
+        without the lock."""
         deposed_by = None
         for effect in effects:
             if isinstance(effect, Committed):
@@ -424,23 +443,24 @@ class Master:
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, SendMessage):
             assert isinstance(effect.connection, Connection)
-            self._tell(effect.connection, effect.message)
+            self._send(effect.connection, effect.message)
         elif isinstance(effect, Disconnect):
             assert isinstance(effect.connection, Connection)
             refuse(effect.connection, effect.refusal)
             who = effect.connection.peer.identity.node or "a replica"
             logger.warning("%s: %s is refused: %s", self.log.path, who, effect.refusal.text)
         elif isinstance(effect, ModeChanged):
-            how = "not waited for any more" if effect.asynchronous else "waited for again"
-            logger.warning("%s: replicas are %s", self.log.path, how)
-            self._sync_always(effect.asynchronous)
+            how = "appends go on without replicas" if effect.asynchronous else "appends wait for replicas again"
+            logger.warning("%s: %s", self.log.path, how)
+            self._set_background_sync(effect.asynchronous)
             self.log.tail.unreplicated |= effect.asynchronous  # readers learn of it before they see more
         elif isinstance(effect, Replicated):
             self.log.tail.unreplicated = False
-            self._tell_soon()
+            self._send_commit_soon()
 
-    def _sync_always(self, is_alone: bool) -> None:
-        """A master that goes on alone acknowledges what it has on disk; a log that is not synced by itself is then."""
+    def _set_background_sync(self, is_alone: bool) -> None:
+        """Sync the log in the background while the master commits without replicas, unless each append does: such a
+        master acknowledges what is on its disk."""
         syncer, self._syncer = self._syncer, None
         if syncer is not None:
             syncer.stop()
@@ -448,18 +468,18 @@ class Master:
             self._syncer = Syncer(self.log, lambda: self._do(self._grown), self._pending_commits.fail)
 
     def _store(self, members: Members) -> bool:
-        """Whether the disk took them; if not, all replicas join again."""
+        """Store the members, and return whether that succeeded; if not, all replicas have to join again."""
         file = self._context.members
         try:
             file.store(members)
         except OSError as error:
-            self._unstored = error
+            self._members_error = error
             self.group.discard_members(file.members or self.group.members)
             for connection in list(self._followers):
                 connection.close(DisconnectedError(f"members could not be stored: {error}"))
         return file.members == members
 
-    def _tell(self, connection: Connection, message: Message) -> None:
+    def _send(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
             self._followers[connection] = ReplicaStream.begin(self._context, connection, self.log, message.resume)
@@ -469,26 +489,26 @@ class Master:
         self._pending_commits.advance(mark.position)
         if (polls := self._context.polls) is not None and polls.waiting:
             polls.wake()
-        self._tell_soon()
+        self._send_commit_soon()
 
-    def _tell_soon(self) -> None:
-        if not self._telling and self._followers and not self._closed:
-            self._telling = True
-            self._context.reactor.call_later(TELL_S, weak_callback(self._tell_all))
+    def _send_commit_soon(self) -> None:
+        if not self._is_commit_due and self._followers and not self._closed:
+            self._is_commit_due = True
+            self._context.reactor.call_later(COMMIT_DELAY_S, weak_callback(self._send_commit_to_all))
 
-    def _tell_all(self) -> None:
-        self._telling = False
+    def _send_commit_to_all(self) -> None:
+        self._is_commit_due = False
         for follower in list(self._followers.values()):
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
 
-    def _beat(self) -> None:
-        """Replicas hear that their master lives."""
-        if (now_us := self._now_us()) - self._beat_us >= BEAT_US:
-            self._beat_us = now_us
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats with the commit point to replicas."""
+        if (now_us := self._now_us()) - self._heartbeat_us >= HEARTBEAT_US:
+            self._heartbeat_us = now_us
             for follower in list(self._followers.values()):
-                follower.tell(self.group.commit, again=True)
+                follower.send_commit(self.group.commit, again=True)
 
-    def _tell_deposed(self, term: Term) -> None:
+    def _fail_deposed(self, term: Term) -> None:
         self._pending_commits.fail(DeposedError(f"term {term} took over while this append waited", term))
         self._on_fenced(term)
 
@@ -499,27 +519,27 @@ class Master:
             return
         try:
             if len(self.producers) and not self._is_guarded:
-                self._look_at_snapshot(self.log.tail.end)
+                self._snapshot_if_due(self.log.tail.end)
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
             self._pending_commits.tick()
             with self._lock:
                 self._guard()
-            self._beat()
-            self._hold()
+            self._send_heartbeats()
+            self._set_retention_floor()
             self._probe()
             self.offer()
         finally:
             self._timer = self._context.reactor.call_later(TICK_S, weak_callback(self._tick))
 
-    def _hold(self) -> None:
-        """What replicas need is not removed."""
+    def _set_retention_floor(self) -> None:
+        """Set the retention floor, so that the log is kept for replicas."""
         with self._lock:
             floor = self.group.floor(self._now_us())
             self.log.retention_floor = 1 << 62 if floor is None else floor
             self.group.trimmed(start_of(self.log))
 
     def _probe(self) -> None:
-        """Members that are away are asked for a newer master."""
+        """Ask members that do not follow whether there is a higher term."""
         if self._fenced is not None or (now_us := self._now_us()) - self._probed_us < PROBE_US:
             return
         with self._lock:
@@ -528,21 +548,21 @@ class Master:
             self._probed_us = now_us
             self._ask(member, self.group.probe, self.probed)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self, resigned: ReplogError | None = None) -> None:
-        """Tell replicas the last commit point, close their connections, fail appends that wait, and close the log.
+        """Send replicas the last commit point, close their connections, fail waiting appends, and close the log.
 
-        resigned: the error of appends that come later, when the node goes on in another role.
+        resigned: the error of later appends, when the node changes its role.
         """
-        self._closed, self._resigned = True, resigned
-        self._admits.set()
+        self._closed, self._closed_error = True, resigned
+        self._is_admitting.set()
         self._timer.cancel()
-        self._sync_always(False)
+        self._set_background_sync(False)
         closed = DeposedError("the master was closed while this append waited", self.group.term)
         self._pending_commits.fail(self._pending_commits.failure or closed)
         for connection, follower in list(self._followers.items()):
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
             follower.sender.closed()
             connection.close()
         self.log.close()

@@ -1,4 +1,4 @@
-"""Node: a log directory and its role in a replica group. What user code opens."""
+"""Node: a log directory and its role in a replica group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyreplog.ha import logs
 from pyreplog.ha.client_requests import Appends, ClientRequests
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
+from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, ask_to_stand, end_of
 from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.master import Master
 from pyreplog.ha.node_context import NodeContext, ends_of, start_of
@@ -71,23 +71,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEARD_US = 800_000
-"""A master that has said something so lately is not lost: four of its beats."""
+MASTER_ALIVE_US = 800_000
+"""Microseconds: a master from which a message arrived within this time is alive. Four heartbeats."""
 
 Role = Literal["master", "replica", "candidate"]
 
 _CHANGE_OVERS = 3
-"""So often a planned change-over is tried."""
+"""Attempts at a planned change-over."""
 
 _RESTORED_S = 5.0
-"""A master that was deposed for nothing leads again within so long, or not at all."""
+"""Seconds within which a master that was deposed in vain leads again."""
 
 
 class Node(Handle):
     """A member or an observer of a replica group; made by `open_master` and `open_replica`.
 
-    A node listens as long as it is open: for replicas that stream from it, for candidates, and for questions. Any
-    thread may call any method, and coroutines await what `submit` returns. Close it, or use `with`.
+    A node listens while it is open: for replicas that stream from it, for candidates, and for clients. Any thread may
+    call any method, and coroutines await the futures of `submit`. Close it, or use `with`.
 
     Attributes:
         config: settings of the node.
@@ -120,7 +120,7 @@ class Node(Handle):
         as_int("busy_poll_us", busy_poll_us)
         self.config = config
         terms, members = TermsFile(directory, files), MembersFile(directory, files)
-        reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)  # behind what may fail: nothing would close it
+        reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)  # last: an error above would leave it open
         polls = CommitLongPolls(reactor)
         self._context = NodeContext(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
@@ -132,7 +132,7 @@ class Node(Handle):
         self._replica: Replica | None = None
         self._candidacy: ElectionRunner | None = None
         self._log: CommitLog | None = None
-        self._above: Term = NO_TERM
+        self._highest_term: Term = NO_TERM
         self._changing = threading.RLock()  # held while the role changes
         self._commands = Commands(self)
         self.clients = ClientRequests(self, reactor, polls)
@@ -149,7 +149,7 @@ class Node(Handle):
         super().__init__(f"node {config.name} in {directory}")
         self._context.reactor.start()
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -203,7 +203,7 @@ class Node(Handle):
 
     @property
     def is_leading(self) -> bool:
-        """Whether the node is master, and has met no higher term."""
+        """Whether the node is master, and no higher term has fenced it."""
         master = self._master
         return master is not None and master.group.fenced is None
 
@@ -219,7 +219,7 @@ class Node(Handle):
 
     @property
     def is_streaming(self) -> bool:
-        """Whether it is a replica, and its master sends it the log."""
+        """Whether the node is a replica, and receives the log from its master."""
         replica = self._replica
         return replica is not None and replica.is_streaming
 
@@ -246,9 +246,9 @@ class Node(Handle):
         Raises:
             NotMasterError: the node is not the master.
         """
-        return self._leader().stats()
+        return self._require_master().stats()
 
-    def _leader(self) -> Master:
+    def _require_master(self) -> Master:
         self._check_open()
         master = self._master
         if master is None:
@@ -289,7 +289,7 @@ class Node(Handle):
             ReplogError: as `CommitLog.append`.
         """
         leader = self._master if self._error is None else None
-        return (leader or self._leader()).append(value, key, event_time, properties)
+        return (leader or self._require_master()).append(value, key, event_time, properties)
 
     def append_batch(
         self,
@@ -310,7 +310,7 @@ class Node(Handle):
         Raises:
             ReplogError: as `append`.
         """
-        return self._leader().append_batch(values, keys, event_times)
+        return self._require_master().append_batch(values, keys, event_times)
 
     def submit(
         self,
@@ -339,7 +339,7 @@ class Node(Handle):
             ReplogError: as `append`. Nothing was appended.
         """
         leader = self._master if self._error is None else None
-        return (leader or self._leader()).submit(value, key, event_time, properties)
+        return (leader or self._require_master()).submit(value, key, event_time, properties)
 
     def submit_batch(
         self,
@@ -360,7 +360,7 @@ class Node(Handle):
         Raises:
             ReplogError: as `append`. Nothing was appended.
         """
-        return self._leader().submit_batch(values, keys, event_times)
+        return self._require_master().submit_batch(values, keys, event_times)
 
     # ---- members --------------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class Node(Handle):
             InvalidArgumentError: the master is not among `names`, or `sync_replicas` is too large.
         """
         wanted, count = as_names("names", names), as_int("sync_replicas", sync_replicas)
-        self._leader().change_members(wanted, count, force=check_bool("force", force))
+        self._require_master().change_members(wanted, count, force=check_bool("force", force))
 
     def add_member(self, name: str, *, force: bool = False) -> None:
         """Begin a change that adds one member.
@@ -396,7 +396,7 @@ class Node(Handle):
             ReplogError: as `set_members`.
         """
         check_text("name", name)
-        quorum = self._leader().group.members.quorum
+        quorum = self._require_master().group.members.quorum
         self.set_members({*quorum.names, name}, quorum.k, force=force)
 
     def remove_member(self, name: str, *, force: bool = False) -> None:
@@ -411,7 +411,7 @@ class Node(Handle):
             ReplogError: as `set_members`.
         """
         check_text("name", name)
-        members = self._leader().group.members
+        members = self._require_master().group.members
         if name not in members.all_names:
             raise InvalidArgumentError(
                 f"name: expected one of the members, found {name!r}; members are {', '.join(members.quorum.names)}"
@@ -430,7 +430,7 @@ class Node(Handle):
             ReplogError: as `set_members`.
         """
         count = as_int("count", count)
-        self.set_members(self._leader().group.members.quorum.names, count, force=force)
+        self.set_members(self._require_master().group.members.quorum.names, count, force=force)
 
     def learn_peers(self, addresses: Mapping[str, str]) -> None:
         """Add addresses of members, or replace those that are known.
@@ -473,8 +473,8 @@ class Node(Handle):
                 context.members.store(Members.first({name, *members}, sync_replicas))
                 context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
             elif not context.terms.terms.is_master:
-                self._take_office(self._elect(force=force))
-            if context.terms.history.start_of(self.term) == end_of(log):  # a node that holds nothing is not elected
+                self._begin_term(self._elect(force=force))
+            if context.terms.history.start_of(self.term) == end_of(log):  # a node without records cannot be elected
                 logs.mark_term(log, self.term)
             self._begin_master(log, LogPosition(0, 0))
 
@@ -499,7 +499,7 @@ class Node(Handle):
             self._check_open()
             if (replica := self._replica) is None and not unless():
                 mirror = self._log = self._resign()
-                self._replica = Replica(self._context, mirror, address, self._made)
+                self._replica = Replica(self._context, mirror, address, self._on_log_created)
             elif replica is not None and address is not None:
                 replica.follow(address)
 
@@ -507,24 +507,24 @@ class Node(Handle):
         return address in (self._server.address, parse_address(self.address))
 
     def address_of(self, member: str) -> str | None:
-        """Return the address of another member; None: it is not known, or is this node's own, named by mistake."""
+        """Return the address of another member; None: unknown, or by mistake the address of this node."""
         address = self._peers.addresses.get(member)
         return None if address is None or self._is_own(parse_address(address)) else address
 
     def _resign(self) -> MirrorLog | None:
-        """Whatever it was, its log is a copy from now on."""
+        """End the master's role, if any, and open the log as a mirror."""
         context, master = self._context, self._master
         if master is not None:
             try:
-                master.close(NotMasterError(f"{self.name} is no master any more"))  # until then candidates fence it
+                master.close(NotMasterError(f"{self.name} is no master any more"))  # until then candidates can fence it
             finally:
-                with context.lock:  # a vote that is being given comes before this
+                with context.lock:  # a vote in progress ends before this
                     self._master = None
         if context.terms.terms.is_master:
             context.terms.resign()
         return logs.open_mirror(context)
 
-    def _made(self, log: MirrorLog) -> None:
+    def _on_log_created(self, log: MirrorLog) -> None:
         self._log = log
 
     def promote(self, *, force: bool = False) -> str:
@@ -546,7 +546,7 @@ class Node(Handle):
         """
         check_bool("force", force)
         with self._changing:
-            replica = self._candidate()
+            replica = self._promotable_replica()
             if replica is None:
                 return ""
             master = "" if force else replica.leader
@@ -565,32 +565,68 @@ class Node(Handle):
     follow_async = in_thread(follow)
     promote_async = in_thread(promote)
 
+    def promote_after(self, lost: Term) -> str:
+        """Become master after a candidate that members may have promised its term was not elected.
+
+        If this node is the master, it steps down first, because these members do not follow it any more.
+
+        Args:
+            lost: term of the candidate.
+
+        Returns:
+            "": nothing was lost.
+
+        Raises:
+            InvalidArgumentError: no group is at this term.
+            ReplogError: as `promote`.
+        """
+        if lost.is_absurd(self.term):
+            raise InvalidArgumentError(f"lost: no group is at term {lost} when {self.term} was promised last")
+        self._note_term(lost)
+        master = self._master
+        if master is not None:
+            master.fence(lost)
+        return self.promote()
+
+    def _note_term(self, term: Term) -> None:
+        """Let later elections of this node be for higher terms than this one."""
+        with self._context.lock:
+            self._highest_term = max(self._highest_term, term)
+
     def _is_worth_another_try(self, replica: Replica, master: str, term: Term) -> bool:
-        """Whether a planned change-over failed after all had promised: an append that was under way got through, then,
-        and the master is about to lead again. This waits until it does."""
+        """Return whether to repeat a planned change-over, after the old master leads again.
+
+        A change-over can fail after all members promised, if an append in flight reached the log; then the old master
+        is elected again. Waits for that.
+        """
         if not master or self.term == term or replica is not self._replica or self._error is not None:
             return False
         return self._context.reactor.drive(lambda: replica.leader == master, _RESTORED_S)
 
     def take_over(self, master: str, timeout: float) -> None:
-        """Become master, if `master` is lost: neither it nor another member that hears from it says no.
+        """Become master if `master` is lost. Members that hear from it, and `master` itself, reject the candidacy.
 
-        It waits `timeout` seconds for what the master still holds. Errors: as `promote`.
+        Args:
+            master: name of the master.
+            timeout: seconds for which the election waits for the answer of `master`.
+
+        Raises:
+            ReplogError: as `promote`.
         """
         with self._changing:
-            replica = self._candidate()
+            replica = self._promotable_replica()
             if replica is not None:
                 self._be_elected(replica, master=master, if_lost=True, patience_s=timeout)
 
-    def _candidate(self) -> Replica | None:
-        """This node as it may be promoted; None: it is master. Errors: as `promote`."""
+    def _promotable_replica(self) -> Replica | None:
+        """Return the replica to be promoted; None: the node is master. Raises the errors of `promote`."""
         self._check_open()
         master = self._master
         if master is not None and (fenced := master.group.fenced) is not None:
-            self.follow(self.address_of(fenced.master))  # it is about to
+            self.follow(self.address_of(fenced.master))  # as `_rejoin` would do soon
         replica = self._replica
         if replica is None:
-            self._leader()
+            self._require_master()
         elif replica.log is None:
             raise NotMasterError(
                 f"{self.name} has no log yet and cannot be promoted: promote a node that has followed the master"
@@ -599,37 +635,37 @@ class Node(Handle):
 
     def _be_elected(self, replica: Replica, *, master: str, if_lost: bool = False, **how: Any) -> str:
         won, log = self._elect(master=master, if_lost=if_lost, **how), replica.log
-        assert log is not None, "it was looked at"
+        assert log is not None, "_promotable_replica has checked it"
         try:
             self._change_over(replica, log, won)
         except BaseException:
-            self._fall_back()
+            self._become_replica_again()
             if master and not if_lost:
-                restore(self._context, self._peers, master)
+                ask_to_stand(self._context, self._peers, master, won.term)
             raise
         return won.possible_loss
 
     def _elect(
         self, *, force: bool = False, master: str = "", if_lost: bool = False, patience_s: float = PATIENCE_S
     ) -> ElectionWon:
-        """Have this node, which has a log, elected; blocks. master, if_lost: as of `Election`. Errors: as `promote`."""
+        """Run an election of this node, which has a log. Blocks. Arguments as of `Election`; errors as of `promote`."""
         context, log = self._context, self._log
         assert log is not None, "a node without a log is no candidate"
         election = Election(
             self.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
-            above=self._above, force=force, master=master, if_lost=if_lost,
+            above=self._highest_term, force=force, master=master, if_lost=if_lost,
         )  # fmt: skip
         candidacy = self._candidacy = ElectionRunner(
-            context, self._peers, election, partial(end_of, log), partial(self._promise_itself, log), patience_s
+            context, self._peers, election, partial(end_of, log), partial(self._promise_own_term, log), patience_s
         )
-        reason = f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
+        reason = f"{master} seems to be lost" if if_lost else f"{master or 'no node'} is to hand over"
         logger.info("%s stands for election, term %s: %s", self.name, election.term, "by force" if force else reason)
         try:
             won = candidacy.run()
         except ReplogError as error:
             if isinstance(error, HigherTermError):
-                self._above = max(self._above, Term(*error.term))
-            # it tries again and again, while its master lives elsewhere
+                self._note_term(Term(*error.term))
+            # automatic failover tries again and again, also if only this node has lost the master
             level = logging.INFO if if_lost else logging.WARNING
             logger.log(level, "%s is not elected, term %s: %s", self.name, election.term, error)
             raise
@@ -640,8 +676,8 @@ class Node(Handle):
             logger.error("%s is master of term %s by force: %s", self.name, won.term, won.possible_loss)
         return won
 
-    def _promise_itself(self, log: CommitLog, term: Term) -> LogPosition:
-        """Of a candidate; under the lock."""
+    def _promise_own_term(self, log: CommitLog, term: Term) -> LogPosition:
+        """Promise this node its own term, and sync the log; called under the lock."""
         terms = self._context.terms
         if self._replica is not None:
             self._replica.promised(Terms(term, terms.history))
@@ -650,21 +686,21 @@ class Node(Handle):
         return end_of(log)
 
     def _change_over(self, replica: Replica, log: MirrorLog, won: ElectionWon) -> None:
-        with self._context.lock:  # as in _resign; none is given before it is master
+        with self._context.lock:  # as in _resign; no vote is given until the node is master
             self._replica = None
         replica.leave()
-        self._take_office(won)
+        self._begin_term(won)
         log.promote()
         opened = self._log = logs.open_log(self._context)
         logs.mark_term(opened, won.term)
         self._begin_master(opened, min(replica.following.committed, won.start))
 
-    def _take_office(self, won: ElectionWon) -> None:
+    def _begin_term(self, won: ElectionWon) -> None:
         self._context.members.store(won.members)
         self._context.terms.begin(won.term, won.start, lossless=self.config.lossless)
 
-    def _fall_back(self) -> None:
-        """The office could not be taken: it is a replica as before."""
+    def _become_replica_again(self) -> None:
+        """Become a replica again, because the node could not become master."""
         log, self._replica = self._log, None
         try:
             if log is not None:
@@ -673,12 +709,13 @@ class Node(Handle):
             self.follow(None)
 
     def _begin_master(self, log: CommitLog, committed: LogPosition) -> None:
-        self._master = Master(self._context, log, committed=committed, ask=self._peers.ask, on_fenced=self._fenced)
+        self._master = Master(self._context, log, committed=committed, ask=self._peers.ask, on_fenced=self._on_fenced)
         logger.info("%s is master of term %s, from entry %d on", self.name, self.term, log.tail.end_entry)
 
-    def _fenced(self, term: Term) -> None:
-        """A newer master: follow that one, as soon as this thread is done."""
+    def _on_fenced(self, term: Term) -> None:
+        """Note a higher term. Another thread makes this node a replica once no other change of role runs."""
         logger.warning("%s steps down: term %s was promised to %s", self.name, term, term.master)
+        self._note_term(term)  # this node may not have promised it, and may be asked to stand if that candidate loses
         threading.Thread(target=self._rejoin, args=(term,), name="pyreplog-rejoin", daemon=True).start()
 
     def _rejoin(self, term: Term) -> None:
@@ -690,20 +727,20 @@ class Node(Handle):
         except (ReplogError, OSError):
             logger.exception("%s cannot become a replica", self.name)
 
-    # ---- what others ask ------------------------------------------------------------------------------------
+    # ---- requests of peers ----------------------------------------------------------------------------------
 
     @property
     def streams(self) -> Streams | None:
-        """The role's part that serves connected replicas; None: the role is changing."""
+        """The object that serves connected replicas in the present role; None: the role is changing."""
         return self._master if self._master is not None else self._replica
 
     @property
     def appends(self) -> Appends | None:
-        """The master that takes batches of clients; None: this node is not the master."""
+        """The master, which takes batches of clients; None: this node is not the master."""
         return self._master if self._error is None else None
 
     def master_address(self) -> str:
-        """Address of the master, as far as this node knows; "": it does not, or is the master itself."""
+        """Return the address of the master; "": unknown, or this node is the master."""
         master, replica = self._master, self._replica
         if master is not None and (fenced := master.group.fenced) is not None:
             return self.address_of(fenced.master) or ""
@@ -724,45 +761,45 @@ class Node(Handle):
         """
         context, master = self._context, self._master
         with context.lock:
-            declined = self._declines(prepare)
-        if declined is not None:
-            return declined
+            rejection = self._rejection_of(prepare)
+        if rejection is not None:
+            return rejection
         if master is not None:
-            _prepare_master(master, prepare)  # fails appends that wait: not under the lock
+            _prepare_master(master, prepare)  # it fails waiting appends, which must not happen under the lock
         with context.lock:
             if self._master is not master:
-                raise self._is_changing()
-            declined = self._declines(prepare)
-            if declined is not None:
-                return declined
+                raise self._role_changing_error()
+            rejection = self._rejection_of(prepare)
+            if rejection is not None:
+                return rejection
             if not prepare.trial:
-                self._give_promise(prepare.term)
-                self._look_for(prepare.term.master)
+                self._promise(prepare.term)
+                self._follow_candidate(prepare.term.master)
             received, synced = (self._canonical(mark) for mark in self.log_ends())
             history = context.terms.history.up_to(received)
             return Promise(prepare.term, history, received, synced, self.members, bool(prepare.trial))
 
-    def _is_changing(self) -> ReplicationError:
+    def _role_changing_error(self) -> ReplicationError:
         return ReplicationError(f"{self.name} is opening its log, or changes its role: ask again")
 
-    def _declines(self, prepare: Prepare) -> VoteRejected | None:
+    def _rejection_of(self, prepare: Prepare) -> VoteRejected | None:
         if self.role == "candidate" and self._candidacy is None:
-            raise self._is_changing()
+            raise self._role_changing_error()
         uuid = NO_UUID if self._log is None else self._log.uuid
-        declined = refuse_candidate(prepare, uuid, self._context.terms.terms, self.members, self._heard_master())
-        if declined is not None and not prepare.trial:
-            logger.info("%s: no promise for term %s: %s", self.name, prepare.term, declined.text)
-        return declined
+        rejection = refuse_candidate(prepare, uuid, self._context.terms.terms, self.members, self._live_master())
+        if rejection is not None and not prepare.trial:
+            logger.info("%s: no promise for term %s: %s", self.name, prepare.term, rejection.text)
+        return rejection
 
-    def _heard_master(self) -> str:
-        """Name of the master that this node is, or hears from; "": none."""
+    def _live_master(self) -> str:
+        """Return the name of the master that this node is, or hears from; "": none."""
         master, replica = self._master, self._replica
         if master is not None:
             return self.name if master.group.fenced is None else ""
-        return replica.leader if replica is not None and replica.silent_us < HEARD_US else ""
+        return replica.leader if replica is not None and replica.silent_us < MASTER_ALIVE_US else ""
 
-    def _give_promise(self, term: Term) -> None:
-        """Nothing of a lower term is taken from before it is durable on."""
+    def _promise(self, term: Term) -> None:
+        """Promise a term. Even before the promise is durable, records of lower terms are refused."""
         terms = self._context.terms
         if self._replica is not None:
             self._replica.promised(Terms(term, terms.history))
@@ -770,20 +807,20 @@ class Node(Handle):
         if candidacy is not None:
             candidacy.step(lambda: candidacy.election.note_higher_term(term))
         terms.promise(term)
-        logger.info("%s: promised term %s: whatever is lower is fenced", self.name, term)
+        logger.info("%s: promised term %s: lower terms are fenced", self.name, term)
 
-    def _look_for(self, master: str) -> None:
-        """A replica follows nobody of a lower term from now on: it dials the candidate, if it knows its address."""
+    def _follow_candidate(self, master: str) -> None:
+        """Connect to the candidate, if its address is known: masters of lower terms are not followed any more."""
         address = self.address_of(master)
         if self._replica is not None and address is not None and not self.config.observer:
             self._replica.follow(parse_address(address))
 
     def _canonical(self, mark: LogPosition) -> LogPosition:
-        """As the candidate says where its own log ends."""
+        """Return a position in the form in which the candidate gives the end of its own log."""
         return mark if self._log is None else LogPosition(*canonical(mark, self._log.segment_bytes))
 
     def log_ends(self) -> tuple[LogPosition, LogPosition]:
-        """Return where the node's log ends, whatever its role: what was received, and what is known to be on disk."""
+        """Return the ends of the log in any role: of the received records, and of those known to be on the disk."""
         log = self._log
         if log is None:
             return ORIGIN, ORIGIN
@@ -843,7 +880,7 @@ class Node(Handle):
         self._commands.take(connection, number, command)
 
     def connection_lost(self, connection: Connection) -> None:
-        """Forget what a client had asked for.
+        """Forget the requests of a client whose connection has ended.
 
         Args:
             connection: the connection that has ended.
@@ -851,17 +888,17 @@ class Node(Handle):
         self._commands.leave(connection)
         self.clients.leave(connection)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def end_candidacy(self) -> None:
-        """Give up an election of this node that is under way: its caller gets PromotionRefusedError."""
+        """Give up a running election of this node; its caller gets PromotionRefusedError."""
         with self._context.lock:
             candidacy = self._candidacy
         if candidacy is not None:
             candidacy.step(lambda: candidacy.election.abandon(f"{self.name} ends"))
 
-    def _let_go(self) -> None:
-        self.end_candidacy()  # a candidate holds `_changing`; a node with an `_error` begins no other election
+    def _do_close(self) -> None:
+        self.end_candidacy()  # an election holds `_changing`; a closed node begins no other one
         with self._changing:
             self._peers.close()
             self._server.close()
@@ -880,7 +917,7 @@ class Node(Handle):
 
 
 def _prepare_master(master: Master, prepare: Prepare) -> None:
-    """It is deposed by what is asked for; or waits for the candidate, or does so no more."""
+    """Apply a PREPARE to the master: fence it, or hold appends back for the candidate, or admit them again."""
     if not prepare.trial:
         master.fence(prepare.term)
     elif prepare.trial == PreVote.HOLD:

@@ -1,4 +1,4 @@
-"""What the parts of one node share."""
+"""NodeContext: what the parts of one node share; and positions in its log."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import TermsFile
 
 SERVICE = "ha"
-"""As the hello names it."""
+"""Name of the service in the hello."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """lock: around all state machines and the two files. secret, tls: as of `net`; `tls` is (a server's context, a
-    client's)."""
+    """What the parts of one node share.
+
+    Attributes:
+        lock: held for events of all state machines, and for changes of the two files.
+        secret: as of `net`.
+        tls: TLS contexts of the server and of clients, as of `net`.
+    """
 
     path: Path
     config: NodeConfig
@@ -42,7 +47,7 @@ class NodeContext:
     tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
     lock: threading.RLock = field(default_factory=threading.RLock)
     polls: CommitLongPolls | None = None
-    """Clients that wait for the commit point; None: nobody serves any."""
+    """Reads of clients that wait for the commit point; None: the node serves no clients."""
 
     @property
     def identity(self) -> NodeIdentity:
@@ -55,23 +60,25 @@ class NodeContext:
 
 
 def ends_of(log: CommitLog) -> tuple[LogPosition, LogPosition]:
-    """(end of what may be sent, end of what is synced) of a log, of one moment."""
+    """Return the end of what may be sent and the end of what is synced, read together."""
     end, synced, _ = marks_of(log)
     return end, synced
 
 
 def start_of(log: CommitLog) -> LogPosition:
-    """Where a log begins."""
+    """Return the position where a log begins."""
     return LogPosition(log.start_position, log.start)
 
 
 def shown_of(log: CommitLog) -> LogPosition:
-    """End of what readers see, the commit point as far as it was known. ORIGIN: they see nothing; how what retention
-    has removed was committed is not known."""
+    """Return the end of the entries that readers see: the last known commit point.
+
+    ORIGIN: readers see no entries. The commit point of entries that retention has removed is unknown.
+    """
     visible = marks_of(log)[2]
     return visible if visible.entry > log.start else ORIGIN
 
 
 def owed_of(log: CommitLog) -> LogPosition | None:
-    """End of what readers see, if a master showed it on its own and enough replicas may not have it."""
+    """Return the end of the entries that readers saw from a master without replicas; None: enough replicas have all."""
     return marks_of(log)[2] if log.unreplicated else None

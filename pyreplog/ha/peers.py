@@ -1,4 +1,4 @@
-"""How a node asks others: members by name, at the addresses that are known of them."""
+"""Peers: sends requests of a node to other members of its group."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 logger = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 1024
-"""Members whose addresses a node keeps, former members included. Any peer may name addresses, so there is a limit."""
+"""Most members whose addresses a node keeps, former members included: any peer may add addresses."""
 
 OnAnswer = Callable[[Message | ReplogError], object]
 Asks = Callable[[str, Message, OnAnswer], object]
-"""Sends a question to a member: (member, question, callback that gets the answer)."""
+"""Sends a request to a member: (member, request, callback for the answer)."""
 
 
 class Peers:
-    """Channels to members, made when one is asked first. Any thread may call anything.
+    """The channels to other members, each of which opens at the first request. Thread-safe.
 
-    addresses: of members that are known already. InvalidArgumentError, as `learn`.
+    Args:
+        context: what the parts of the node share.
+        addresses: "host:port" by name of member.
+
+    Raises:
+        InvalidArgumentError: as `learn`.
     """
 
     def __init__(self, context: NodeContext, addresses: Mapping[str, str]) -> None:
@@ -42,13 +47,17 @@ class Peers:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Of members, as far as they are known."""
+        """The known addresses by name of member."""
         with self._lock:
             return dict(self._addresses)
 
     def learn(self, addresses: Mapping[str, str]) -> None:
-        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address, of no name a member may
-        have, or there are too many; nothing was learned."""
+        """Add addresses, or replace known ones. After an error nothing has changed.
+
+        Raises:
+            WrongTypeError: `addresses` is no mapping.
+            InvalidArgumentError: an address or a name is malformed, or there are too many.
+        """
         check_mapping("addresses", addresses)
         for name in addresses:
             if not is_name(name):
@@ -61,24 +70,26 @@ class Peers:
             if count > ADDRESSES_MAX:
                 raise InvalidArgumentError(f"expected addresses of at most {ADDRESSES_MAX} members, found {count}")
             channels = self._channels
-            moved = [name for name, address in parsed.items() if name in channels and channels[name].address != address]
-            left = [channels.pop(name) for name in moved]
+            changed = [
+                name for name, address in parsed.items() if name in channels and channels[name].address != address
+            ]
+            former = [channels.pop(name) for name in changed]
             self._addresses.update(addresses)
-        for channel in left:
+        for channel in former:
             channel.close()
 
-    def ask(self, member: str, question: Message, on_answer: OnAnswer) -> None:
-        """`on_answer` is called once, by the reactor's driver or before this returns."""
+    def ask(self, member: str, request: Message, on_answer: OnAnswer) -> None:
+        """Send a request. `on_answer` is called once, by the reactor's driver or before this returns."""
         try:
             channel = self._channel(member)
             timeout = self._context.config.election_timeout_ms / 1000
-            channel.request(messages.encode(question), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
+            channel.request(messages.encode(request), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
         except ReplogError as error:
             on_answer(error)
 
     def is_unreachable(self, member: str) -> bool:
-        """Whether there was no way to it when it was asked last: no address is known, or connecting failed. Where a
-        connection was just lost, it is made again."""
+        """Return whether the last request to a member could not be sent, because its address is unknown or connecting
+        failed. A connection that was just lost does not count: it is opened again."""
         with self._lock:
             channel = self._channels.get(member)
         return channel is None or channel.error is not None
@@ -86,7 +97,7 @@ class Peers:
     def _channel(self, member: str) -> Channel:
         """Return the channel to a member.
 
-        A channel that pauses between attempts to connect is replaced by a new one, for the caller wants to know now.
+        A channel that pauses between attempts to connect is replaced by a new one, because the caller does not wait.
         """
         with self._lock:
             address, known = self._addresses.get(member), self._channels.get(member)

@@ -1,4 +1,4 @@
-"""Appends that wait for the commit point: threads that block, and futures of what was submitted."""
+"""PendingCommits: appends that wait for the commit point, in threads or as futures."""
 
 from __future__ import annotations
 
@@ -19,40 +19,52 @@ from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 _COMMITTED = "committed"
 
-_REST_US = 100_000
-"""Longest sleep of a thread that waits while another one drives."""
+_PARK_US = 100_000
+"""Longest sleep of a waiting thread while another one drives the reactor, microseconds."""
 
 
 class PendingCommits:
-    """Threads sleep in a `ParkingLot`, all but the one that drives. Futures lie in a `Purgatory`; those of all that
-    an event loop's tasks submit in one of its rounds together, for they are sent together. Any thread may call
-    anything, but no locks that callbacks take may be held.
+    """Appends that wait for the commit point.
 
-    reached: the commit point as it is. offer: sends what was appended. timeout_us: how long acks wait, and threads;
-    then the outcome is unknown.
+    Waiting threads sleep in a `ParkingLot`, except for one, which drives the reactor. Futures are in a `Purgatory`. The
+    futures that tasks of an event loop submit in one round of the loop have one entry there, because they are sent
+    together. Thread-safe; callers must not hold locks that callbacks take.
+
+    Args:
+        reached: the commit point, a position.
+        offer: sends appended entries to replicas.
+        timeout_us: microseconds that an append waits; then its outcome is unknown.
+        clock: source of time.
     """
 
     def __init__(self, reached: int, offer: Callable[[], object], timeout_us: int, clock: Clock) -> None:
         self.failure: BaseException | None = None
-        """Why the commit point moves no more."""
+        """The error of all later appends, once the commit point cannot move any more; None: it can."""
         self._offer, self._timeout_us, self._clock = offer, timeout_us, clock
         self._purgatory = Purgatory()
         self.drain = self._purgatory.drain
-        """Completes the futures of what was reached; to be called without locks."""
+        """Complete the futures up to the commit point. Call it without locks."""
         self.lot = ParkingLot(reached)
-        """Where threads sleep. While they are woken one by one (`is_waking`), the last offers what they append."""
-        self._watches: deque[tuple[int, PurgatoryEntry]] = deque()  # with their deadlines: all wait equally long
+        """The sleeping threads. While they are woken one by one (`is_waking`), the last one offers their appends."""
+        self._watches: deque[tuple[int, PurgatoryEntry]] = deque()  # (deadline, entry), in order: all wait equally long
         self._rounds = LoopBatches(self._end_round)
         self.add_of_task = self._rounds.add
-        """`add`, of a task of an event loop; False: nothing was done, there is none."""
+        """As `add`, for a task of an event loop. False: the caller is no task, and nothing was added."""
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
     def wait(self, position: int, drive: Callable[[Callable[[], bool], float], bool]) -> None:
-        """Block until all before a position is committed. drive: as of the reactor; of all threads that wait, one
-        drives, and hands that on when its own append is over.
+        """Block until all entries before a position are committed.
 
-        Errors: ReplicationTimeoutError; what the commit point failed with; those of `drive`.
+        One of the waiting threads drives the reactor, and passes that on when its own append is committed.
+
+        Args:
+            position: end of the entries.
+            drive: as `Reactor.drive`.
+
+        Raises:
+            ReplicationTimeoutError: the time ran out; the outcome is unknown.
+            ReplogError: the failure of the commit point, or an error of `drive`.
         """
         lot, deadline = self.lot, monotonic() + self._timeout_us / 1e6
         is_over = (over := partial(lot.is_over, position))()
@@ -61,77 +73,79 @@ class PendingCommits:
                 if lot.lead():
                     is_over = drive(over, left_s)
                 else:
-                    lot.park(position, min(int(left_s * 1e6), _REST_US))
+                    lot.park(position, min(int(left_s * 1e6), _PARK_US))
                     if not lot.is_waking:
                         self._offer()
                     is_over = over()
         finally:
             lot.leave()
         if lot.reached < position:
-            raise self._why_not(position)
+            raise self._error_of(position)
 
-    def _why_not(self, position: int) -> BaseException:
+    def _error_of(self, position: int) -> BaseException:
         if self.failure is None:
-            return self._late(position)
-        return self.failure.with_traceback(None)  # one for all: their tracebacks must not grow by each other's
+            return self._timeout_error(position)
+        return self.failure.with_traceback(None)  # shared by all threads, which would each extend its traceback
 
     def add(self, position: int, future: AppendFuture[Any]) -> None:
-        """Of an append that was not offered yet: it is, soon."""
+        """Add the future of an append, and offer the append soon."""
         if not self.add_of_task(position, future):
             self.watch(position, future)
             self._offer()
 
     def watch(self, position: int, future: AppendFuture[Any]) -> None:
-        """Of an append that somebody offers. Check-watch-check, as the purgatory itself: it is told nothing while there
-        are no acks."""
+        """Add the future of an append that the caller offers.
+
+        The commit point is read after the entry was added, because `advance` does not inform an empty purgatory.
+        """
         watch = self._purgatory.watch(_COMMITTED, position, future)
         self._watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
         if (reached := self.lot.reached) >= position:
             self._purgatory.advance_and_drain(_COMMITTED, reached)
 
     def _end_round(self, loop: AbstractEventLoop) -> None:
-        self._watch_together(loop)
+        self._watch_round(loop)
         self._offer()
 
-    def _watch_together(self, loop: AbstractEventLoop) -> None:
-        """The appends of a loop's round, if it was not taken before."""
+    def _watch_round(self, loop: AbstractEventLoop) -> None:
+        """Add the futures of a loop's round as one entry, unless that was done before."""
         round_batch = self._rounds.take(loop)
         if round_batch is not None:
             whole = AppendFuture[None]()
             whole.add_done_callback(round_batch.settle)
             self.watch(round_batch.position, whole)
 
-    # ---- what happens ---------------------------------------------------------------------------------------
+    # ---- the commit point -----------------------------------------------------------------------------------
 
     def advance(self, position: int) -> None:
-        """The commit point is there now. Completes nothing: call `drain`, without locks."""
+        """Report the new commit point. Completes no futures: call `drain` afterwards, without locks."""
         self.lot.reach(position)
         if self._watches:
             self._purgatory.advance(_COMMITTED, position)
 
     def fail(self, error: BaseException) -> None:
-        """Fail all appends that wait, and those that come later."""
+        """Fail all waiting appends, and all later ones."""
         self.failure = error
         self.lot.close()
         self._purgatory.fail(_COMMITTED, error)
         for loop in self._rounds.loops():
-            self._watch_together(loop)
+            self._watch_round(loop)
 
     def tick(self) -> None:
-        """Time has passed: to be called a few times within the time-out, and to be followed by an offer."""
+        """Fail appends that waited too long. Call it a few times within the timeout, and offer afterwards."""
         now_us = self._clock.monotonic_us()
         for loop in self._rounds.loops():
-            if not loop.is_running():  # it has ended before its round did
-                self._watch_together(loop)
+            if not loop.is_running():  # the loop ended within a round
+                self._watch_round(loop)
         watches = self._watches
         while watches and (watches[0][1].future.done() or watches[0][0] <= now_us):
             _, watch = watches.popleft()
             future = watch.future
             if not future.done():
                 self._purgatory.cancel(watch)
-                set_exception(future, self._late(watch.threshold))
+                set_exception(future, self._timeout_error(watch.threshold))
 
-    def _late(self, position: int) -> ReplicationTimeoutError:
+    def _timeout_error(self, position: int) -> ReplicationTimeoutError:
         waited = f"{self._timeout_us // 1000} ms"
         return ReplicationTimeoutError(
             f"position {position} was not committed within {waited} (committed up to {self.lot.reached}): the outcome "
@@ -140,7 +154,7 @@ class PendingCommits:
 
 
 def check_may_wait(reactor: Reactor) -> None:
-    """Raise InvalidArgumentError if the caller must not block."""
+    """Raise InvalidArgumentError if the caller must not block, in an event loop or a callback of the reactor."""
     if _get_running_loop() is not None or reactor.in_driver():
         raise InvalidArgumentError(
             "append waits, and must not be called in an event loop or a callback: use submit, and await its future"

@@ -1,8 +1,8 @@
-"""Which batches of which clients a replica group's log holds: what makes a repeated APPEND harmless.
+"""ProducerStateManager: the batches of clients in the log of a replica group, so that a repeated APPEND has no effect.
 
-A master writes a control record in front of each batch of a client: whose it is, and its sequence numbers. The records
-of the batch follow, up to the next control record. A snapshot of all clients comes every SNAPSHOT_BYTES of log. So the
-log itself says what is in it, in the part of it that a replica has: a new master reads the last SCAN_BYTES.
+A master writes a control record in front of each batch of a client, with the client's id and the sequence numbers. The
+records of the batch follow, up to the next control record. A snapshot of all clients is written for each SNAPSHOT_BYTES
+of log. So each replica has the state of its own part of the log, and a new master reads the last SCAN_BYTES.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyreplog.ha.protocol.client_messages import CLIENT_ID_BYTES, Run
 from pyreplog.log.commit_log import CommitLog
 
 MAGIC = b"RPCLNT"
-"""What the control records begin with."""
+"""Prefix of the control records."""
 
 VERSION = 1
 BATCH, SNAPSHOT = 1, 2
@@ -28,10 +28,10 @@ SNAPSHOT_BYTES = 16 << 20
 SCAN_BYTES = 4 * SNAPSHOT_BYTES
 CLIENTS_MAX = 1024
 _BATCH_KIND = 2
-"""Kind of records above which they have no entry numbers."""
+"""Records of higher kinds have no entry numbers."""
 
 RUNS_KEPT = 16
-"""Of each client: a client has fewer batches on their way, and a batch is cut by a failure of its master only."""
+"""Runs kept of each client. A client has fewer batches in flight, and only the failure of a master splits a batch."""
 
 _HEAD = struct.Struct("<6sBB")
 _BATCH = struct.Struct("<6sBB16sqII")
@@ -42,7 +42,7 @@ _CLIENT_BYTES_MAX = _CLIENT.size + RUNS_KEPT * _RUN.size
 
 
 class StoredRun(NamedTuple):
-    """Entries of a client that lie side by side. sequence: of the first one; first: its number in the log."""
+    """Adjacent entries of a client. sequence: of the first one; first: its number in the log."""
 
     sequence: int
     first: int
@@ -51,14 +51,14 @@ class StoredRun(NamedTuple):
 
 @dataclass
 class ProducerStateEntry:
-    """One client. next: the sequence number that comes next. runs: its newest entries. position: where they end."""
+    """One client. next: its next sequence number. runs: its newest entries. position: the end of these."""
 
     next: int = 0
     position: int = 0
     runs: deque[StoredRun] = field(default_factory=lambda: deque(maxlen=RUNS_KEPT))
 
     def numbers(self, sequence: int, count: int) -> tuple[Run, ...] | None:
-        """Numbers of the entries of these sequence numbers; None: they are too old to be known."""
+        """Return the numbers of entries, given their sequence numbers; None: they are too old to be known."""
         runs: list[Run] = []
         for run in self.runs:
             low, high = max(sequence, run.sequence), min(sequence + count, run.sequence + run.entries)
@@ -72,9 +72,10 @@ class ProducerStateEntry:
 
 
 class ProducerStateManager:
-    """Clients by id, the one that was used longest ago first. One thread at a time.
+    """The clients by id, least recently used first. Not thread-safe.
 
-    clients_max: beyond, the oldest is forgotten.
+    Args:
+        clients_max: most clients; beyond that the least recently used one is removed.
     """
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
@@ -83,8 +84,10 @@ class ProducerStateManager:
 
     @classmethod
     def of(cls, log: CommitLog) -> ProducerStateManager:
-        """Those of which a log holds batches, committed or not. A log that holds any gets a snapshot at its end: what
-        comes behind belongs to no batch. Blocks while the end of the log is read."""
+        """Return the clients with batches in a log, committed or not. Blocks while the end of the log is read.
+
+        If there are any, the caller appends a snapshot, because later entries belong to none of these batches.
+        """
         producers = cls(min(CLIENTS_MAX, log.segment_bytes // 4 // _CLIENT_BYTES_MAX))
         producers._scan(log)
         return producers
@@ -96,7 +99,7 @@ class ProducerStateManager:
         return self._by_id.get(client)
 
     def use(self, client: bytes) -> ProducerStateEntry:
-        """The client's, made if it is new; now it is the one that was used last."""
+        """Return a client, which is added if it is new, as the most recently used one."""
         producer = self._by_id.pop(client, None) or ProducerStateEntry()
         self._by_id[client] = producer
         while len(self._by_id) > self._clients_max:
@@ -106,7 +109,7 @@ class ProducerStateManager:
     # ---- as control records ---------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """The control record of all clients."""
+        """Return the control record with all clients."""
         parts = [_SNAPSHOT.pack(MAGIC, SNAPSHOT, VERSION, len(self._by_id), 0)]
         for client, producer in self._by_id.items():
             parts.append(_CLIENT.pack(client, producer.next, len(producer.runs), 0))
@@ -114,7 +117,7 @@ class ProducerStateManager:
         return b"".join(parts)
 
     def _load(self, control: bytes, position: int) -> None:
-        """In place of all that was known. What it refers to lies before `position`."""
+        """Replace all clients by those of a snapshot. `position`: end of the entries that it describes."""
         *_, count, _ = _SNAPSHOT.unpack_from(control)
         self._by_id.clear()
         at = _SNAPSHOT.size
@@ -130,8 +133,8 @@ class ProducerStateManager:
     # ---- from the log ---------------------------------------------------------------------------------------
 
     def _scan(self, log: CommitLog) -> None:
-        batch: tuple[bytes, int, int] | None = None  # client, sequence, count: of the last control record
-        for control, first, count, position in _cut_at_controls(log):
+        batch: tuple[bytes, int, int] | None = None  # client, sequence, count of the last control record
+        for control, first, count, position in _split_at_controls(log):
             if control is not None:
                 batch = None
                 kind = control[len(MAGIC)] if control.startswith(MAGIC) and len(control) >= _HEAD.size else 0
@@ -140,7 +143,7 @@ class ProducerStateManager:
                         self._load(control, position)
                     elif kind == BATCH:
                         batch = _BATCH.unpack_from(control)[3:6]
-                except struct.error:  # of a later version: it says so little that it says nothing
+                except struct.error:  # a later version wrote a shorter record: its contents are unknown
                     batch = None
             if batch is not None and count:
                 client, sequence, left = batch
@@ -150,24 +153,24 @@ class ProducerStateManager:
 
 
 def batch_control(client: bytes, sequence: int, count: int) -> bytes:
-    """The control record in front of a batch."""
+    """Return the control record in front of a batch."""
     assert len(client) == CLIENT_ID_BYTES
     return _BATCH.pack(MAGIC, BATCH, VERSION, client, sequence, count, 0)
 
 
-def _cut_at_controls(log: CommitLog) -> Iterator[tuple[bytes | None, int, int, int]]:
-    """Yield the end of a log, cut at its control records.
+def _split_at_controls(log: CommitLog) -> Iterator[tuple[bytes | None, int, int, int]]:
+    """Yield the end of a log, split at its control records.
 
-    Each part is (the control record in front of it; None: it continues the part before; number of its first entry; how
-    many entries it has; the position where they end).
+    Each part is (its control record, or None: it continues the last part; number of its first entry; number of entries;
+    position of its end).
     """
     for batch in log.read_positions(_scan_start(log), all_kinds=True, committed=False):
-        # Not by columns: they need numpy, which a node does not load, and not while it takes over.
+        # Record by record: columns need numpy, and importing that would delay a failover.
         controls = [at for at, record in enumerate(batch) if record.kind > _BATCH_KIND]
-        cuts = [*controls, len(batch)]
-        if cuts[0]:
-            yield None, batch.first, cuts[0], _end_of(batch, cuts[0])
-        for at, until in pairwise(cuts):
+        splits = [*controls, len(batch)]
+        if splits[0]:
+            yield None, batch.first, splits[0], _end_of(batch, splits[0])
+        for at, until in pairwise(splits):
             record = batch[at]
             yield record.value, record.entry, until - at - 1, _end_of(batch, until)
 
@@ -178,7 +181,7 @@ def _end_of(batch: RecordBatch, until: int) -> int:
 
 
 def _scan_start(log: CommitLog) -> int:
-    """Position of a record, about SCAN_BYTES before the end."""
+    """Return the position of a record about SCAN_BYTES before the end."""
     low, high, wanted = log.start, log.end, log.end_position - SCAN_BYTES
     if wanted <= log.start_position or low >= high:
         return log.start_position

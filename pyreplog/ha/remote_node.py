@@ -1,4 +1,4 @@
-"""Asking a node that runs somewhere else: how it is, or to do something."""
+"""RemoteNode: asks a node in another process for its state, or sends it a command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
 
 ANSWER_S = 60.0
-"""An election has to fit in."""
+"""Seconds until an answer; an election must fit in."""
 
 
 class RemoteNode(Closeable):
-    """The node at "host:port", over one connection. Not for several threads at once; close it, or use `with`.
+    """The node at "host:port", over one connection. Not thread-safe. Close it, or use `with`.
 
-    secret, tls: as the node's; tls is a client's context.
+    Args:
+        address: "host:port" of the node.
+        secret: secret of the group; None: no authentication.
+        tls: TLS context of a client; None: no TLS.
     """
 
     def __init__(
@@ -40,38 +43,41 @@ class RemoteNode(Closeable):
         )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
-        """As `Node.stats`. Errors: as `ask`."""
+        """Return the state of the node, as `Node.stats`. Raises the errors of `ask`."""
         return self.ask("status")
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
-        """Have the node do something (see `ha.commands`); what it answers.
+        """Send a command (see `ha.commands`), and return its answer.
 
-        Errors: CommandRefusedError, it says why not; NotConnectedError; PeerTimeoutError and DisconnectedError: whether
-        it is done is unknown; InvalidMessageError.
+        Raises:
+            CommandRefusedError: the node refused the command; the message says why.
+            NotConnectedError: the node cannot be reached.
+            PeerTimeoutError, DisconnectedError: no answer arrived; whether the command was executed is unknown.
+            InvalidMessageError: the answer is malformed.
         """
         body = messages.encode(Command(json.dumps({"command": command, **arguments}).encode()))
         answer: AppendFuture[bytes] = AppendFuture()
 
-        def heard(reply: memoryview | ReplogError) -> None:
+        def on_reply(reply: memoryview | ReplogError) -> None:
             if isinstance(reply, ReplogError):
                 set_exception(answer, reply)
             else:
                 set_result(answer, bytes(reply))
 
-        self._channel.request(body, on_reply=heard, timeout=ANSWER_S)
+        self._channel.request(body, on_reply=on_reply, timeout=ANSWER_S)
         self._reactor.drive(answer.done)
-        return _understood(self.address, answer.result())
+        return _decode_status(self.address, answer.result())
 
     def close(self) -> None:
         self._channel.close()
         self._reactor.close()
 
 
-def _understood(address: str, body: bytes) -> dict[str, Any]:
+def _decode_status(address: str, body: bytes) -> dict[str, Any]:
     message = messages.decode(body)
     if isinstance(message, Refuse):
         raise UnsupportedRequestError(f"{address}: {message.text}")
-    status = _parsed(message.json) if isinstance(message, StatusReply) else None
+    status = _parse_json(message.json) if isinstance(message, StatusReply) else None
     if not isinstance(status, dict):
         raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")
     if "error" in status:
@@ -81,7 +87,7 @@ def _understood(address: str, body: bytes) -> dict[str, Any]:
     return status
 
 
-def _parsed(data: bytes) -> object:
+def _parse_json(data: bytes) -> object:
     try:
         document: object = json.loads(data)
     except ValueError:

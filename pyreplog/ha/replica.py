@@ -1,4 +1,4 @@
-"""A node as replica: joins its master, takes the stream into its own log, reports."""
+"""Replica: a node in the role of a replica. It joins its master, copies the stream into its log, and reports."""
 
 from __future__ import annotations
 
@@ -47,15 +47,19 @@ from pyreplog.stream.terms import Terms
 logger = logging.getLogger(__name__)
 
 _LASTS_US = 1_000_000
-"""A connection that lasts so long was of use, though nothing may have come of it."""
+"""A connection that lasted for so many microseconds counts as useful, even if it brought no records."""
 
 
 class Replica:
-    """Drives a `ReplicaMachine` and its `StreamReceiver`; any thread may call anything.
+    """Drives a `ReplicaMachine` and its `StreamReceiver`. Thread-safe.
 
-    log: a copy that is here already; None: the master's is made when it is known. on_log: called when one was made.
-    on_landed: called by the driver after each read from the master. holds: whether it tells retention what to keep;
-    else its caller does.
+    Args:
+        context: what the parts of the node share.
+        log: the copy of the master's log; None: it is created once the replica has joined a master.
+        master: address of the master; None: `follow` gives it.
+        on_log: called when a log was created.
+        on_landed: called by the reactor's driver after each read from the master.
+        holds: whether it sets the retention floor of the log; otherwise the caller does.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class Replica:
     ) -> None:
         self.log = log
         self.error: ReplogError | None = None
-        """Why it does not follow, and will not by itself; None: it does, or tries."""
+        """Why it does not follow, and will not without an operator; None: it follows, or tries to."""
         self._context, self._on_log, self._holds = context, on_log, holds
         committed = ORIGIN if log is None else shown_of(log)
         self.following = ReplicaMachine(
@@ -83,22 +87,22 @@ class Replica:
             observer=context.config.observer,
         )
         self._receiver = StreamReceiver(
-            on_opened=self._opened, on_control=self._heard, on_progress=self._progressed, on_closed=self._closed,
-            on_landed=on_landed,
+            on_opened=self._on_opened, on_control=self._on_control, on_progress=self._on_progress,
+            on_closed=self._on_closed, on_landed=on_landed,
         )  # fmt: skip
         self._master_connection: ReconnectingConnection | None = None
-        self._joins: Address | None = None  # where the present connection leads, or the last one did
-        self._chain: Cascade | None = None
-        self._joined: tuple[int, int] | None = None  # where the log went on, and when
-        self._was_of_use = True  # the connection before
-        self._heard_us = 0  # when the master spoke last
-        self._held_until = 0  # with the log's end there, it is time to look again at what is held
-        self._hold()
+        self._joining_address: Address | None = None  # address of the present connection, or of the last one
+        self._cascade: Cascade | None = None
+        self._joined: tuple[int, int] | None = None  # end of the log when the stream began, and the time of that
+        self._was_useful = True  # whether the last connection was useful
+        self._last_message_us = 0  # time of the master's last message
+        self._floor_due_at = 0  # end of the log at which the retention floor is computed again
+        self._set_retention_floor()
         if master is not None:
             self.follow(master)
 
     def follow(self, master: Address) -> None:
-        """Join the master at an address; that of now is left."""
+        """Join the master at an address, and leave the present one."""
         with self._context.lock:
             self.error = None
             if self._master_connection is not None:
@@ -115,7 +119,7 @@ class Replica:
         )  # fmt: skip
 
     def pause(self) -> None:
-        """Read nothing more from the master, and go on with `resume`. Any thread; never blocks."""
+        """Stop reading from the master until `resume`. Never blocks."""
         self._receiver.pause()
 
     def resume(self) -> None:
@@ -123,7 +127,7 @@ class Replica:
 
     @property
     def master(self) -> Address | None:
-        """Where it looks for its master."""
+        """Address at which the replica looks for its master; None: unknown."""
         return None if self._master_connection is None else self._master_connection.address
 
     @property
@@ -132,18 +136,18 @@ class Replica:
 
     @property
     def silent_us(self) -> int:
-        """For how long its master has said nothing."""
-        return self._context.now_us - self._heard_us
+        """Microseconds since the master's last message."""
+        return self._context.now_us - self._last_message_us
 
     @property
     def leader(self) -> str:
-        """Name of the master whose stream it takes; "" there is none, or it is a replica's."""
+        """Name of the master that streams to this replica; "": no stream, or that of another replica."""
         accepted = self.following.accepted
         return "" if accepted is None or not self.is_streaming or self.following.observer else accepted.term.master
 
     @property
     def trouble(self) -> str:
-        """Why there is no stream; "" there is one."""
+        """Why there is no stream; "": there is one."""
         if self.is_streaming:
             return ""
         error = self.error or (self._master_connection.error if self._master_connection is not None else None)
@@ -157,23 +161,23 @@ class Replica:
 
     @property
     def _commit(self) -> Commit:
-        """The commit point, as the observers of this replica are told it."""
+        """The message with the commit point for the observers that follow this replica."""
         following, log = self.following, self.log
         return Commit(following.committed, 0 if log is None else log.start_position, following.unreplicated)
 
     def source(self) -> StreamedLog:
-        """This log as others may copy it. Under the lock, with a log."""
+        """Return the state of the log, for observers that copy it. Called under the lock, and only with a log."""
         log, terms = self.log, self._context.terms
         assert log is not None, "a replica without a log accepts no observers"
         accepted = self.following.accepted
         term = terms.history.last if accepted is None else accepted.term
         return StreamedLog(log.uuid, log.segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
 
-    # ---- replicas of this replica ---------------------------------------------------------------------------
+    # ---- observers of this replica --------------------------------------------------------------------------
 
     def join(self, connection: Connection, join: Join) -> None:
-        """Observers may follow this replica, for they are not counted. Nothing is removed before it is known what this
-        one needs."""
+        """Accept an observer, or refuse a member. Retention stops until the position that the observer needs is
+        known."""
         if (log := self.log) is not None and self._holds:
             log.lower_retention_floor(0)
         with self._context.lock:
@@ -187,77 +191,79 @@ class Replica:
             if isinstance(answer, Refuse):
                 refuse(connection, answer)
             elif log is not None:
-                if self._chain is None:
-                    self._chain = Cascade(self._context, log, self._commit)
-                self._chain.join(connection, answer, join.synced.position)
-            self._hold()
+                if self._cascade is None:
+                    self._cascade = Cascade(self._context, log, self._commit)
+                self._cascade.join(connection, answer, join.synced.position)
+            self._set_retention_floor()
 
     def progress(self, connection: Connection, progress: ProgressReport) -> None:
-        if self._chain is not None:
-            self._chain.progress(connection, progress)
+        if self._cascade is not None:
+            self._cascade.progress(connection, progress)
 
     def stored(self, connection: Connection, stored: MembersStored) -> None:
-        """Observers store members, and do not count."""
+        """Ignore that an observer has stored the members: observers do not count."""
 
     def drained(self, connection: Connection) -> None:
-        if self._chain is not None:
-            self._chain.drained(connection)
+        if self._cascade is not None:
+            self._cascade.drained(connection)
 
     def disconnected(self, connection: Connection) -> None:
-        if self._chain is not None:
-            self._chain.closed(connection)
-            self._hold()
+        if self._cascade is not None:
+            self._cascade.closed(connection)
+            self._set_retention_floor()
 
-    def _break_chain(self, why: str) -> None:
-        """Have the observers join again: what they were told may not hold any more."""
-        chain, self._chain = self._chain, None
-        if chain is not None:
-            chain.close(DisconnectedError(why))
-            self._hold()
+    def _close_cascade(self, why: str) -> None:
+        """Disconnect the observers: what they received may not be valid any more, so they have to join again."""
+        cascade, self._cascade = self._cascade, None
+        if cascade is not None:
+            cascade.close(DisconnectedError(why))
+            self._set_retention_floor()
 
-    def _hold(self) -> None:
-        """Retention keeps what others may come for, or read here."""
-        log, chain = self.log, self._chain
+    def _set_retention_floor(self) -> None:
+        """Set the retention floor: keep the log for observers, and for members that may follow this node."""
+        log, cascade = self.log, self._cascade
         if log is None or not log.is_usable or not self._holds:
             return
         config, end = self._context.config, log.tail.end
         held = None if config.observer else self.following.log_start
-        floor = floor_of_copy(held, () if chain is None else chain.needed, end, config.group.retention_hold_bytes)
-        self._held_until = end + log.segment_bytes
+        floor = floor_of_copy(held, () if cascade is None else cascade.needed, end, config.group.retention_hold_bytes)
+        self._floor_due_at = end + log.segment_bytes
         log.retention_floor = 1 << 62 if floor is None else floor
 
     def where(self) -> str:
-        """Where the master is, as far as is known."""
+        """Return where the master is, as a clause for errors."""
         master = self.master
         return "it knows of none" if master is None else f"its master is at {master[0]}:{master[1]}"
 
     def promised(self, terms: Terms) -> None:
-        """Before a promise is stored: nothing of a lower term is taken any more. Under the lock."""
+        """Stop receiving from masters of lower terms, before a promise is stored. Called under the lock."""
         self._carry_out_all(self.following.promised(terms))
 
-    # ---- what the connection brings -------------------------------------------------------------------------
+    # ---- events of the connection ---------------------------------------------------------------------------
 
-    def _opened(self) -> None:
+    def _on_opened(self) -> None:
         log = self.log
         start, received, synced = ORIGIN, ORIGIN, ORIGIN
-        self._joins = self.master
+        self._joining_address = self.master
         if log is not None:
             start, (received, synced) = start_of(log), ends_of_replica(log)
         self._do(lambda: self.following.connected(start, received, synced))
 
-    def _heard(self, body: bytes) -> None:
-        """InvalidMessageError ends the connection."""
+    def _on_control(self, body: bytes) -> None:
+        """Take a message of the master. InvalidMessageError ends the connection."""
         message = messages.decode(body)
-        self._heard_us = self._context.now_us
-        if isinstance(message, Accept) and self._master_connection is not None and self._was_of_use:
+        self._last_message_us = self._context.now_us
+        if isinstance(message, Accept) and self._master_connection is not None and self._was_useful:
             self._master_connection.succeeded()
-        self._do(lambda: self.following.heard(message))
-        self._hold()
+        self._do(lambda: self.following.message_received(message))
+        self._set_retention_floor()
 
-    def _progressed(self, *_seen: LogPosition) -> None:
-        """For each append: as `_do`, with less in between. Under the lock from the look at the log till it is said:
-        reports keep their order. Marks that a caller has seen before may be older than what another thread has reported
-        since, or from before the log was cut: they are no news."""
+    def _on_progress(self, *_seen: LogPosition) -> None:
+        """Report progress; called for each append, so it does less than `_do`.
+
+        The lock is held from the read of the ends until the report is sent, so that reports keep their order. The given
+        positions are ignored: another thread may have reported later ones since, or have truncated the log.
+        """
         with self._context.lock:
             log = self.log
             if log is None:
@@ -266,23 +272,26 @@ class Replica:
             report = self.following.progressed(received, synced)
             if report is not None:
                 self._receiver.send(messages.encode(report))
-            if received.position >= self._held_until:
-                self._hold()
+            if received.position >= self._floor_due_at:
+                self._set_retention_floor()
 
-    def _closed(self, error: ReplogError) -> None:
+    def _on_closed(self, error: ReplogError) -> None:
         with self._context.lock:
             self.following.disconnected()
-            self._note_use(error)
+            self._note_usefulness(error)
         logger.info("%s: the connection to the master ended: %s", self._context.path, error)
 
-    def _note_use(self, error: ReplogError) -> None:
-        """One that ends where it began, at a record that is damaged there, say, is not made again at once, over and
-        over; nor is one that another process of the same name has taken over."""
+    def _note_usefulness(self, error: ReplogError) -> None:
+        """Note whether the connection was useful.
+
+        After a useless one the replica pauses before it connects again: one that ended where it began, for example at a
+        damaged record, or one that another process with the same name has taken over.
+        """
         joined, self._joined = self._joined, None
         if joined is not None and self.log is not None:
             brought, lasted = self.log.received_end > joined[0], self._context.now_us - joined[1] >= _LASTS_US
             is_replaced = isinstance(error, JoinRefusedError) and error.code == RefusalCode.REPLACED
-            self._was_of_use = (brought or lasted) and not is_replaced
+            self._was_useful = (brought or lasted) and not is_replaced
 
     # ---- effects --------------------------------------------------------------------------------------------
 
@@ -298,35 +307,35 @@ class Replica:
         if isinstance(effect, SendToMaster):
             self._receiver.send(messages.encode(effect.message))
         elif isinstance(effect, ShowCommitted):
-            self._show(effect)
+            self._show_committed(effect)
         elif isinstance(effect, StoreTerms):
-            self._break_chain("the log has another master now")
+            self._close_cascade("the log has another master now")
             self._context.terms.follow(effect.term, effect.history)
         elif isinstance(effect, StoreMembers):
             self._context.members.store(effect.members)
         elif isinstance(effect, DisconnectFromMaster):
-            self._leave(effect)
+            self._leave_master(effect)
         elif isinstance(effect, CreateLog):
-            self._make(effect)
+            self._create_log(effect)
         else:
-            self._join(effect)
+            self._begin_stream(effect)
 
-    def _show(self, effect: ShowCommitted) -> None:
+    def _show_committed(self, effect: ShowCommitted) -> None:
         if (log := self.log) is not None:
             log.tail.unreplicated |= effect.unreplicated
             log.show(*effect.committed)
             if (polls := self._context.polls) is not None and polls.waiting:
                 polls.wake()
             log.tail.unreplicated = effect.unreplicated
-        if self._chain is not None:
-            self._chain.tell(self._commit)
+        if self._cascade is not None:
+            self._cascade.send_commit(self._commit)
 
-    def _join(self, effect: Effect) -> None:
+    def _begin_stream(self, effect: Effect) -> None:
         log = self.log
         if log is None:
             raise InvalidMessageError("a stream begins before there is a log for it")
         if isinstance(effect, TruncateLog):
-            self._break_chain("the log is cut")
+            self._close_cascade("the log is cut")
             log.cut(*effect.to)
         elif isinstance(effect, Joined):
             self.error = None
@@ -334,13 +343,13 @@ class Replica:
             self._joined = log.received_end, self._context.now_us
             self._carry_out_all(self.following.joined(*ends_of_replica(log)))
 
-    def _make(self, make: CreateLog) -> None:
-        """A copy that holds nothing is made anew, unless it is that of this log."""
+    def _create_log(self, make: CreateLog) -> None:
+        """Create the log, in place of an empty one. An empty log of the same uuid and start is kept."""
         context, log = self._context, self.log
         is_open = log is not None and log.is_usable
         if log is not None and is_open and (log.uuid, start_of(log)) == (make.uuid, make.start):
             return
-        self._break_chain("the log is made anew")
+        self._close_cascade("the log is made anew")
         if log is not None:
             log.close()
             replicas.remove(context.path, context.files)
@@ -349,16 +358,16 @@ class Replica:
             clock=context.clock, files=context.files,
         )  # fmt: skip
         self.log.tail.unreplicated = self.following.unreplicated
-        self._hold()
+        self._set_retention_floor()
         self._on_log(self.log)
 
-    def _leave(self, leave: DisconnectFromMaster) -> None:
-        is_early = isinstance(leave.error, JoinRefusedError) and leave.error.code == RefusalCode.NOT_MASTER  # or late
+    def _leave_master(self, leave: DisconnectFromMaster) -> None:
+        is_early = isinstance(leave.error, JoinRefusedError) and leave.error.code == RefusalCode.NOT_MASTER
         level = logging.ERROR if leave.permanent else logging.INFO if is_early else logging.WARNING
         logger.log(level, "%s: this replica does not follow: %s", self._context.path, leave.error)
         self._receiver.disconnect(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
         self._receiver.stop()
-        if leave.permanent and self._joins == self.master:  # else it was told to follow another meanwhile
+        if leave.permanent and self._joining_address == self.master:  # otherwise the node follows another master by now
             self.error = leave.error
             self._drop_connection()
 
@@ -367,7 +376,7 @@ class Replica:
         if master_connection is not None:
             master_connection.close()
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def leave(self) -> MirrorLog | None:
         """Stop following; the log stays open."""
@@ -375,7 +384,7 @@ class Replica:
         self._receiver.stop()
         with self._context.lock:
             self.following.disconnected()
-            self._break_chain("the node's role changes")
+            self._close_cascade("the node's role changes")
         return self.log
 
     def close(self) -> None:
@@ -385,5 +394,5 @@ class Replica:
 
 
 def ends_of_replica(log: MirrorLog) -> tuple[LogPosition, LogPosition]:
-    """(received, synced) of a copy."""
+    """Return the ends (received, synced) of the log of a replica."""
     return log.received_mark, log.synced_mark

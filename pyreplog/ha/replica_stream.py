@@ -1,4 +1,4 @@
-"""One replica of a master, as long as it is connected: what it is sent, and when."""
+"""ReplicaStream: what a master sends to one connected replica, and when."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class ReplicaStream:
-    """The stream to one replica. Its master calls all of it, from any thread.
+    """The stream to one replica. Its methods are called by the master, from any thread.
 
-    A replica that has reported all it was sent gets more at once; one that has not gets it with its next report, or
-    when `ahead_bytes` have come together: what many appends of a round trip leave goes out in one piece. The commit
-    point is told by `tell`, now and then: with every piece of data it would cost as much again.
+    A replica that has reported all it was sent gets more at once. Otherwise it gets more with its next report, or once
+    `ahead_bytes` have been gathered: the appends of a round trip are sent in one piece. The commit point is sent by
+    `send_commit`, at intervals: with every piece of data it would double the cost.
     """
 
-    __slots__ = ("_ahead_bytes", "_told", "reported", "sender", "synced")
+    __slots__ = ("_ahead_bytes", "_sent_commit", "reported", "sender", "synced")
 
     def __init__(self, sender: StreamSender, ahead_bytes: int) -> None:
         self.sender = sender
         self._ahead_bytes = ahead_bytes
         self.reported = sender.feed.position
-        """Position up to which it says that it has the log."""
+        """Position up to which the replica has reported the log as received."""
         self.synced = 0
-        """Position up to which it says that it has the log on disk; kept by chains."""
-        self._told: Commit | None = None
+        """Position up to which the replica has reported the log as synced; kept by `Cascade` only."""
+        self._sent_commit: Commit | None = None
 
     @classmethod
     def begin(
@@ -45,7 +45,7 @@ class ReplicaStream:
         resume: LogPosition,
         growth: TailWatcher | None = None,
     ) -> Self:
-        """One that was accepted. growth: as of StreamSender."""
+        """Return the stream of an accepted replica. growth: as of StreamSender."""
         config = context.config
         sender = StreamSender(
             context.reactor, connection, log, resume.position, transfer_bytes=config.transfer_bytes, growth=growth,
@@ -55,17 +55,17 @@ class ReplicaStream:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be sent what there is."""
+        """Whether the replica gets more of the log now."""
         feed, reported = self.sender.feed, self.reported
         return feed.position <= reported or feed.mark_position <= reported or feed.behind >= self._ahead_bytes
 
     def push(self) -> None:
-        """The log has grown, or the replica has reported: send what is due."""
+        """Send what is due, after the log has grown or the replica has reported."""
         if self.sender.feed.behind and self.is_due:
             self.sender.pump()
 
-    def tell(self, commit: Commit, *, again: bool = False) -> None:
-        """Let it know the commit point, if it does not, or `again`."""
-        if again or commit != self._told:
-            self._told = commit
+    def send_commit(self, commit: Commit, *, again: bool = False) -> None:
+        """Send the commit point, if it has changed since the last message, or `again`."""
+        if again or commit != self._sent_commit:
+            self._sent_commit = commit
             self.sender.control(messages.encode(commit))

@@ -1,4 +1,4 @@
-"""What a node's server brings: replicas that stream, candidates and people that ask, clients that append and read."""
+"""Service: dispatches the messages that a node's server receives from replicas, candidates, operators and clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Streams(Protocol):
-    """What a role does for the replicas that are connected."""
+    """The part of a role that serves connected replicas."""
 
     def join(self, connection: Connection, join: Join) -> None: ...
     def progress(self, connection: Connection, progress: ProgressReport) -> None: ...
@@ -39,7 +39,7 @@ class Streams(Protocol):
 
 
 class Clients(Protocol):
-    """What a node does for clients that append and read."""
+    """The part of a node that serves clients which append and read."""
 
     def take(self, connection: ServerConnection, number: int, body: memoryview) -> None: ...
     def end_turn(self) -> None: ...
@@ -47,7 +47,7 @@ class Clients(Protocol):
 
 
 class Answers(Protocol):
-    """What a node does for those who ask. The answer goes by `connection.reply`."""
+    """The part of a node that answers requests, by `connection.reply`."""
 
     @property
     def streams(self) -> Streams | None: ...
@@ -60,16 +60,16 @@ class Answers(Protocol):
 
 
 class Service:
-    """A `net.connection.Handler`, and its `FastPath`. All calls come from the reactor's driver."""
+    """A `net.connection.Handler` with a `FastPath`. All methods are called by the reactor's driver."""
 
     def __init__(self, node: Answers) -> None:
         self._node = node
 
     def opened(self, connection: Connection) -> None:
-        """It will say what it wants."""
+        """Do nothing: the peer sends the first message."""
 
     def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """A report that comes by itself, as one does for each append: nobody answers it."""
+        """Handle a single progress report, the message of each append; it has no reply."""
         report, streams = report_alone(batch), self._node.streams
         if report is None or streams is None:
             return None
@@ -77,7 +77,7 @@ class Service:
         return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """InvalidMessageError ends the connection; what came before has been handled."""
+        """Handle frames. InvalidMessageError ends the connection; earlier frames of the batch have been handled."""
         assert isinstance(connection, ServerConnection)
         clients, has_client = self._node.clients, False
         try:
@@ -91,36 +91,36 @@ class Service:
                 try:
                     message = messages.decode(body)
                 except UnknownKindError as error:
-                    if number == CONTROL_OFFSET:  # of a stream: nobody answers, and what follows may depend on it
+                    if number == CONTROL_OFFSET:  # a stream has no replies, and later messages may depend on this one
                         raise InvalidMessageError(str(error)) from None
                     refusal = Refuse(RefusalCode.VERSION, f"{error}: upgrade this node")
                     connection.reply(number, messages.encode(refusal))
                     continue
                 if number == CONTROL_OFFSET:
-                    self._streamed(connection, message)
+                    self._on_stream_message(connection, message)
                 else:
-                    self._asked(connection, number, message)
+                    self._on_request(connection, number, message)
         finally:
             if has_client:
                 clients.end_turn()
 
-    def _streamed(self, connection: ServerConnection, message: Message) -> None:
+    def _on_stream_message(self, connection: ServerConnection, message: Message) -> None:
         streams = self._node.streams
         if streams is not None and isinstance(message, ProgressReport):
             streams.progress(connection, message)
         elif isinstance(message, Refuse):
             connection.close(JoinRefusedError(message.code, message.text))
         elif streams is None:
-            connection.close(JoinRefusedError(messages.RefusalCode.NOT_MASTER, "this node is about to change its role"))
+            connection.close(JoinRefusedError(messages.RefusalCode.NOT_MASTER, "this node is changing its role"))
         elif isinstance(message, Join):
             _check_name(connection, message.member)
             streams.join(connection, message)
         elif isinstance(message, MembersStored):
             streams.stored(connection, message)
         else:
-            raise InvalidMessageError(f"expected what a replica says, found {type(message).__name__}")
+            raise InvalidMessageError(f"expected a message of a replica, found {type(message).__name__}")
 
-    def _asked(self, connection: ServerConnection, number: int, message: Message) -> None:
+    def _on_request(self, connection: ServerConnection, number: int, message: Message) -> None:
         if isinstance(message, Prepare):
             _check_name(connection, message.term.master)
             connection.reply(number, messages.encode(self._node.vote(message)))
@@ -129,7 +129,7 @@ class Service:
         elif isinstance(message, Command):
             self._node.command(connection, number, message)
         else:
-            raise InvalidMessageError(f"expected a question, found {type(message).__name__}")
+            raise InvalidMessageError(f"expected a request of a node, found {type(message).__name__}")
 
     def drained(self, connection: Connection) -> None:
         self._node.clients.drained(connection)
@@ -145,7 +145,7 @@ class Service:
 
 
 def _check_name(connection: Connection, name: str) -> None:
-    """Nobody speaks for another: one that runs under the wrong name would be counted in the other's place."""
-    said = connection.peer.identity.node
-    if name != said:
-        raise InvalidMessageError(f"expected the name of its hello, {said!r}, found {name!r}")
+    """Check that a peer uses the name of its hello: otherwise it would be counted in place of another member."""
+    hello_name = connection.peer.identity.node
+    if name != hello_name:
+        raise InvalidMessageError(f"expected the name of its hello, {hello_name!r}, found {name!r}")

@@ -1,4 +1,4 @@
-"""How members and replicas are, for people and programs: as JSON takes it."""
+"""The state of members and replicas in JSON values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyreplog.ha.protocol.stats import GroupStats
 
 
 def describe_members(members: Members) -> dict[str, Any]:
-    """names, sync_replicas; former: the same of the members before, while a change is not complete."""
+    """Return names and sync_replicas; former: the same of the former members, while a change is not complete."""
     former = members.former
     return {**_quorum(members.quorum), "former": None if former is None else _quorum(former)}
 
@@ -19,7 +19,7 @@ def _quorum(quorum: Quorum) -> dict[str, Any]:
 
 
 def describe_group(stats: GroupStats) -> dict[str, Any]:
-    """What a master counts, and its replicas."""
+    """Return the counters of a master, and its replicas."""
     return {
         "asynchronous": stats.asynchronous,
         "fallbacks": stats.fallbacks,

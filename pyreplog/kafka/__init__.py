@@ -1,21 +1,21 @@
-"""The Kafka listener: Kafka's clients talk to pyreplog.
+"""The Kafka listener: lets Kafka clients use pyreplog.
 
 | module or package | what it holds |
 |---|---|
 | `server` | the listener of a broker, public as `pyreplog.kafka.Server` |
 | `embedded` | brokers with listeners and metadata in one directory, public as `pyreplog.kafka.EmbeddedKafka` |
-| `connection` | one client: requests and answers in their order |
-| `apis` | what is answered to which request |
+| `connection` | the connection of one client: sends responses in the order of the requests |
+| `apis` | the functions that handle requests |
 | `config` | settings |
-| `sasl` | users, and how they prove who they are |
-| `quotas` | how much clients may use, and what they have used |
-| `groups`, `coordinators` | groups of consumers; what drives them |
-| `auto_topic_creation` | topics that are created because clients ask for them |
-| `metrics` | numbers for Prometheus, also of groups and their lag |
-| `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
-| `wire` | requests and responses, as bytes and as objects |
+| `sasl` | users and their authentication |
+| `quotas` | quotas of clients, and what the clients have used |
+| `groups`, `coordinators` | consumer groups; the driver of their coordinator |
+| `auto_topic_creation` | creates topics that clients ask for |
+| `metrics` | metrics for Prometheus, also of groups and their lag |
+| `error_codes`, `node_ids` | Kafka's error codes, and ids of brokers |
+| `wire` | encodes and decodes requests and responses |
 
-What a name needs is imported when it is first asked for: commands that show numbers of groups load no server.
+The module of a public name is imported at its first use, so that commands that only show groups do not load the server.
 """
 
 from importlib import import_module
@@ -33,12 +33,12 @@ _LATER = {
     "SaslUsers": ("sasl", "SaslUsers"),
     "Server": ("server", "KafkaServer"),
 }
-"""Name: its module, and its name there."""
+"""Module and class of each lazily imported name."""
 
 __all__ = ["EmbeddedKafka", "KafkaConfig", "SaslUsers", "Server"]
 
 
-if not TYPE_CHECKING:  # else every name would be one of this module
+if not TYPE_CHECKING:  # a type checker would accept every name of the module
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:

@@ -1,4 +1,4 @@
-"""AutoTopicCreationManager: topics that clients ask for are created in the background (`auto.create.topics.enable`)."""
+"""AutoTopicCreationManager: creates topics that clients ask for, in the background (`auto.create.topics.enable`)."""
 
 from __future__ import annotations
 
@@ -20,48 +20,49 @@ from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
 logger = logging.getLogger(__name__)
 
 RETRY_US = 1_000_000
-"""A topic whose creation failed is tried again after so many microseconds at the earliest: clients ask more often."""
+"""Minimum number of microseconds between two attempts to create a topic, since clients repeat their requests more
+often."""
 
 
 class AutoTopicCreationManager:
-    """Creates topics that clients ask for, each once, however many clients ask.
+    """Creates each topic that clients ask for once, however many requests there are.
 
-    As in Kafka, clients do not wait for it: they are told that the topic has no leaders, and ask again. A creation ends
-    when the topic has leaders, or when there are none for a while. One that fails is logged, and begins anew when a
-    client asks again.
+    As in Kafka, clients do not wait for the creation: they are told that the topic has no leaders, and ask again. A
+    creation ends when the topic has leaders, or after a while without leaders. A failed creation is logged, and starts
+    again at a later request of a client.
 
     Any thread may use it.
 
     Args:
         store: metadata store.
         config: settings of the listener, with those of new topics.
-        clock: tells when topics are created, and when a creation may be tried again.
-        executor: runs creations, which block for the store. After its end nothing is created.
+        clock: source of time, for the creation time of topics and for retries.
+        executor: runs creations, which block for the store. After its shutdown no topic is created.
     """
 
     def __init__(self, store: MetadataStore, config: KafkaConfig, clock: Clock, executor: Executor) -> None:
         self._store, self._config, self._clock, self._executor = store, config, clock, executor
-        self._lock = allocate_lock()  # guards what follows
+        self._lock = allocate_lock()  # guards the fields below
         self._inflight: set[str] = set()
-        self._retry_at_us: dict[str, int] = {}  # of creations that failed lately
+        self._retry_at_us: dict[str, int] = {}  # time of the next attempt, for creations that failed
 
     def is_creating(self, name: str) -> bool:
-        """Return whether a topic is being created here, and clients shall not use it yet.
+        """Return whether this broker is creating a topic, so that clients must not use it yet.
 
         Args:
-            name: of the topic.
+            name: name of the topic.
         """
         with self._lock:
             return name in self._inflight
 
     def create_topics(self, names: Iterable[str], wait_for_leaders: Callable[[str], AppendFuture[Any]]) -> None:
-        """Begin to create topics. Those that are being created, or could not be created lately, are left out.
+        """Start to create topics, except those whose creation is in progress or failed recently.
 
-        It never blocks.
+        The call never blocks.
 
         Args:
-            names: of topics that do not exist, as far as this broker knows.
-            wait_for_leaders: returns a future that is done when the topic of a name has leaders, or after a while.
+            names: names of topics that this broker does not know.
+            wait_for_leaders: returns a future that is done when the named topic has leaders, or after a time-out.
         """
         now_us = self._clock.monotonic_us()
         with self._lock:
@@ -77,7 +78,7 @@ class AutoTopicCreationManager:
     def _create(self, name: str, wait_for_leaders: Callable[[str], AppendFuture[Any]]) -> None:
         try:
             self._store_topic(name)
-            wait_for_leaders(name).add_done_callback(lambda _: self._end(name))
+            wait_for_leaders(name).add_done_callback(lambda _: self._finish(name))
             return
         except ReplogError as error:
             logger.warning("topic %s, which a Kafka client asked for, was not created: %s", name, error)
@@ -85,15 +86,15 @@ class AutoTopicCreationManager:
             logger.exception("topic %s, which a Kafka client asked for, was not created", name)
         with self._lock:
             self._retry_at_us[name] = self._clock.monotonic_us() + RETRY_US
-        self._end(name)
+        self._finish(name)
 
-    def _end(self, name: str) -> None:
+    def _finish(self, name: str) -> None:
         with self._lock:
             self._inflight.discard(name)
 
     def _store_topic(self, name: str) -> None:
         config = self._config
-        with suppress(TopicExistsError):  # another broker was faster, or this one does not know of the topic yet
+        with suppress(TopicExistsError):  # another broker created it, and this one does not know it yet
             create_topic(
                 self._store, name, partitions=config.partitions, replication_factor=config.replication_factor,
                 now_us=self._clock.now_us(),

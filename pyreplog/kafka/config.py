@@ -14,41 +14,45 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig(Settings):
-    """Settings of a Kafka listener; behind each is Kafka's name, where it has one.
+    """Settings of a Kafka listener; Kafka's name is in parentheses where there is one.
 
-    Those of groups belong to `ConsumerGroupConfig`, which has their defaults and bounds: see `groups`.
+    The settings of groups have the defaults and bounds of `ConsumerGroupConfig`: see `groups`.
 
     Attributes:
-        max_request_bytes: bytes of a request (`socket.request.max.bytes`). A longer one closes its connection.
-        max_request_items: items of all arrays of a request. More close its connection.
-        connections: connections at once (`max.connections`); one more is closed.
+        max_request_bytes: maximum size of a request, bytes (`socket.request.max.bytes`). A longer one closes its
+            connection.
+        max_request_items: maximum number of items in all arrays of a request. A request with more closes its
+            connection.
+        connections: maximum number of connections (`max.connections`); further ones are closed.
         idle_ms: milliseconds without a request after which a connection is closed (`connections.max.idle.ms`).
-        request_ms: milliseconds that a request may take to arrive, from its first byte to its last; TLS handshakes
-            likewise.
-        stall_ms: milliseconds after which a connection is closed that takes none of the answers that wait for it.
-        queued_bytes: bytes of answers of one connection that were not taken. Above it, nothing is read from it.
-        inflight_requests: requests of one connection without an answer. Above it, nothing is read from it.
-        fetch_bytes: bytes of one fetch, whatever it asks for (`fetch.max.bytes`).
-        fetch_wait_ms: milliseconds for which a fetch waits, whatever it asks for.
-        auto_create_topics: whether a topic that does not exist is created in the background when a client asks for its
-            metadata, unless the client forbids that (`auto.create.topics.enable`).
-        partitions: of a topic whose creator does not say (`num.partitions`).
-        replication_factor: of a topic whose creator does not say (`default.replication.factor`).
-        min_isr: of a topic whose creator does not say (`min.insync.replicas`).
-        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`), when it is made. If
-            there is one, its number counts.
-        offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`), or as many as
-            there are brokers when a client first asks for a coordinator.
+        request_ms: milliseconds that a request may take to arrive, from its first byte to its last; also for a TLS
+            handshake.
+        stall_ms: milliseconds after which a connection is closed if its client takes no bytes of the responses in its
+            queue.
+        queued_bytes: bytes of queued responses of one connection above which no more requests are read from it.
+        inflight_requests: number of unanswered requests of one connection from which on no more requests are read from
+            it.
+        fetch_bytes: maximum bytes of one fetch, whatever it asks for (`fetch.max.bytes`).
+        fetch_wait_ms: maximum milliseconds for which a fetch waits, whatever it asks for.
+        auto_create_topics: whether a missing topic is created in the background when a client asks for its metadata,
+            unless the client forbids it (`auto.create.topics.enable`).
+        partitions: number of partitions of topics that are created without one (`num.partitions`).
+        replication_factor: replicas of topics that are created without a number (`default.replication.factor`).
+        min_isr: minimum in-sync replicas of topics that are created without a number (`min.insync.replicas`).
+        offsets_partitions: number of partitions of `__consumer_offsets` (`offsets.topic.num.partitions`) when it is
+            created. If it exists, its number of partitions is used.
+        offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`); fewer if
+            there are fewer brokers when a client first asks for a coordinator.
         rebalance_delay_ms: milliseconds for which an empty group waits for more members
             (`group.initial.rebalance.delay.ms`).
         consumer_session_timeout_ms: milliseconds without a heartbeat after which a member of a consumer group (KIP-848)
             is removed (`group.consumer.session.timeout.ms`).
         consumer_heartbeat_interval_ms: milliseconds between two heartbeats of such a member
-            (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
-        consumer_max_size: members of such a group (`group.consumer.max.size`).
-        consumer_assignors: assignors that they may choose, with commas between them; the first one is the default
+            (`group.consumer.heartbeat.interval.ms`); less than its session time-out.
+        consumer_max_size: maximum number of members of such a group (`group.consumer.max.size`).
+        consumer_assignors: assignors that such members may choose, separated by commas; the first one is the default
             (`group.consumer.assignors`).
-        admin_threads: threads for what writes metadata or reads the disk for long.
+        admin_threads: number of threads for calls that write metadata or read the disk for long.
 
     Raises:
         ConfigError: a value is outside its bounds.
@@ -93,11 +97,11 @@ class KafkaConfig(Settings):
         self._check_int("offsets_replication_factor", 1, REPLICAS_MAX)
         self._check_int("rebalance_delay_ms", 0, REBALANCE_DELAY_MS_MAX)
         self._check_int("admin_threads", 1, 64)
-        _ = self.groups  # checks what it owns
+        _ = self.groups  # checks the settings of groups
 
     @property
     def groups(self) -> ConsumerGroupConfig:
-        """The settings of the coordinator of groups: each that has a name of ours, and the defaults."""
+        """The settings of the group coordinator: those that this class has as well, and defaults for the others."""
         owned = {field.name for field in fields(ConsumerGroupConfig)}
         shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name in owned}
         return ConsumerGroupConfig(**shared, initial_rebalance_delay_ms=self.rebalance_delay_ms)

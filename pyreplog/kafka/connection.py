@@ -1,4 +1,4 @@
-"""KafkaConnection: takes the requests of one client, and sends the answers in the order of the requests."""
+"""KafkaConnection: receives the requests of one client, and sends the responses in the order of the requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Answer:
-    """The place of an answer among those of its connection. Made by `KafkaConnection.expect_answer`."""
+    """The place of a response in the response queue of its connection. Made by `KafkaConnection.expect_answer`."""
 
     __slots__ = ("buffers", "size")
 
@@ -43,33 +43,35 @@ class Answer:
 
 
 class RequestHandler(Protocol):
-    """Takes the requests of connections. The reactor's driver makes all calls; none may block."""
+    """Handles the requests of connections. All calls are made by the reactor's driver thread; none may block."""
 
     def request(self, connection: KafkaConnection, data: memoryview) -> None:
-        """Handle a request, which begins behind the field of its size. A ReplogError ends the connection."""
+        """Handle a request, given without its size field. A ReplogError closes the connection."""
         ...
 
     def closed(self, connection: KafkaConnection) -> None:
-        """Note that a connection has ended. It is the last call."""
+        """Note that a connection was closed. This is its last call."""
         ...
 
 
 class KafkaConnection:
     """A connection of a Kafka client.
 
-    Requests are passed on as they arrive, without waiting for answers to those before: produces append at once, and a
-    fetch that waits holds up no others. Answers leave in the order of the requests. While too many answers are missing,
-    or wait for a client that does not take them, reading pauses, and requests that were read already are kept back.
+    Requests are handled as they arrive, without waiting for earlier responses: produces append at once, and a waiting
+    fetch does not delay other requests. Responses are sent in the order of the requests. While too many responses are
+    outstanding, or are queued because the client does not read them, the connection stops reading, and requests that
+    were already read stay in the backlog.
 
-    The reactor's driver calls everything but `answer` and `close`, which any thread may call.
+    All methods are called by the reactor's driver thread, except `answer`, `mute` and `close`, which any thread may
+    call.
 
     Args:
-        reactor: calls back.
-        stream: the socket, accepted and non-blocking, which the connection owns.
-        peer: the client's address, for messages.
-        handler: takes requests.
+        reactor: reports events of the socket, and runs callbacks.
+        stream: the accepted, non-blocking socket; the connection owns it.
+        peer: the client's address, for log messages.
+        handler: handles the requests.
         config: settings of the listener.
-        session: what the handler knows of the client.
+        session: state of the handler for this client.
     """
 
     def __init__(
@@ -77,39 +79,39 @@ class KafkaConnection:
     ) -> None:
         self.peer, self.session = peer, session
         self.error: ReplogError | None = None
-        """Why it is closed, or is about to be."""
+        """Why the connection is closed or closing; None: it is open."""
         self.is_trusted = True
-        """False: the client has to prove who it is, within the time that a request may take."""
+        """False: the client has to authenticate within `request_ms`."""
         self._reactor, self._stream, self._handler, self._config = reactor, stream, handler, config
         self._fd = stream.fileno()
-        self._unshaken = stream if isinstance(stream, TlsStream) else None
+        self._handshaking = stream if isinstance(stream, TlsStream) else None
         self._pending = stream.pending if isinstance(stream, TlsStream) else None
         self._parser = RequestParser(max_request_bytes=config.max_request_bytes)
-        self._backlog: deque[memoryview] = deque()  # requests that were read, and not handled yet
-        self._lock = allocate_lock()  # guards what follows
+        self._backlog: deque[memoryview] = deque()  # requests that were read but not handled yet
+        self._lock = allocate_lock()  # guards the fields below
         self._queue = SendQueue(stream.sendmsg)
-        self._answers: deque[Answer] = deque()  # that have not left, oldest first
-        self._waiting_bytes = 0  # of answers behind one that is missing
+        self._answers: deque[Answer] = deque()  # responses that were not sent, oldest first
+        self._waiting_bytes = 0  # of responses that wait for an earlier one
         self._events = READ
         self._is_paused = False
         self._muted_until_us = 0
         self._is_finished = False
         now_us = reactor.clock.monotonic_us()
         self._opened_us = self._idle_since_us = self._partial_us = self._progress_us = now_us
-        self._progress = 0  # sent bytes at that time
+        self._progress = 0  # number of sent bytes at `_progress_us`
 
     def open(self) -> None:
-        """Begin to read."""
+        """Start to read requests."""
         self._reactor.register(self._fd, weak_callback(self._on_events), READ)
 
     @property
     def requests(self) -> int:
-        """Number of requests whose answers the kernel does not have yet."""
+        """Number of requests whose responses were not handed to the kernel yet."""
         return len(self._answers)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of answers that are not sent yet."""
+        """Bytes of responses that were not sent yet."""
         return self._queue.queued_bytes + self._waiting_bytes
 
     # ---- receiving ------------------------------------------------------------------------------------------
@@ -118,32 +120,32 @@ class KafkaConnection:
         if self.error is not None:
             return
         try:
-            if self._unshaken is not None:
-                self._shake_hands(self._unshaken)
+            if self._handshaking is not None:
+                self._continue_handshake(self._handshaking)
                 return
             if events & WRITE:
                 self._flush()
             if events & READ and self._events & READ:
                 self._receive()
             elif events & BROKEN:
-                self._stream.recv(1)  # raises the error of the socket
+                self._stream.recv(1)  # raises the socket's error
                 raise DisconnectedError("the client closed the connection")
         except BlockingIOError:
             return
         except Exception as error:
             self._fail(error)
 
-    def _shake_hands(self, stream: TlsStream) -> None:
-        events = stream.shake_hands()
+    def _continue_handshake(self, stream: TlsStream) -> None:
+        events = stream.do_handshake()
         if events:
             self._reactor.modify(self._fd, events)
             return
-        self._unshaken = None
+        self._handshaking = None
         self._reactor.modify(self._fd, self._events)
         self._read_pending()
 
     def _receive(self) -> None:
-        """Read once; other connections get their turn before the next."""
+        """Read once, so that other connections get their turn before the next read."""
         count = self._stream.recv_into(self._parser.get_buffer())
         if not count:
             cut = f", {self._parser.buffered} bytes into a request" if self._parser.buffered else ""
@@ -152,7 +154,7 @@ class KafkaConnection:
         if requests:
             self._idle_since_us = self._partial_us = self._reactor.clock.monotonic_us()
             self._backlog.extend(requests)
-            del requests  # views pin the memory that they were received into
+            del requests  # views pin the receive buffer
             self._handle_backlog()
         elif self._parser.buffered == count:  # the first bytes of a request
             self._partial_us = self._reactor.clock.monotonic_us()
@@ -162,7 +164,7 @@ class KafkaConnection:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _read_pending(self) -> None:
-        """Read bytes that TLS has decrypted, which epoll does not see."""
+        """Read bytes that TLS has buffered, which epoll does not report."""
         self._on_events(READ)
 
     def _handle_backlog(self) -> None:
@@ -170,7 +172,7 @@ class KafkaConnection:
             with self._lock:
                 if self._is_full():
                     self._is_paused = True
-                    self._watch()
+                    self._update_events()
                     return
             self._handler.request(self, self._backlog.popleft())
 
@@ -181,7 +183,7 @@ class KafkaConnection:
         return len(self._answers) >= config.inflight_requests or self.queued_bytes > config.queued_bytes
 
     def _resume(self) -> None:
-        """Handle requests again, if there is room for their answers."""
+        """Continue to handle requests, if there is room for their responses."""
         if self.error is not None:
             return
         with self._lock:
@@ -197,44 +199,47 @@ class KafkaConnection:
             if self._is_paused:
                 return
             self._partial_us = self._reactor.clock.monotonic_us()
-            self._watch()
+            self._update_events()
         if self._pending is not None:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def mute(self, duration_ms: int) -> None:
-        """Handle no more requests for a while, and read none: the client has used more than it may. Answers leave.
+        """Stop reading and handling requests for a while, because the client exceeded its quota.
 
-        Any thread may call it. Of several calls the one that ends last counts.
+        Responses are still sent.
+
+        Any thread may call it. Of several calls the one that ends last applies.
 
         Args:
-            duration_ms: milliseconds from now on.
+            duration_ms: duration, milliseconds.
         """
         with self._lock:
             until_us = self._reactor.clock.monotonic_us() + duration_ms * 1000
             if self.error is not None or until_us <= self._muted_until_us:
                 return
             self._muted_until_us, self._is_paused = until_us, True
-            self._watch()
-        with suppress(ReplogError):  # the reactor was closed: nothing is read any more
+            self._update_events()
+        with suppress(ReplogError):  # the reactor was closed: no more requests are read
             self._reactor.call_later(duration_ms / 1000, weak_callback(self._resume))
 
-    # ---- answers --------------------------------------------------------------------------------------------
+    # ---- responses ------------------------------------------------------------------------------------------
 
     def expect_answer(self) -> Answer:
-        """Return the place of the answer to the request that is being handled, behind all before it."""
+        """Return the place of the response to the request that is being handled, after all earlier responses."""
         answer = Answer()
         with self._lock:
             self._answers.append(answer)
         return answer
 
     def answer(self, answer: Answer, buffers: Sequence[ReadableBuffer]) -> None:
-        """Answer a request: send it, when all answers before it were sent.
+        """Set the response to a request. It is sent once all earlier responses were sent.
 
-        Never blocks and does not copy: the buffers must not change until they have left. Any thread may call it.
+        The call never blocks and does not copy: the buffers must not change until they were sent. Any thread may call
+        it.
 
         Args:
-            answer: its place.
-            buffers: the answer with its size.
+            answer: place of the response.
+            buffers: the encoded response with its size field.
         """
         size = size_of(buffers)
         with self._lock:
@@ -249,13 +254,13 @@ class KafkaConnection:
             except OSError as error:
                 self._close_soon(DisconnectedError(f"the connection was lost: {error}"))
                 return
-            self._watch()
+            self._update_events()
             may_resume = self._is_paused and not self._is_full()
         if may_resume:
             self._reactor.call_soon(weak_callback(self._resume))
 
     def _send_answers(self) -> None:
-        """Send the answers in front. Under the lock."""
+        """Send the responses at the front of the queue that are set. Called with the lock held."""
         buffers: list[ReadableBuffer] = []
         size = 0
         answers = self._answers
@@ -270,37 +275,39 @@ class KafkaConnection:
     def _flush(self) -> None:
         with self._lock:
             self._queue.flush()
-            self._watch()
+            self._update_events()
             may_resume = self._is_paused and not self._is_full()
         if may_resume:
             self._resume()
 
-    def _watch(self) -> None:
-        """Have the reactor report what matters now. Under the lock."""
+    def _update_events(self) -> None:
+        """Register the events that are needed now with the reactor. Called with the lock held."""
         events = (0 if self._is_paused else READ) | (WRITE if self._queue.queued_bytes else 0)
         if events != self._events and self.error is None:
             self._events = events
             self._reactor.modify(self._fd, events)
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def check_time(self, now_us: int) -> None:
-        """Close a connection that is idle, takes no answers, or sends a request too slowly. Called often.
+        """Close the connection if its client is idle, or reads responses or sends a request too slowly.
+
+        It is called periodically.
 
         Args:
-            now_us: monotonic microseconds.
+            now_us: monotonic time, microseconds.
         """
         config, queue = self._config, self._queue
         if self.error is not None:
             return
         if queue.sent_bytes != self._progress or not queue.queued_bytes:
             self._progress_us, self._progress = now_us, queue.sent_bytes
-        is_partial = self._unshaken is not None or (self._parser.buffered > 0 and not self._is_paused)
+        is_partial = self._handshaking is not None or (self._parser.buffered > 0 and not self._is_paused)
         if now_us - self._progress_us > config.stall_ms * 1000:
-            self.close(SlowPeerError(f"{queue.queued_bytes} bytes of answers were not taken"))
+            self.close(SlowPeerError(f"the client did not receive {queue.queued_bytes} bytes of answers"))
         elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
-            part = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
-            self.close(PeerTimeoutError(f"{part}, and no end within {config.request_ms / 1000:g} s"))
+            part = "a TLS handshake" if self._handshaking is not None else f"{self._parser.buffered} bytes of a request"
+            self.close(PeerTimeoutError(f"{part} without an end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
         elif self._answers or self._backlog or now_us < self._muted_until_us:
@@ -308,10 +315,10 @@ class KafkaConnection:
         elif now_us - self._idle_since_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
-        """Close after an error of receiving, or of a request."""
+        """Close the connection after an error of receiving or handling a request."""
         if isinstance(error, ReplogError):
             self.close(error)
         elif isinstance(error, ssl.SSLError):
@@ -323,22 +330,22 @@ class KafkaConnection:
             self.close(PeerError(f"{type(error).__name__} in a request"))
 
     def close(self, error: ReplogError) -> None:
-        """Close it; answers that have not left are lost. Any thread may call it; the first error counts."""
+        """Close the connection; unsent responses are dropped. Any thread may call it; the first error is kept."""
         with self._lock:
             self._close_soon(error)
 
     def _close_soon(self, error: ReplogError) -> None:
-        """Have the reactor's driver close it. Under the lock."""
+        """Schedule the close on the reactor's driver thread. Called with the lock held."""
         if self.error is not None:
             return
-        self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references
+        self.error = error.with_traceback(None)  # the traceback's frames refer to this object: avoid a reference cycle
         if self._reactor.in_driver():
             call = self._finish
         else:
             call = weak_callback(self._finish)
         try:
             self._reactor.call_soon(call)
-        except ReplogError:  # the reactor was closed: nothing runs any more
+        except ReplogError:  # the reactor was closed
             return
 
     def _finish(self) -> None:

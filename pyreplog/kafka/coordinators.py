@@ -1,4 +1,4 @@
-"""Coordinators: what looks after the groups of this broker, with a clock of its own."""
+"""Coordinators: drives the coordinator of this broker's groups, with a thread for time-outs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.01
 
 
-class _Topics:
+class _BrokerTopicCatalog:
     """The topics of a broker's metadata, for the coordinator (`TopicCatalog`)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -42,7 +42,7 @@ class _Topics:
 
 
 class Coordinators(Handle):
-    """The coordinator of groups of one broker, which learns of roles, of transactions that end, and of time.
+    """Drives the group coordinator of one broker: reports leadership changes, transaction markers and time to it.
 
     Any thread may use it.
 
@@ -56,22 +56,26 @@ class Coordinators(Handle):
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
         self.groups = GroupCoordinator(
-            log, self._clock, groups, is_expected=self._is_expected, topics=_Topics(broker)
+            log, self._clock, groups, is_expected=self._is_expected, topics=_BrokerTopicCatalog(broker)
         )  # fmt: skip
         """The coordinator of groups."""
-        self._roles = threading.Lock()  # the coordinator learns of the roles of a partition in their order
+        self._role_lock = threading.Lock()  # serialises the leadership changes that are reported to the coordinator
         self._is_over = False
         self._stopping = threading.Event()
         super().__init__("coordinators of Kafka groups")
         self._end_watches = [
-            broker.replicas.watch_markers(self._marker_written),  # first: no marker behind what is loaded is missed
+            # first, so that no marker after the loaded records is missed
+            broker.replicas.watch_markers(self._marker_written),
             broker.replicas.watch_roles(self._role_changed),
         ]
         self._thread = threading.Thread(target=self._run, name="pyreplog-kafka-groups", daemon=True)
         self._thread.start()
 
     def create_offsets_topic(self) -> None:
-        """Make the topic that keeps groups and offsets, if there is none. Blocks. Raises errors of the store."""
+        """Create the topic `__consumer_offsets` if it does not exist.
+
+        Blocks for the store. Raises errors of the store.
+        """
         living = sum(not broker.is_fenced for broker in self._broker.metadata.brokers().values())
         with suppress(TopicExistsError):
             create_topic(
@@ -79,26 +83,26 @@ class Coordinators(Handle):
                 replication_factor=max(min(self._config.offsets_replication_factor, living), 1),
                 now_us=self._clock.now_us(),
             )  # fmt: skip
-            logger.info("topic %s is made, because a Kafka client asked for the coordinator of a group", OFFSETS_TOPIC)
+            logger.info("topic %s was created, because a Kafka client asked for a group's coordinator", OFFSETS_TOPIC)
 
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):
             try:
                 self.groups.expire()
-            except Exception:  # groups go on
+            except Exception:  # keep running for the next tick
                 logger.exception("the coordinator of groups failed")
 
     def _role_changed(self, name: TopicPartition, _: int | None) -> None:
-        """The role that counts is that of now: two threads may bring news in any order."""
+        """Report the current role: two threads may deliver role changes in any order."""
         if name.topic != OFFSETS_TOPIC:
             return
-        with self._roles:
+        with self._role_lock:
             replica = self._broker.replicas.partition(name)
             epoch = None if replica is None or self._is_over else replica.leader_epoch
             self.groups.leadership_changed(name, epoch)
 
     def _is_expected(self, name: TopicPartition) -> bool:
-        """Return whether the metadata name this broker as the leader of a partition, whatever its replica knows yet."""
+        """Return whether this broker leads a partition according to the metadata, even if its replica does not yet."""
         metadata = self._broker.metadata
         topic = metadata.topic(name.topic)
         stored = None if topic is None else metadata.state(PartitionId(topic.topic_id, name.partition))
@@ -108,10 +112,10 @@ class Coordinators(Handle):
     def _marker_written(self, name: TopicPartition, marker: TransactionMarker) -> None:
         self.groups.handle_txn_completion(name, marker.producer_id, committed=marker.is_commit)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         for end_watch in self._end_watches:
             end_watch()
-        with self._roles:
+        with self._role_lock:
             self._is_over = True
         self._stopping.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""EmbeddedKafka: a Kafka of this process, in a directory."""
+"""EmbeddedKafka: Kafka brokers in this process, with their data in one directory."""
 
 from __future__ import annotations
 
@@ -23,38 +23,40 @@ from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
 
 SEGMENT_BYTES = 4 << 20
-"""Size of segment files: small, because each is made before the first record."""
+"""Size of segment files, bytes. It is small because a file is allocated before its first record."""
 LISTENER_SETTINGS: Mapping[str, Any] = {"offsets_partitions": 4, "rebalance_delay_ms": 0}
-"""Settings of the listeners of one process that differ from those of `KafkaConfig`."""
+"""Listener settings whose defaults differ from `KafkaConfig`."""
 _BROKERS_MAX = 100
 _LEADERS_S = 5.0
 _POLL_S = 0.005
 
 
 class EmbeddedKafka(Handle):
-    """A Kafka in a directory: brokers with their listeners and their metadata, all in this process.
+    """A Kafka cluster in a directory: brokers with their listeners and metadata, all in this process.
 
-    Any thread may use it; `close` blocks. The directory holds the metadata store, `metadata`, and a directory for each
-    broker, named by its number. Other processes may open the metadata store at the same time, as
+    Any thread may use it; `close` blocks. The directory contains the metadata store, `metadata`, and a directory for
+    each broker, named by its number. Other processes may open the metadata store at the same time, as
     `PartitionClient.connect(kafka.metadata_url)` does, or `pyreplog broker`, which adds a broker.
 
     Args:
-        directory: of the brokers and of the metadata, made if it does not exist.
-        brokers: their number, 1 to 100; at least as many as before.
-        config: settings of the listeners; None: those of `KafkaConfig`, but that topics have up to three replicas, of
-            which two must be in sync if there are three, that groups do not wait for more members at their start, and
-            that the topic of their offsets has four partitions.
-        broker_config: settings of the brokers; None: those of `BrokerConfig`, with segment files of 4 MiB.
-        host: where the listeners listen.
-        port: of the listener; 0: free ones.
-        advertised: where clients reach the listener, "host:port", "[v6]:port"; "": where it listens.
-        tls: a context for servers; None: no TLS.
-        users: clients must prove by SASL which one they are; None: anybody may do everything.
+        directory: directory of the brokers and the metadata, created if it does not exist.
+        brokers: number of brokers, 1 to 100; at least as many as before.
+        config: settings of the listeners; None: the defaults of `KafkaConfig`, except that topics have up to three
+            replicas, two of three must be in sync, groups do not wait for more members at their start, and the topic of
+            group offsets has four partitions.
+        broker_config: settings of the brokers; None: the defaults of `BrokerConfig`, with segment files of 4 MiB.
+        host: address on which the listeners listen.
+        port: port of the listener; 0: free ports.
+        advertised: address that clients of the listener use, "host:port" or "[v6]:port"; "": the listening address.
+        tls: TLS context for servers; None: no TLS.
+        users: users as which clients must authenticate by SASL; None: no authentication, every client may do
+            everything.
 
     Raises:
         LockedError: another process has the directory open.
-        OSError: the address is in use, or not of this machine.
-        InvalidArgumentError: an argument is out of its bounds; several brokers have a port or an advertised address.
+        OSError: the address is in use, or is not an address of this machine.
+        InvalidArgumentError: an argument is out of its bounds, or a port or an advertised address is given for several
+            brokers.
         ReplogError: errors of `Broker` and `Server`.
 
     Example:
@@ -88,7 +90,7 @@ class EmbeddedKafka(Handle):
             self._store = stack.enter_context(open_store(self.metadata_url))
             for name in map(str, range(1, brokers + 1)):
                 self._brokers[name] = stack.enter_context(Broker(path / name, name, self._store, config=broker_config))
-            self._wait_until(self._has_leaders)  # of the partitions that were there before
+            self._wait_until(self._has_leaders)  # leaders of existing partitions
             for name, broker in self._brokers.items():
                 self._servers[name] = stack.enter_context(
                     KafkaServer(
@@ -102,17 +104,17 @@ class EmbeddedKafka(Handle):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of the listeners, with commas between: `bootstrap.servers` of clients."""
+        """The addresses of the listeners, separated by commas: `bootstrap.servers` of clients."""
         return ",".join(server.advertised for server in self._servers.values())
 
     @property
     def brokers(self) -> Mapping[str, Broker]:
-        """The brokers, by name, which is their node id."""
+        """The brokers by name; the name is the node id."""
         return self._brokers
 
     @property
     def servers(self) -> Mapping[str, KafkaServer]:
-        """The listeners, by the names of their brokers."""
+        """The listeners by the name of their broker."""
         return self._servers
 
     @property
@@ -121,7 +123,7 @@ class EmbeddedKafka(Handle):
         return self._store
 
     def _wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Wait up to five seconds: clients that find no leader wait a second before they ask again."""
+        """Wait up to five seconds, because clients that find no leader wait a second before they retry."""
         deadline_s = time.monotonic() + _LEADERS_S
         while not is_ready() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
@@ -148,5 +150,5 @@ class EmbeddedKafka(Handle):
                     return False
         return True
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stack.close()

@@ -1,4 +1,4 @@
-"""Which code a client is told when a change fails. All codes are in `partition.protocol.error_codes`."""
+"""Maps errors of metadata changes to Kafka's error codes. All codes are in `partition.protocol.error_codes`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code for a change of metadata that failed."""
+    """Return the error code of a failed metadata change."""
     if isinstance(error, NoSuchTopicError):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if isinstance(error, TopicExistsError):
         return ErrorCode.TOPIC_ALREADY_EXISTS
     if isinstance(error, (InvalidArgumentError, WrongTypeError)):
         return ErrorCode.INVALID_REQUEST
-    if isinstance(error, (OutcomeUnknownError, ReplogError)):  # the client looks, and tries again
+    if isinstance(error, (OutcomeUnknownError, ReplogError)):  # the client checks the outcome and retries
         return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.UNKNOWN_SERVER_ERROR

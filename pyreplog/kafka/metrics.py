@@ -26,31 +26,32 @@ from pyreplog.partition.topic_partition import TopicPartition
 _Sample = tuple[Labels, float | Histogram]
 _CLOCK = SystemClock()
 _WAIT_S = 1.0
-"""A group that does not answer for so long is missing in one scrape."""
+"""Seconds to wait for one group; a group that does not answer in time is left out of the scrape."""
 
 
 def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
     """Return the metrics of a listener and of the groups that its broker coordinates.
 
-    Any thread may call it. It waits for groups, up to a second for each. The sum over all brokers counts each group
-    once. The lag in a partition is known if the broker that coordinates the group has a replica of the partition.
+    Any thread may call it. It waits up to a second for each group. The sum over all brokers counts each group once. The
+    lag in a partition is known only if the broker that coordinates the group has a replica of the partition.
     """
     labels = {"broker": server.broker.name}
     connections = list(server.connections)
     inflight, queued = sum(each.requests for each in connections), sum(each.queued_bytes for each in connections)
     for kind, text, value in (
-        ("connections", "connections of Kafka clients", len(connections)),
-        ("inflight_requests", "requests of Kafka clients without an answer", inflight),
-        ("queued_bytes", "bytes of answers that clients did not take", queued),
+        ("connections", "Open connections of Kafka clients.", len(connections)),
+        ("inflight_requests", "Requests of Kafka clients that have no answer yet.", inflight),
+        ("queued_bytes", "Bytes of answers that Kafka clients have not received yet.", queued),
     ):
         yield Metric(f"pyreplog_kafka_{kind}", "gauge", text, [(labels, float(value))])
     throttles = {kind: server.quotas.throttles[kind] for kind in QUOTAS}
     yield Metric(
-        "pyreplog_kafka_throttles", "counter", "answers to clients that were above a quota",
+        "pyreplog_kafka_throttles", "counter", "Answers to clients that were above a quota, by kind of quota.",
         [({**labels, "quota": kind}, float(each.answers)) for kind, each in throttles.items()],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_kafka_throttle_seconds", "counter", "time for which these clients had to be silent",
+        "pyreplog_kafka_throttle_seconds", "counter",
+        "Time for which clients above a quota were throttled, by kind of quota.",
         [({**labels, "quota": kind}, each.total_ms / 1000) for kind, each in throttles.items()],
     )  # fmt: skip
 
@@ -60,14 +61,14 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         listed = groups.list_groups().result(_WAIT_S).groups
     states = Counter(group.state for group in listed)
     yield Metric(
-        "pyreplog_kafka_groups", "gauge", "groups that this broker coordinates, by state",
+        "pyreplog_kafka_groups", "gauge", "Groups that this broker coordinates, by state.",
         [({**labels, "state": state.value}, float(states[state])) for state in GroupState],
     )  # fmt: skip
     rows = _group_statuses(server, listed)
     members: list[_Sample] = [
         ({**labels, "group": row.group}, float(row.members)) for row in rows if row.members is not None
     ]
-    yield Metric("pyreplog_kafka_group_members", "gauge", "members of a group", members)
+    yield Metric("pyreplog_kafka_group_members", "gauge", "Members of the group.", members)
     for kind, text, read in _COLUMNS:
         values = [
             ({**labels, "group": row.group, "topic": each.topic, "partition": str(each.partition)}, read(each))
@@ -79,19 +80,25 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
 
 
 _COLUMNS: tuple[tuple[str, str, Callable[[GroupPartitionStatus], float | None]], ...] = (
-    ("offset", "committed offset of a group", lambda row: row.offset),
-    ("lag", "messages from the committed offset to the high watermark", lambda row: row.lag),
-    ("lag_seconds", "age of the oldest of these messages; 0: there is none", lambda row: row.lag_s),
+    ("offset", "Committed offset of the group in the partition.", lambda row: row.offset),
+    ("lag", "Messages from the committed offset to the high watermark.", lambda row: row.lag),
     (
-        "drain_seconds", "time until there is no lag, at the present rates; missing: never, or not known",
+        "lag_seconds", "Age of the oldest message that the group has not consumed; 0 if there is none.",
+        lambda row: row.lag_s,
+    ),
+    (
+        "drain_seconds", "Time until the lag is gone, at the present rates; missing if it grows, or is not known.",
         lambda row: row.drain_s,
     ),
-    ("stalled", "1: the committed offset does not move although messages wait", lambda row: row.is_stalled),
+    (
+        "stalled", "1 if the committed offset does not move although there are messages to consume.",
+        lambda row: row.is_stalled,
+    ),
 )  # fmt: skip
 
 
 def _group_statuses(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupStatus]:
-    """Return the groups that a broker coordinates, as `top` and reports show them."""
+    """Return the status of the groups that a broker coordinates, as in `top` and reports."""
     rows = []
     places: set[Place] = set()
     for group in listed:
@@ -120,14 +127,14 @@ def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPar
 
 
 def _partition_status(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
-    """Return the offset of a group in a partition, with its lag if there is a replica here."""
+    """Return the offset of a group in a partition, with the lag if this broker has a replica."""
     now_us, partition = _CLOCK.now_us(), server.broker.partition(name.topic, name.partition)
     if partition is None:
         return GroupPartitionStatus.of(*name, offset, now_us=now_us)
     start, end = partition.log_start, partition.high_watermark.entry
     first = max(offset, start)
     lag = max(end - first, 0)
-    course = server.group_trends.look((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
+    course = server.group_trends.add_sample((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
     return GroupPartitionStatus.of(
         *name, offset, now_us=now_us, start=start, end=end, oldest_us=partition.append_time(first) if lag else None,
         moved_us=now_us - round(course.stalled_s * 1e6), rate_in=course.rate_in, rate_out=course.rate_out,

@@ -1,4 +1,4 @@
-"""SASL: clients prove who they are, by PLAIN (RFC 4616) or SCRAM (RFC 5802, 7677). State machines without I/O."""
+"""SASL authentication with PLAIN (RFC 4616) or SCRAM (RFC 5802, 7677), as state machines without I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MESSAGE_MAX = 4096
 
 
 class ScramCredential(NamedTuple):
-    """What a server stores in place of a password, for one algorithm (RFC 5802).
+    """The data that a server stores in place of a password, for one algorithm (RFC 5802).
 
     Attributes:
         salt: random bytes, hashed with the password.
-        stored_key: hash of the key that the client proves to have.
-        server_key: the key by which the server proves that it has this credential.
+        stored_key: hash of the key that the client has to prove.
+        server_key: key with which the server proves that it has this credential.
     """
 
     salt: bytes
@@ -38,7 +38,7 @@ class ScramCredential(NamedTuple):
         """Return the credential of a password.
 
         Args:
-            password: of the user.
+            password: password of the user.
             algorithm: "sha256" or "sha512".
             salt: random bytes.
         """
@@ -48,15 +48,15 @@ class ScramCredential(NamedTuple):
 
 
 class SaslUsers:
-    """The users of a listener, and the mechanisms by which they may prove who they are. It does not change.
+    """The users of a listener, with the allowed mechanisms. Immutable.
 
     Args:
-        passwords: by user.
-        mechanisms: some of `MECHANISMS`. PLAIN sends the password itself: use it with TLS alone.
+        passwords: password of each user.
+        mechanisms: some of `MECHANISMS`. PLAIN sends the password itself: use it only with TLS.
         random: returns `count` random bytes.
 
     Raises:
-        InvalidArgumentError: a mechanism is unknown, or there is none; a user has no name.
+        InvalidArgumentError: a mechanism is unknown, none is given, or a user name is empty or contains NUL.
 
     Example:
         ```python
@@ -88,23 +88,23 @@ class SaslUsers:
         }
 
     def has_password(self, user: str, password: bytes) -> bool:
-        """Return whether a password is a user's. It takes as long if there is no such user.
+        """Return whether a password is that of a user, in a time that does not depend on whether the user exists.
 
         Args:
             user: name of the user.
-            password: what the client sent.
+            password: password that the client sent.
         """
         known = self._passwords.get(user)
         return hmac.compare_digest(known if known is not None else self._secret, password) and known is not None
 
     def credential(self, mechanism: str, user: str) -> tuple[ScramCredential, bool]:
-        """Return the credential of a user, and whether there is such a user.
+        """Return the credential of a user, and whether the user exists.
 
-        A user that does not exist has a credential that no password matches, always the same one: a client cannot learn
-        from the first answer of an exchange which users exist.
+        For an unknown user the credential is one that no password matches. It is always the same for a name, so that
+        the first response of an exchange does not reveal which users exist.
 
         Args:
-            mechanism: of SCRAM, such as `SCRAM-SHA-256`.
+            mechanism: a SCRAM mechanism, such as `SCRAM-SHA-256`.
             user: name of the user.
         """
         known = self._credentials.get((mechanism, user))
@@ -115,7 +115,7 @@ class SaslUsers:
 
 
 class _Exchange(Protocol):
-    """The server's side of one exchange. user: who the client is, when `is_done`."""
+    """The server's side of one exchange. `user` is authenticated once `is_done`."""
 
     user: str
     is_done: bool
@@ -124,7 +124,7 @@ class _Exchange(Protocol):
 
 
 class _PlainExchange:
-    """The exchange of PLAIN: one message with the password."""
+    """The exchange of PLAIN: one message, with user and password."""
 
     def __init__(self, users: SaslUsers) -> None:
         self._users, self.user, self.is_done = users, "", False
@@ -142,12 +142,12 @@ class _PlainExchange:
 
 
 class _ScramExchange:
-    """The exchange of SCRAM: the client's first and final message, each with an answer."""
+    """The exchange of SCRAM: a first and a final message of the client, each with a response."""
 
     def __init__(self, users: SaslUsers, mechanism: str) -> None:
         self._users, self._mechanism, self._algorithm = users, mechanism, _HASHES[mechanism]
         self.user, self.is_done = "", False
-        self._first_messages = b""  # that of the client and the answer to it, when it is there
+        self._first_messages = b""  # the client's first message and the response, once it was received
         self._nonce = b""
         self._header = b""
 
@@ -196,13 +196,13 @@ class _ScramExchange:
 
 
 class SaslSession:
-    """The authentication of one connection. Not for several threads at once.
+    """The authentication state of one connection. Not thread-safe.
 
     Args:
-        users: of the listener.
+        users: users of the listener.
 
     Attributes:
-        user: who the client is; "": it has not proved that yet.
+        user: name of the authenticated user; "": not authenticated.
     """
 
     def __init__(self, users: SaslUsers) -> None:
@@ -218,17 +218,17 @@ class SaslSession:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether a mechanism was chosen, and its exchange has not ended."""
+        """Whether an exchange was begun and has not ended."""
         return self._exchange is not None
 
     def choose(self, mechanism: str) -> bool:
-        """Begin an exchange; return whether it has begun.
+        """Begin an exchange; return whether it was begun.
 
-        It does not begin if the listener has no such mechanism, or when an exchange of the connection has ended: a
-        client has one attempt.
+        It is not begun if the listener does not allow the mechanism, or if an earlier exchange of the connection has
+        ended: a client has one attempt.
 
         Args:
-            mechanism: the name that the client sent.
+            mechanism: name that the client sent.
         """
         if mechanism not in self._users.mechanisms or self._has_failed or self.user:
             return False
@@ -236,14 +236,14 @@ class SaslSession:
         return True
 
     def receive(self, message: bytes) -> bytes:
-        """Take a message of the client, and return the answer.
+        """Handle a message of the client, and return the response.
 
         Args:
-            message: of the exchange that was chosen.
+            message: message of the current exchange.
 
         Raises:
-            AuthenticationError: the message is malformed or comes without an exchange, or the user or the password is
-                wrong. Later messages are refused, too.
+            AuthenticationError: the message is malformed, no exchange was begun, or the user or the password is wrong.
+                Later messages are refused as well.
         """
         exchange = self._exchange
         try:

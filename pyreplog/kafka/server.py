@@ -61,18 +61,18 @@ logger = logging.getLogger(__name__)
 
 _CHECK_S_MAX = 1.0
 _CLOSE_S = 5.0
-"""For how long connections may take to end, and the brokers of the metadata store to be read."""
+"""Seconds that connections may take to end, and that the brokers may take to be read from the metadata store."""
 _SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class _PendingRequest(NamedTuple):
-    """A request that has no answer yet.
+    """A request that was not answered yet.
 
     Attributes:
-        request: without its message, whose views pin the memory that it was received into.
-        context: of the request.
-        size: bytes of the request.
-        spent_us: microseconds of work on it so far, without the time that it waited.
+        request: the request without its message, because the message's views pin the receive buffer.
+        context: context of the request.
+        size: size of the request, bytes.
+        spent_us: microseconds of work on it so far, without waiting.
     """
 
     request: Request
@@ -82,23 +82,24 @@ class _PendingRequest(NamedTuple):
 
 
 class KafkaServer(Handle):
-    """Lets Kafka clients talk to a broker. One thread serves all connections; a few others make changes of metadata.
+    """Serves Kafka clients for a broker.
 
-    Any thread may use it. Close it before the broker: its clients then go to the other brokers, which soon lead the
-    partitions of this one.
+    One thread serves all connections; a few others change metadata. Any thread may use this object. Close it before the
+    broker: its clients then go to the other brokers, which soon lead the partitions of this broker.
 
     Args:
-        broker: whose partitions are served.
-        config: settings.
-        host: where it listens.
-        port: 0: a free one.
-        advertised: where clients reach it, "host:port", "[v6]:port"; "": where it listens. Clients ask one broker for
-            the addresses of all.
-        tls: a context for servers; None: no TLS.
-        users: clients must prove by SASL which one they are; None: anybody may do everything.
+        broker: the broker whose partitions are served.
+        config: settings of the listener.
+        host: address on which it listens.
+        port: port on which it listens; 0: a free one.
+        advertised: address that clients use, "host:port" or "[v6]:port"; "": the listening address. Clients ask any
+            broker for the addresses of all brokers.
+        tls: TLS context for servers; None: no TLS.
+        users: users as which clients must authenticate by SASL; None: no authentication, every client may do
+            everything.
 
     Raises:
-        OSError: the address is in use, or not of this machine.
+        OSError: the address is in use, or is not an address of this machine.
         InvalidArgumentError: the host does not exist, the advertised address is malformed, or another broker has the
             same node id.
         ReplogError: errors of the metadata store.
@@ -118,9 +119,9 @@ class KafkaServer(Handle):
         check_tls("tls", tls)
         self.config = _with_stored_partitions(config or KafkaConfig(), broker)
         self.group_trends = GroupTrends()
-        """Samples of committed offsets that metrics keep from one scrape to the next."""
+        """Samples of committed offsets, which metrics keep from one scrape to the next."""
         self.connections: set[KafkaConnection] = set()
-        """Open connections. Read it in tests and for metrics only: the server's thread changes it."""
+        """Open connections. Only the server's thread changes the set; read it in tests and for metrics only."""
         self._broker, self._tls, self._users = broker, tls, users
         if advertised:
             parse_address(advertised)
@@ -131,15 +132,15 @@ class KafkaServer(Handle):
             self._listener = Listener(self._reactor, host, port, weak_callback(self._open))
             undo.callback(self._listener.close)
             self.address = self._listener.address
-            """Where it listens."""
+            """Address on which the server listens."""
             self.advertised = advertised or address_text(self.address)
-            """Where clients reach it."""
+            """Address that clients use."""
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
             self._coordinators = Coordinators(broker, self.config)
             undo.callback(self._coordinators.close)
             self.quotas = QuotaManager()
-            """The quotas of clients, and their use of them."""
+            """The quotas of clients, and what the clients have used."""
             self._quota_follower = QuotaFollower(broker.store, self.quotas)
             undo.callback(self._quota_follower.close)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
@@ -168,18 +169,18 @@ class KafkaServer(Handle):
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The coordinator of the groups of consumers that this broker looks after."""
+        """The coordinator of the consumer groups of this broker."""
         return self._coordinators.groups
 
     @property
     def node_id(self) -> int:
-        """Id of this broker in Kafka's protocol."""
+        """Node id of this broker in Kafka's protocol."""
         return self._api.node_id
 
     def create_offsets_topic(self) -> None:
-        """Create the topic of groups and their offsets, if there is none. Otherwise the first group waits for that.
+        """Create the topic of groups and their offsets, if it does not exist, so that the first group need not wait.
 
-        It blocks for the metadata store, and does not wait for leaders.
+        It blocks for the metadata store, but does not wait for leaders.
 
         Raises:
             ReplogError: errors of the metadata store.
@@ -187,10 +188,10 @@ class KafkaServer(Handle):
         self._coordinators.create_offsets_topic()
 
     def replace_users(self, users: SaslUsers) -> None:
-        """Replace the users, for later connections. Any thread may call it.
+        """Replace the users, for new connections. Any thread may call it.
 
         Args:
-            users: all that there are from now on.
+            users: all users from now on.
 
         Raises:
             InvalidArgumentError: the listener was made without users.
@@ -213,7 +214,7 @@ class KafkaServer(Handle):
             connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, session)
             connection.is_trusted = session is None
             connection.open()
-        except OSError as error:  # it is gone already
+        except OSError as error:  # the client has disconnected
             logger.debug("Kafka client %s: %s", peer, error)
             sock.close()
             return
@@ -223,13 +224,13 @@ class KafkaServer(Handle):
         now_us = self._reactor.clock.monotonic_us()
         for connection in list(self.connections):
             connection.check_time(now_us)
-        with suppress(ReplogError):  # closed
+        with suppress(ReplogError):  # the reactor was closed
             self._reactor.call_later(self._check_s, weak_callback(self._check_time))
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     class _Requests:
-        """Takes the requests of connections."""
+        """Passes the requests of connections to the server."""
 
         def __init__(self, server: KafkaServer) -> None:
             self._server = server
@@ -251,59 +252,65 @@ class KafkaServer(Handle):
         handle = APIS.get(request.key)
         if handle is None or request.message is None or request.version < versions_of(request.key)[0]:
             raise UnsupportedRequestError(
-                f"expected an API that ApiVersions tells of, found key {request.key} version {request.version}"
+                f"expected an API that ApiVersions lists, found key {request.key} version {request.version}"
             )
         session = connection.session
         if isinstance(session, SaslSession) and not session.user and request.key not in _SASL_APIS:
-            raise AuthenticationError(f"expected a user, found a request of key {request.key} before")
+            raise AuthenticationError(f"expected an authentication first, found a request of key {request.key}")
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
         outcome = handle(self._api, context, request.message)
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
         spent_us = self._reactor.clock.monotonic_us() - began_us
         pending = _PendingRequest(request._replace(message=None), context, size, spent_us)
         if outcome is None:
-            if throttle_ms := self._bytes_used(pending, 0):
+            if throttle_ms := self._record_bytes(pending, 0):
                 connection.mute(throttle_ms)
             return
         answer = connection.expect_answer()
         if isinstance(outcome, AppendFuture):
-            outcome.add_done_callback(partial(self._done, connection, answer, pending))
+            outcome.add_done_callback(partial(self._handle_outcome, connection, answer, pending))
         else:
-            self._answer(connection, answer, pending, outcome)
+            self._send_response(connection, answer, pending, outcome)
 
     def _describe_versions(self, connection: KafkaConnection, request: Request) -> None:
         served = {**APIS, ApiKey.API_VERSIONS: None}
         answer = connection.expect_answer()
-        if request.message is None:  # KIP-511: the client may know only the layout of version 0
+        if request.message is None:  # KIP-511: the client may support only the layout of version 0
             request = request._replace(version=0)
             response = describe_versions(served, ErrorCode.UNSUPPORTED_VERSION)
         else:
             response = describe_versions(served)
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
-        self._answer(connection, answer, _PendingRequest(request._replace(message=None), context, 0, 0), response)
+        self._send_response(
+            connection, answer, _PendingRequest(request._replace(message=None), context, 0, 0), response
+        )
 
-    def _done(
+    def _handle_outcome(
         self, connection: KafkaConnection, answer: Answer, pending: _PendingRequest, future: AppendFuture[Any]
     ) -> None:
-        """Answer a request that waited, on the thread that brought what it waited for."""
+        """Send the response to a request that waited; runs on the thread that completed the future."""
         error = future.exception()
         if error is None:
-            self._answer(connection, answer, pending, future.result())
+            self._send_response(connection, answer, pending, future.result())
         elif isinstance(error, ReplogError):
             connection.close(error)
         else:
             logger.error("Kafka client %s: a request failed", connection.peer, exc_info=error)
             connection.close(PeerError(f"{type(error).__name__} in a request of key {pending.request.key}"))
 
-    def _answer(self, connection: KafkaConnection, answer: Answer, pending: _PendingRequest, message: Any) -> None:
-        """Send an answer. If the client has used more than it may, the answer says so, and no more is read for a while
-        (KIP-219)."""
+    def _send_response(
+        self, connection: KafkaConnection, answer: Answer, pending: _PendingRequest, message: Any
+    ) -> None:
+        """Send a response.
+
+        If the client is above a quota, the response says so, and the connection is muted (KIP-219).
+        """
         request, throttle_ms = pending.request, 0
         began_us = self._reactor.clock.monotonic_us()
         try:
             buffers = encode_response(request.key, request.version, request.correlation_id, message)
             if self.quotas.table and request.key not in _SASL_APIS:
-                throttle_ms = max(self._bytes_used(pending, size_of(buffers)), self._time_used(pending, began_us))
+                throttle_ms = max(self._record_bytes(pending, size_of(buffers)), self._record_time(pending, began_us))
             if throttle_ms:
                 message = message._replace(throttle_time_ms=throttle_ms)
                 buffers = encode_response(request.key, request.version, request.correlation_id, message)
@@ -317,49 +324,49 @@ class KafkaServer(Handle):
 
     # ---- quotas ---------------------------------------------------------------------------------------------
 
-    def _bytes_used(self, pending: _PendingRequest, answer_bytes: int) -> int:
-        """Note the bytes of a Produce request, or of the answer to a Fetch; return the milliseconds of its throttle."""
+    def _record_bytes(self, pending: _PendingRequest, answer_bytes: int) -> int:
+        """Record the bytes of a Produce request or a Fetch response; return the throttle time in milliseconds."""
         if pending.request.key == ApiKey.PRODUCE:
-            return self._used(PRODUCER_BYTE_RATE, pending, pending.size)
-        return self._used(CONSUMER_BYTE_RATE, pending, answer_bytes) if pending.request.key == ApiKey.FETCH else 0
+            return self._record(PRODUCER_BYTE_RATE, pending, pending.size)
+        return self._record(CONSUMER_BYTE_RATE, pending, answer_bytes) if pending.request.key == ApiKey.FETCH else 0
 
-    def _time_used(self, pending: _PendingRequest, began_us: int) -> int:
-        """Note the time of a request, as percents of a second; return the milliseconds of its throttle."""
+    def _record_time(self, pending: _PendingRequest, began_us: int) -> int:
+        """Record the time of a request, as percents of a second; return the throttle time in milliseconds."""
         spent_us = pending.spent_us + self._reactor.clock.monotonic_us() - began_us
-        return self._used(REQUEST_PERCENTAGE, pending, spent_us / 10_000)
+        return self._record(REQUEST_PERCENTAGE, pending, spent_us / 10_000)
 
-    def _used(self, kind: str, pending: _PendingRequest, value: float) -> int:
+    def _record(self, kind: str, pending: _PendingRequest, value: float) -> int:
         context, now_us = pending.context, self._reactor.clock.monotonic_us()
         return self.quotas.record(kind, context.user, context.client_id or "", value, now_us)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        """End: clients learn of it when their connections end, and from the other brokers."""
-        with suppress(ReplogError):  # the address goes with the lease of the broker
+    def _do_close(self) -> None:
+        """Close all connections. Clients then learn of other leaders from the other brokers."""
+        with suppress(ReplogError):  # otherwise the address expires with the broker's lease
             self._broker.advertise_kafka("")
         with suppress(ReplogError):
-            self._reactor.call_soon(self._shut)
+            self._reactor.call_soon(self._close_in_driver)
             self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
         self._quota_follower.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._listener.end()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))
 
 
 def _with_stored_partitions(config: KafkaConfig, broker: Broker) -> KafkaConfig:
-    """Return the settings with as many partitions of group offsets as there are: their number says where a group is."""
+    """Return the settings with the existing number of partitions of `__consumer_offsets`, which locates the groups."""
     topic = find_topic(broker.store, OFFSETS_TOPIC)
     return config if topic is None else replace(config, offsets_partitions=topic.partitions)
 
 
 def _check_node_ids(broker: Broker) -> None:
-    """Check that no other broker has the node id of this one."""
+    """Raise InvalidArgumentError if another broker has the node id of this one."""
     if not broker.metadata.wait(_CLOSE_S):
         raise InvalidMetadataError("the brokers of the metadata store were not read in time")
     mine = node_id_of(broker.name)

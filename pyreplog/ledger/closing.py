@@ -22,13 +22,13 @@ def reserve_s(timeout: float) -> float:
 
 
 def close_all(ledgers: Iterable[Ledger], runtime: Runtime, timeout: float | None = CLOSE_S) -> None:
-    """Close the ledgers that are open, all at once, as `Ledger.close` does.
+    """Close the ledgers that are open, all at the same time, as `Ledger.close` does.
 
     Args:
         ledgers: the ledgers; errors of one are logged.
         runtime: runtime of their cluster.
-        timeout: seconds for all of them; None: as long as it takes. A ledger that cannot be closed in time stays open;
-            the next `open_ledger` recovers it.
+        timeout: seconds for all of them; None: no limit. A ledger that cannot be closed in time stays open; the next
+            `open_ledger` recovers it.
     """
     closing = [(ledger, ledger.begin_close()) for ledger in ledgers]
     deadline = math.inf if timeout is None else time.monotonic() + timeout

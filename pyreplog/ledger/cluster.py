@@ -72,7 +72,7 @@ from pyreplog.ledger.replacement_pacing import MemberReplacement
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.ledger.writer_keys import WriterKeys
-from pyreplog.log.files import Files, opening_told
+from pyreplog.log.files import Files, translate_open_errors
 from pyreplog.log.opening import as_path
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
@@ -198,7 +198,7 @@ class LedgerCluster(Handle):
         as_int("busy_poll_us", busy_poll_us)
         metadata = open_store(url)
         try:
-            with opening_told(url):
+            with translate_open_errors(url):
                 runtime = RemoteRuntime(
                     metadata, cluster_id(metadata), secret=shared, tls=tls,
                     limits=limits, request_timeout_ms=request_timeout_ms, busy_poll_us=busy_poll_us,
@@ -277,7 +277,7 @@ class LedgerCluster(Handle):
         handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes, on_end=keys.release)
         keys.hold(ledger)
         self._ledgers.add(handle, self)
-        if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they became so since they were chosen
+        if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they left since they were chosen
             self._replacement.begin()
         return handle
 
@@ -298,7 +298,7 @@ class LedgerCluster(Handle):
         missing = missing and fill(self._runtime.candidates(suspects=True))
         if not missing:
             return [bookie for bookie in members if bookie is not None]
-        take, left = f"{ensemble - missing} take entries", missing
+        take, left = f"{ensemble - missing} that take entries", missing
         if missing <= away_max:
             racks = self._runtime.racks()
             leaving = set(self._runtime.leaving_bookies())
@@ -306,7 +306,9 @@ class LedgerCluster(Handle):
             left = fill(Candidate(name, rack=racks.get(name, "")) for name in known)
             take += f", and the cluster has {ensemble - left}"
         if left:
-            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
+            raise NotEnoughBookiesError(
+                f"expected {ensemble} bookies for the ensemble, found {take}: start or add bookies"
+            )
         return [bookie for bookie in members if bookie is not None]
 
     def open_ledger(
@@ -320,9 +322,9 @@ class LedgerCluster(Handle):
             ledger: number of the ledger.
             password: password of the ledger.
             recover: recover an open ledger. False: read beside its writer, up to the last confirmed entry.
-            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when nobody has
-                the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed entries
-                may be lost; the length of the ledger counts up to the last entry that can be read.
+            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when no bookie
+                has the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed
+                entries may be lost; the length of the ledger counts up to the last entry that can be read.
 
         Returns:
             A `LedgerReader`.
@@ -496,7 +498,10 @@ class LedgerCluster(Handle):
         return in_limbo
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
-        """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""
+        """Return the bookies that the writer of an open ledger goes on without.
+
+        Copies that a closed ledger lacks are in the repair notes.
+        """
         closed = metadata.state is State.CLOSED
         return {} if closed else lacking_since_us(self._runtime.metadata, metadata.ledger)
 
@@ -518,7 +523,8 @@ class LedgerCluster(Handle):
         return count_bookies(self._runtime.metadata)
 
     def _ask_ends(self, metadata: LedgerMetadata) -> AppendFuture[tuple[int, int]]:
-        """Ask for (LAC, highest entry) as the bookies of an open ledger know them; of a closed one, its last entry."""
+        """Ask the bookies of an open ledger for its (LAC, highest entry); of a closed ledger, both are the last
+        entry."""
         if metadata.state is State.CLOSED:
             ends: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
             set_result(ends)
@@ -648,12 +654,12 @@ class LedgerCluster(Handle):
         own = {place: ensemble[place] for place in places[len(chosen) :] if ensemble[place] not in taken}
         draining = self._runtime.draining() if own else set()
         chosen.update((place, bookie) for place, bookie in own.items() if bookie in draining)
-        if chosen and not set(chosen.values()) & set(ensemble):  # else one takes up its own place again
+        if chosen and not set(chosen.values()) & set(ensemble):  # otherwise a failed bookie takes its own place again
             self._runtime.counts.change_ensemble()
         return chosen
 
     def _bookies_changed(self) -> None:
-        """Have the open ledgers look for replacements, after registrations or states of bookies changed."""
+        """Let the open ledgers look for replacements after registrations or states of bookies changed."""
         for ledger in self._ledgers:
             ledger.reconsider()
         self._replacement.begin()
@@ -677,7 +683,7 @@ class LedgerCluster(Handle):
         self._close_s = as_timeout(timeout)
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         timeout = self._close_s
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._writer_keys.stop()
@@ -691,12 +697,12 @@ class LedgerCluster(Handle):
                 self._writer_keys.close()
 
     def _close_forgotten(self) -> None:
-        """Close on a new thread, because closing waits for other threads."""
+        """Close the cluster on a new thread, because closing waits for other threads."""
         threading.Thread(target=self._end_forgotten, name="pyreplog-close", daemon=True).start()
 
     def _end_forgotten(self) -> None:
-        """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
-        self._error = ClosedError(f"the {self._what} was forgotten")
+        """Release the resources. Ledgers stay open; the next `open_ledger` recovers them."""
+        self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
         self._writer_keys.stop()
         self._runtime.close()
         self._writer_keys.close()

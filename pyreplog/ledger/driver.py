@@ -51,7 +51,7 @@ class StartingMachine(Machine, Protocol):
 
 
 class StoringMachine(Machine, Protocol):
-    """A state machine that also changes the metadata of its ledger."""
+    """A state machine that also stores the metadata of its ledger."""
 
     def stored(self, version: int) -> Iterable[Effect]: ...
     def conflicted(self, current: LedgerMetadata, version: int) -> Iterable[Effect]: ...
@@ -62,7 +62,7 @@ class StoringMachine(Machine, Protocol):
 
 
 class TimerLike(Protocol):
-    """A call that is scheduled, and can be cancelled."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> object: ...
 
@@ -92,7 +92,10 @@ class Runtime(Protocol):
         ...
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:
-        """Have `call` called after `seconds`, by any thread. Returns None if the runtime is closed: it never is."""
+        """Have any thread call `call` after `seconds`.
+
+        Return None if the runtime is closed: then the call is never made.
+        """
         ...
 
     def work(self, job: Callable[[], object]) -> None:
@@ -104,7 +107,7 @@ class Runtime(Protocol):
         ...
 
     def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
-        """Note durably the copies that a ledger will lack once its metadata are stored. Raises errors of the store."""
+        """Note the copies that a ledger will lack once its metadata are stored, durably. Raises errors of the store."""
         ...
 
     def note_waiting(self, change: int) -> None:
@@ -112,19 +115,20 @@ class Runtime(Protocol):
         ...
 
     def suspect(self, bookie: str) -> None:
-        """Put a bookie that failed into quarantine: others are chosen before it for a while."""
+        """Put a bookie that failed into quarantine: for a while, other bookies are chosen first."""
         ...
 
     def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
-        """Record that a ledger goes on without some bookies, or with all of them again; None: that its driver ended."""
+        """Record which bookies a ledger goes on without; None: its driver ended."""
         ...
 
 
 class Driver(DriverBase):
     """Runs one state machine for any number of threads.
 
-    done: an AppendFuture that gives the result of the machine when it is `Finished`, or fails with its error.
-    on_step: called after each round of steps and effects, with no lock held, by one thread at a time.
+    Attributes:
+        done: an AppendFuture that gives the result of the machine when it is `Finished`, or fails with its error.
+        on_step: called after each round of steps and effects, with no lock held, by one thread at a time.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class Driver(DriverBase):
     ) -> None:
         super().__init__(ledger, machine, runtime, on_step)
         self.done: AppendFuture[Any] = AppendFuture()
-        self._awaits_metadata = False  # for the metadata store
+        self._awaits_metadata = False  # whether the machine waits for the metadata store
         self._is_over = False
         self._is_degraded = False
         self._timers: dict[object, TimerLike] = {}
@@ -144,7 +148,7 @@ class Driver(DriverBase):
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
-            self._timers.popitem()[1].cancel()  # a timer keeps the entries that were read in memory
+            self._timers.popitem()[1].cancel()  # a pending timer would keep the entries that were read in memory
         self.end()
         if last.error is not None:
             set_exception(self.done, last.error)
@@ -185,7 +189,7 @@ class Driver(DriverBase):
         self._runtime.send(send.bookie, send.request, take)
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
-        """Handle an answer other than the plain OK to an ADD; the same one may come again from an ADD."""
+        """Handle an answer other than the plain OK to an ADD. An ADD may report the same answer twice."""
         machine = self._machine
         self._note_refusal(send, answer)
         if isinstance(answer, Exception):
@@ -194,7 +198,7 @@ class Driver(DriverBase):
             self.post(lambda: machine.replied(send, answer))
 
     def _note_refusal(self, send: Send, answer: Reply | Exception) -> None:
-        """Log the name of a bookie that refuses the key. If the key is right, the bookie was given a wrong one."""
+        """Log which bookie refuses the key. If the key is right, another client gave the bookie a wrong one."""
         if not isinstance(answer, Exception) and answer.status == ReplyStatus.UNAUTHORIZED:
             logger.warning(
                 "ledger %d: bookie %s refuses its key: %s", self._ledger, send.bookie,
@@ -202,8 +206,10 @@ class Driver(DriverBase):
             )  # fmt: skip
 
     def _wake_all(self, wakes: list[Wake]) -> None:
-        """Set timers, but first handle answers that bookies of this process gave meanwhile: most timers are not needed
-        then."""
+        """Set timers.
+
+        Answers that bookies of this process gave meanwhile are handled first: most timers are not needed then.
+        """
         if self._inbox:
             self._effects.extend(wakes)
             return
@@ -275,7 +281,10 @@ class Driver(DriverBase):
             self._runtime.note_degraded(self._ledger, None)
 
     def _wait_for_metadata(self, waits: bool) -> None:
-        """Record whether the last call of the metadata store had no outcome. The machine repeats it until it has."""
+        """Record whether the last call of the metadata store had no outcome.
+
+        The machine repeats the call until it has one.
+        """
         with self._lock:
             waits = waits and not self._is_over
             change, self._awaits_metadata = waits - self._awaits_metadata, waits

@@ -16,13 +16,13 @@ from pyreplog.errors import InvalidArgumentError, LockedError
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.ledger.runtime import EmbeddedRuntime
-from pyreplog.log.files import Files, RealFiles, opening_told
+from pyreplog.log.files import Files, RealFiles, translate_open_errors
 from pyreplog.metadata.sqlite import SQLiteStore
 
 METADATA = "metadata.sqlite"
 _PREFIX = "bookie-"
 _ONE_PROCESS = "one process at a time embeds a cluster; other processes connect to a server (`pyreplog serve`)"
-_MARGIN_BYTES = 64  # more than a segment keeps free behind its last record
+_MARGIN_BYTES = 64  # more than the free bytes that a segment keeps behind its last record
 
 
 def open_embedded(
@@ -42,7 +42,7 @@ def open_embedded(
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1000:
         raise InvalidArgumentError(f"bookies: expected 1 to 1000, found {count!r}")
     files = files if files is not None else RealFiles()
-    with opening_told(folder), ExitStack() as opened:
+    with translate_open_errors(folder), ExitStack() as opened:
         files.make_directory(folder)
         metadata = opened.enter_context(SQLiteStore(folder / METADATA))
         stored = StoredLedgers(metadata)

@@ -95,7 +95,7 @@ class Ledger(Handle, LedgerBase):
         self._give_up_s = GIVE_UP_S
         self._on_end = on_end
         if on_end is not None:
-            self._driver.done.add_done_callback(partial(_tell_end, on_end, self.id))
+            self._driver.done.add_done_callback(partial(_call_on_end, on_end, self.id))
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Ledger(Handle, LedgerBase):
 
     @property
     def last_add_pushed(self) -> int:
-        """Highest entry number that was handed out (LAP); -1: none."""
+        """Highest entry number that was assigned (LAP); -1: none."""
         return self._writer.last_add_pushed
 
     @property
@@ -166,7 +166,10 @@ class Ledger(Handle, LedgerBase):
         return self._writer.degraded
 
     def reconsider(self) -> None:
-        """Start at once to look for bookies that replace failed ones; the writer also looks by itself. Never blocks."""
+        """Start to look for bookies that replace failed ones, at once; the writer also retries by itself.
+
+        Never blocks.
+        """
         self._driver.post(self._writer.reconsider)
 
     def replace_members(self, bookies: Sequence[str]) -> None:
@@ -330,21 +333,22 @@ class Ledger(Handle, LedgerBase):
         self._driver.post(lambda: self._append_staged()[1])
 
     def _append_staged(self) -> tuple[None, list[Effect]]:
-        """Number and send the staged entries, as one step: entries that are appended later get later numbers."""
+        """Number and send the staged entries as one step, so that entries that are appended later get higher
+        numbers."""
         refused: list[Effect] = []
         while entries := self._staging.take():
             try:
                 ids, effects = self._append(*columns(entries))
             except Exception as error:
                 refused.append(Settle([(entry.future, error) for entry in entries]))
-                self._staging.landed()  # entries that were staged meanwhile wait for this batch: send them next
+                self._staging.landed()  # entries that were staged meanwhile are sent next
                 continue
-            ids.add_done_callback(partial(self._landed, entries))
+            ids.add_done_callback(partial(self._staged_done, entries))
             return None, [*refused, *effects]
         return None, refused
 
-    def _landed(self, entries: list[Entry], ids: AppendFuture[range]) -> None:
-        """Handle the outcome of a staged batch: send the entries that waited for it, and settle its futures."""
+    def _staged_done(self, entries: list[Entry], ids: AppendFuture[range]) -> None:
+        """Handle the outcome of a staged batch: settle its futures, and send the entries that were staged meanwhile."""
         self._staging(ids)
         settle_all(outcomes(entries, ids))
 
@@ -376,9 +380,9 @@ class Ledger(Handle, LedgerBase):
         return RangeRead(self.metadata, self._writer.key, self._runtime, start, end, bytes_max=bytes_max).start()
 
     def release_tail(self) -> None:
-        """Release the batch that the tail cache keeps, once the readers have had their turn.
+        """Release the batch in the tail cache, after the readers had a chance to read it.
 
-        Call it on the thread that told the readers of `push_batch`ed entries how far they are confirmed.
+        Call it on the thread that informed the readers how far the entries of `push_batch` are confirmed.
         """
         self._tail_cache.release()
 
@@ -400,7 +404,7 @@ class Ledger(Handle, LedgerBase):
             return future
         with self._room_lock:
             self._waiting_for_room.append(future)
-        self._driver.post(self._writer.change_ensemble_now)  # entries that are kept for a failed bookie take the room
+        self._driver.post(self._writer.change_ensemble_now)  # entries that are kept for a failed bookie fill the window
         self._give_room()
         return future
 
@@ -452,19 +456,19 @@ class Ledger(Handle, LedgerBase):
                 raise WindowFullError(f"ledger {self.id}: twice its window is on its way; await room() before submit()")
 
     def _give_room(self) -> None:
-        """Complete the futures of `room` once half the window is free; less would wake a waiter for each answer."""
+        """Complete the futures of `room` once half the window is free; otherwise each answer would wake a waiter."""
         if self._waiting_for_room and self._has_room(0.5):
             with self._room_lock:
                 waiting, self._waiting_for_room = self._waiting_for_room, []
             settle_all([(future, None) for future in waiting])
 
-    def _tell_later(self) -> None:
-        self._telling = True
-        self._runtime.wake_after(EXPLICIT_LAC_S, self._tell_lac)
+    def _send_lac_later(self) -> None:
+        self._is_lac_due = True
+        self._runtime.wake_after(EXPLICIT_LAC_S, self._send_lac)
 
-    def _tell_lac(self) -> None:
-        self._telling = False
-        self._driver.post(self._writer.tell_lac)
+    def _send_lac(self) -> None:
+        self._is_lac_due = False
+        self._driver.post(self._writer.send_lac)
 
     # ---- closing --------------------------------------------------------------------------------------------
 
@@ -507,7 +511,7 @@ class Ledger(Handle, LedgerBase):
         self._close_s = self._give_up_s = 0.0
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         timeout, closing = self._close_s, self.begin_close()
         if in_callback():
             closing.add_done_callback(lambda _: self.abandon())
@@ -534,22 +538,22 @@ class Ledger(Handle, LedgerBase):
     def abandon(self) -> None:
         """Release the ledger and leave it open, as the end of the process does. The next reader to open it recovers it.
 
-        For tests, and for owners that were told that another one has taken over. What is on its way fails with
-        ClosedError. Does not wait.
+        For tests, and for owners that know that another one has taken over. Pending entries fail with ClosedError. Does
+        not wait.
         """
-        self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
+        self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._label} was closed")))
         self._driver.end()
         if self._on_end is not None:
             self._on_end(self.id)
 
     def __del__(self) -> None:
-        """Drop the handle without waiting, because a finalizer may run anywhere. The ledger stays open."""
+        """Drop the handle without blocking, because a finalizer may run in any thread. The ledger stays open."""
         if self._is_forgotten():
-            self._error = ClosedError(f"the {self._what} was forgotten")
-            warn_of_leak(self._what, self, self._opened_at)
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
+            warn_of_leak(self._label, self, self._opened_at)
             self.abandon()
 
 
-def _tell_end(on_end: Callable[[int], object], ledger: int, ended: AppendFuture[LedgerMetadata]) -> None:
-    """Done callback of a driver's future; knows the ledger's number, and does not keep its handle alive."""
+def _call_on_end(on_end: Callable[[int], object], ledger: int, ended: AppendFuture[LedgerMetadata]) -> None:
+    """Done callback of a driver's future; holds the number of the ledger, so that it does not keep the handle alive."""
     on_end(ledger)

@@ -1,6 +1,6 @@
-"""What the metadata store keeps of a ledger: quorums, fragments, state. Immutable; every change makes another one.
+"""The metadata of a ledger: quorums, fragments, state. Immutable; every change returns a new object.
 
-(The rules of the states and of the fragments are BookKeeper's LedgerMetadataImpl; kept here in `__post_init__`.)
+The rules for states and fragments are those of BookKeeper's LedgerMetadataImpl; `__post_init__` checks them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ KEY_BYTES = 16
 LEDGERS = "/ledgers"
 ID_DIGITS = 19
 SHARD_BITS = 12
-"""A shard has so many bits of ids: 4,096 ledgers, whose names are 100 KiB. ZooKeeper gives at most 1 MiB in a reply."""
+"""Number of bits of the ids in a shard: 4,096 ledgers, whose names are 100 KiB. ZooKeeper replies with at most 1
+MiB."""
 SHARD_DIGITS = 16
-_TYPES: dict[str, type] = {"int": int, "str": str, "Mapping[str, str]": dict}  # of the fields, to be checked
+_TYPES: dict[str, type] = {"int": int, "str": str, "Mapping[str, str]": dict}  # types by the annotations of fields
 
 
 class State(StrEnum):
-    """OPEN -> CLOSED by the writer; OPEN -> IN_RECOVERY -> CLOSED by who opens it after the writer."""
+    """The state of a ledger: OPEN, then CLOSED by its writer; or IN_RECOVERY, then CLOSED by the client that recovers
+    it."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -37,52 +39,72 @@ class State(StrEnum):
 
 
 class Fragment(NamedTuple):
-    """From entry `first` on (up to the next fragment), entries are striped over these bookies, in this order."""
+    """A range of entries, from `first` up to the next fragment, that is striped over the bookies of one ensemble."""
 
     first: int
     ensemble: tuple[str, ...]
 
 
 Change = Mapping[int, tuple[str, int]]
-"""ensemble index -> (bookie that takes its place, first entry it is to hold)"""
+"""An ensemble change: index in the ensemble -> (the new bookie, the first entry that it has to hold)."""
 
 
 def metadata_key(ledger: int) -> str:
-    """Where the metadata of a ledger is kept: shard and id as decimal numbers of fixed width, so that names sort by
-    id."""
+    """Return the key of a ledger's metadata.
+
+    Shard and id are decimal numbers of fixed width, so that names sort by id.
+    """
     return f"{LEDGERS}/{shard_name(ledger)}/{ledger:0{ID_DIGITS}d}"
 
 
 def shard_name(ledger: int) -> str:
-    """Return the name of the folder below LEDGERS that a ledger is in."""
+    """Return the name of a ledger's shard, a folder below LEDGERS."""
     return f"{ledger >> SHARD_BITS:0{SHARD_DIGITS}d}"
 
 
 def is_shard(name: str) -> bool:
-    """Whether a name below LEDGERS is that of a shard."""
+    """Return whether a name below LEDGERS is that of a shard."""
     return len(name) == SHARD_DIGITS and name.isascii() and name.isdecimal()
 
 
 def is_flat(name: str) -> bool:
-    """Whether a name below LEDGERS is that of a ledger in layout 1, which had no shards."""
+    """Return whether a name below LEDGERS is that of a ledger in layout 1, which had no shards."""
     return len(name) == ID_DIGITS and name.isascii() and name.isdecimal()
 
 
 def ledger_key(password: bytes) -> bytes:
-    """What bookies compare: who has it may write to the ledger and fence it."""
+    """Derive the key that permits to write to a ledger and to fence it.
+
+    Bookies compare it with the key that they noted.
+    """
     return hashlib.blake2b(password, digest_size=KEY_BYTES, person=b"pyreplog-ledger").digest()
 
 
 def key_proof(key: bytes) -> str:
-    """What metadata keeps of the key: enough to tell a wrong one, not to make it."""
+    """Derive the proof of a key, which is in the metadata: it verifies a key, and the key cannot be derived from it."""
     return hashlib.blake2b(key, digest_size=KEY_BYTES, person=b"pyreplog-proof").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerMetadata(MetadataValue):
-    """One ledger. last_entry, length (bytes of all values) and messages are known once it is CLOSED, -1 and 0 before.
+    """The metadata of one ledger.
 
-    token: random, of who created it: tells "exists already" from "mine, the reply was lost". custom: the caller's.
+    Attributes:
+        ledger: id of the ledger.
+        ensemble_size: number of bookies over which the entries are striped.
+        write_quorum: number of copies of each entry.
+        ack_quorum: number of copies that confirm an entry.
+        fragments: the fragments, ascending.
+        proof: proof of the ledger's key, see `key_proof`.
+        durability: "synced" or "appended".
+        state: state of the ledger.
+        last_entry: last entry of a closed ledger; -1: the ledger is not closed, or is empty.
+        length: bytes of all values of a closed ledger; before 0.
+        messages: number of messages of a closed ledger; before 0.
+        created_us: when the ledger was created, microseconds since 1970-01-01 UTC.
+        token: random, drawn by the client that created the ledger. If the reply to a creation is lost, it tells this
+            client whether the existing ledger is its own.
+        custom: names and values of the user.
     """
 
     KIND: ClassVar[str] = "ledger metadata"
@@ -142,29 +164,39 @@ class LedgerMetadata(MetadataValue):
         return self.fragments[-1]
 
     def fragment_of(self, entry: int) -> Fragment:
-        """The fragment an entry belongs to."""
+        """Return the fragment that an entry belongs to."""
         return self.fragments[bisect_right(self.fragments, entry, key=lambda fragment: fragment.first) - 1]
 
     def has(self, bookie: str, entry: int) -> bool:
-        """Whether a bookie is in the ensemble of an entry that the ledger has, or may have while it is not closed."""
+        """Return whether a bookie is in the ensemble of an entry that the ledger has, or may have while it is not
+        closed."""
         if self.state is State.CLOSED and entry > self.last_entry:
             return False
         return bookie in self.fragment_of(entry).ensemble
 
     def asks_for(self, bookie: str, entry: int) -> bool:
-        """Whether a bookie is in the write set of an entry that the ledger has, or may have while it is not closed."""
+        """Return whether a bookie is in the write set of an entry that the ledger has, or may have while it is not
+        closed."""
         if not self.has(bookie, entry):
             return False
         places = write_set(entry, self.ensemble_size, self.write_quorum)
         return self.fragment_of(entry).ensemble.index(bookie) in places
 
     def has_for_certain(self, entry: int) -> bool:
-        """Whether the entry is in the ledger, whatever bookies say: all are confirmed before the last fragment, and all
-        of a closed ledger up to its end. A bookie that should hold it and does not has lost it."""
+        """Return whether the metadata prove that the ledger has an entry, whatever bookies answer.
+
+        All entries before the last fragment are confirmed, and so are all entries of a closed ledger. A bookie that
+        should hold such an entry and does not has lost it.
+        """
         return entry <= self.last_entry if self.state is State.CLOSED else entry < self.last_fragment.first
 
     def holdings(self, bookie: str, below: int | None = None) -> list[range]:
-        """Entries of a closed ledger (those below an entry) that a bookie is to hold, in stripes."""
+        """Return the entries of a closed ledger that a bookie has to hold, as stripes.
+
+        Args:
+            bookie: id of the bookie.
+            below: leave out entries from this one on; None: all entries of the ledger.
+        """
         ranges = []
         limit = self.last_entry + 1 if below is None else below
         for fragment in self.fragments:
@@ -174,27 +206,29 @@ class LedgerMetadata(MetadataValue):
         return [stripe for stripe in ranges if stripe]
 
     def stripes(self, place: int, first: int, stop: int) -> list[range]:
-        """Return the entries of [first, stop) that the bookie at a place of the ensemble holds, a range for each write
-        set; ranges may be empty."""
+        """Return the entries of [first, stop) that the bookie at a place of the ensemble holds.
+
+        The result has a range for each place of a write set; ranges may be empty.
+        """
         size = self.ensemble_size
         if size == self.write_quorum:
             return [range(first, stop)]
         return [range(first + (place - k - first) % size, stop, size) for k in range(self.write_quorum)]
 
     def fragment_end(self, fragment: Fragment) -> int | None:
-        """First entry behind a fragment; None for the last one."""
+        """Return the first entry of the next fragment; None: the fragment is the last one."""
         at = self.fragments.index(fragment) + 1
         return self.fragments[at].first if at < len(self.fragments) else None
 
     def bookies(self, first: int = 0) -> set[str]:
-        """Who holds entries from `first` on."""
+        """Return the bookies that hold entries from `first` on."""
         since = self.fragment_of(first).first
         return {bookie for fragment in self.fragments if fragment.first >= since for bookie in fragment.ensemble}
 
     def replace_bookies(self, change: Change) -> Self:
-        """Others take the place of some bookies, each from an entry of its own on: a fragment begins there.
+        """Return the metadata after an ensemble change. A fragment begins at the first entry of each new bookie.
 
-        Nobody of `bookies(first)` can take a place from entry `first` on: it has another one there.
+        A bookie of `bookies(first)` must not take a place from entry `first` on, because it has another place there.
         """
         fragments = {fragment.first: list(fragment.ensemble) for fragment in self.fragments}
         for first in sorted({first for _, first in change.values()}):
@@ -212,19 +246,23 @@ class LedgerMetadata(MetadataValue):
         return dataclasses.replace(self, state=State.IN_RECOVERY)
 
     def closed(self, last_entry: int, length: int, messages: int) -> Self:
-        """Fragments that begin behind the last entry hold nothing: they go (BookKeeper #4551)."""
+        """Return the metadata of the closed ledger, without fragments that begin behind the last entry (BookKeeper
+        #4551)."""
         kept = tuple(fragment for fragment in self.fragments if fragment.first <= max(last_entry, 0))
         return dataclasses.replace(
             self, state=State.CLOSED, fragments=kept, last_entry=last_entry, length=length, messages=messages
         )
 
     def admits(self, key: bytes) -> bool:
-        """Whether a ledger key is the right one."""
+        """Return whether a key is that of the ledger."""
         return hmac.compare_digest(self.proof, key_proof(key))
 
     @property
     def proof_bytes(self) -> bytes:
-        """The proof as bytes, with which copies are added to bookies. Raises InvalidMetadataError."""
+        """The proof as bytes, with which copies are added to bookies.
+
+        Raises InvalidMetadataError when it is malformed.
+        """
         try:
             proof = bytes.fromhex(self.proof)
         except ValueError:
@@ -233,7 +271,7 @@ class LedgerMetadata(MetadataValue):
         return proof
 
     def admits_copy(self, proof: bytes) -> bool:
-        """Whether these are the bytes of the proof."""
+        """Return whether bytes are the proof of the ledger's key."""
         return hmac.compare_digest(self.proof, proof.hex())
 
     # ---- bytes ----------------------------------------------------------------------------------------------

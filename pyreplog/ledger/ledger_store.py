@@ -1,9 +1,9 @@
-"""Ledgers as the metadata store has them."""
+"""Ledgers in the metadata store."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 NEXT_LEDGER = "/next-ledger"
 
 _NOTES_MAX = 64
-"""Copies of one open ledger that are noted at a time; a scrub, or the repair after its end, finds the others."""
+"""Most copies of an open ledger that are noted at once. A scrub finds the others, or the repair after the ledger is
+closed."""
 
 
 class VersionedMetadata(NamedTuple):
@@ -40,7 +41,12 @@ class VersionedMetadata(NamedTuple):
 
 
 def find_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata | None:
-    """What there is of a ledger; None: it does not exist. Errors: InvalidMetadataError; those of the store."""
+    """Return the metadata of a ledger; None: the ledger does not exist.
+
+    Raises:
+        InvalidMetadataError: the metadata are malformed.
+        ReplogError: errors of the store.
+    """
     stored = store.get(metadata_key(ledger)) if ledger >= 0 else None
     return None if stored is None else _decoded(ledger, stored)
 
@@ -53,7 +59,12 @@ def _decoded(ledger: int, stored: Versioned) -> VersionedMetadata:
 
 
 def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
-    """As find_ledger; NoSuchLedgerError: it does not exist."""
+    """Return the metadata of a ledger.
+
+    Raises:
+        NoSuchLedgerError: the ledger does not exist.
+        ReplogError: as `find_ledger`.
+    """
     stored = find_ledger(store, ledger)
     if stored is None:
         raise NoSuchLedgerError(ledger, "it does not exist, or was deleted")
@@ -61,22 +72,23 @@ def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
 
 
 def list_ledgers(store: MetadataStore) -> list[int]:
-    """Ids of all ledgers, ascending. Keys that are none are left out: see `survey`. Errors: as `shards`."""
+    """Return the ids of all ledgers, ascending, without malformed keys: see `survey`. Raises the errors of `shards`."""
     return [ledger for shard in shards(store) for ledger in ids_of(store, shard)]
 
 
 def shards(store: MetadataStore) -> list[str]:
-    """Names of the folders that ledgers are in, ascending by the ids of these.
+    """Return the names of all shards, ascending by the ids of their ledgers.
 
     Raises:
-        MetadataLayoutError: ledgers are there that an older build made, or that were not migrated.
-        ReplogError: the store's errors.
+        MetadataLayoutError: the store has ledgers outside of shards, which an older build made or which were not
+            migrated.
+        ReplogError: errors of the store.
     """
     return [name for name in _names(store) if is_shard(name)]
 
 
 def _names(store: MetadataStore) -> list[str]:
-    """Names below LEDGERS. Raises MetadataLayoutError."""
+    """Return the names below LEDGERS. Raises MetadataLayoutError if ledgers of an older layout are among them."""
     names = store.list(LEDGERS)
     flat = sum(map(is_flat, names))
     if flat:
@@ -85,7 +97,7 @@ def _names(store: MetadataStore) -> list[str]:
 
 
 def ids_of(store: MetadataStore, shard: str) -> list[int]:
-    """Ids of the ledgers in a shard, ascending. Errors: those of the store."""
+    """Return the ids of the ledgers in a shard, ascending. Raises errors of the store."""
     return sorted(int(name) for name in store.list(f"{LEDGERS}/{shard}") if _is_id(shard, name))
 
 
@@ -94,9 +106,10 @@ def _is_id(shard: str, name: str) -> bool:
 
 
 def stored_ledgers(store: MetadataStore) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError]]:
-    """The metadata of all ledgers, ascending, or why they make no sense; a shard at a time, read in one go.
+    """Yield the id and the metadata of each ledger, ascending; an error in place of malformed metadata.
 
-    A ledger that is made or deleted meanwhile is among them, or not. Errors: as `shards`.
+    A shard is read in one call. A ledger that is created or deleted meanwhile may be among the results. Raises the
+    errors of `shards`.
     """
     for shard in shards(store):
         for ledger, stored in load_many(store, ids_of(store, shard)):
@@ -107,27 +120,49 @@ def stored_ledgers(store: MetadataStore) -> Iterator[tuple[int, VersionedMetadat
 def load_many(
     store: MetadataStore, ledgers: Sequence[int]
 ) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError | None]]:
-    """Load the metadata of several ledgers, read in one go.
+    """Load the metadata of several ledgers with one call of the store.
 
     Args:
         store: metadata store.
-        ledgers: their ids.
+        ledgers: ids of the ledgers.
 
     Returns:
-        For each ledger its id, and its metadata, or why they cannot be read, or None if it does not exist.
+        For each ledger its id, and its metadata; an error if they cannot be read, None if the ledger does not exist.
 
     Raises:
         ReplogError: errors of the store.
     """
-    for ledger, stored in zip(ledgers, store.get_many([metadata_key(ledger) for ledger in ledgers]), strict=True):
-        try:
-            yield ledger, None if stored is None else _decoded(ledger, stored)
-        except InvalidMetadataError as error:
-            yield ledger, error
+    return load_changed(store, dict.fromkeys(ledgers))
+
+
+def load_changed(
+    store: MetadataStore, versions: Mapping[int, int | None]
+) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError | None]]:
+    """Load the metadata of those of several ledgers that have changed, with one call of the store.
+
+    Args:
+        store: metadata store.
+        versions: version of the metadata that the caller has, by ledger; None: it has none.
+
+    Returns:
+        As `load_many`, without the ledgers that have the given version.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    keys = [metadata_key(ledger) for ledger in versions]
+    for (ledger, version), stored in zip(versions.items(), store.get_many(keys), strict=True):
+        if stored is None:
+            yield ledger, None
+        elif stored.version != version:
+            try:
+                yield ledger, _decoded(ledger, stored)
+            except InvalidMetadataError as error:
+                yield ledger, error
 
 
 def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
-    """All ledgers, by their ids; and the keys among theirs that make no sense. Errors: as `shards`."""
+    """Return the metadata of all ledgers, ordered by id, and the malformed keys. Raises the errors of `shards`."""
     ledgers: list[LedgerMetadata] = []
     garbled: list[Garbled] = []
     for ledger, stored in stored_ledgers(store):
@@ -135,11 +170,13 @@ def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
             garbled.append(Garbled(metadata_key(ledger), str(stored)))
         else:
             ledgers.append(stored.metadata)
-    return ledgers, garbled + [Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _strange(store)]
+    return ledgers, garbled + [
+        Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _bad_names(store)
+    ]
 
 
-def _strange(store: MetadataStore) -> Iterator[str]:
-    """Names below LEDGERS that are neither shards nor ledgers in their shards."""
+def _bad_names(store: MetadataStore) -> Iterator[str]:
+    """Yield the names below LEDGERS that are neither shards nor ledgers in their shards."""
     for name in _names(store):
         if not is_shard(name):
             yield name
@@ -150,14 +187,23 @@ def _strange(store: MetadataStore) -> Iterator[str]:
 
 
 def delete_garbled(store: MetadataStore, name: str) -> None:
-    """Delete a key among those of ledgers, whatever it says. Errors: NoSuchKeyError; WrongTypeError; those of
-    the store."""
+    """Delete a key below LEDGERS, whatever its value is.
+
+    Args:
+        store: metadata store.
+        name: number of the ledger, or the last part of the key.
+
+    Raises:
+        NoSuchKeyError: there is no such key.
+        WrongTypeError: `name` is no str.
+        ReplogError: errors of the store.
+    """
     if not isinstance(name, str):
         raise WrongTypeError(f"name: expected a str, found {type(name).__name__}")
     if name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS and int(name) <= ID_MAX:
         key = metadata_key(int(name))
     else:
-        strange = [key for key in _strange(store) if key.rpartition("/")[2] == name]
+        strange = [key for key in _bad_names(store) if key.rpartition("/")[2] == name]
         key = f"{LEDGERS}/{strange[0] if strange else name}"
     _delete(store, key)
 
@@ -174,7 +220,10 @@ def _delete(store: MetadataStore, key: str) -> None:
 
 
 def remove_empty_shard(store: MetadataStore, ledger: int) -> None:
-    """Remove the shard of a ledger that was deleted, if it was the last one. Errors are left to the next who tries."""
+    """Remove the shard of a deleted ledger, if it is empty.
+
+    Errors are ignored: the deletion of a later ledger tries again.
+    """
     shard = metadata_key(ledger).rpartition("/")[0]
     with suppress(ReplogError):
         stored = store.get(shard)
@@ -183,7 +232,12 @@ def remove_empty_shard(store: MetadataStore, ledger: int) -> None:
 
 
 def next_id(store: MetadataStore) -> int:
-    """An id that no ledger has, or ever had. Errors: InvalidMetadataError; those of the store."""
+    """Return an id that no ledger has, or ever had.
+
+    Raises:
+        InvalidMetadataError: the stored number of the next ledger is malformed.
+        ReplogError: errors of the store.
+    """
     while True:
         stored = store.get(NEXT_LEDGER)
         try:
@@ -204,13 +258,14 @@ def _number(value: bytes) -> int:
 
 
 def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
-    """Write the metadata of a ledger as they are: a client that compares the older version has to read them again.
+    """Write the metadata of a ledger unchanged, so that a compare-and-set with the older version fails.
 
     Returns:
         False if the version is another one, or the ledger was deleted: nothing is written.
 
     Raises:
-        ReplogError: errors of the store; OutcomeUnknownError: the version may have been changed.
+        OutcomeUnknownError: the version may have been changed.
+        ReplogError: errors of the store.
     """
     key = metadata_key(ledger)
     stored = store.get(key)
@@ -224,7 +279,7 @@ def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
 
 
 class StoredLedgers:
-    """What bookies ask of the metadata of ledgers; see `bookie.ledger_list`."""
+    """The metadata of ledgers, as bookies need them; implements `bookie.ledger_list.LedgerMetadataView`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -249,14 +304,14 @@ class StoredLedgers:
 
     def skip_to(self, number: int) -> None:
         while (stored := self._store.get(NEXT_LEDGER)) is None or _number(stored.value) < number:
-            with suppress(KeyExistsError, NoSuchKeyError, VersionConflictError):  # somebody else was quicker
+            with suppress(KeyExistsError, NoSuchKeyError, VersionConflictError):  # another process changed it
                 if stored is None:
                     self._store.create(NEXT_LEDGER, b"%d" % number)
                 else:
                     self._store.put(NEXT_LEDGER, b"%d" % number, stored.version)
 
     def open_with(self, bookie: str, *, unsynced: bool) -> Iterator[int]:
-        """Of which this bookie may hold entries whose fate is not decided."""
+        """Yield the ledgers of which this bookie may hold unconfirmed entries."""
         for ledger, stored in stored_ledgers(self._store):
             if isinstance(stored, InvalidMetadataError):
                 logger.warning("ledger %d counts as open: %s", ledger, stored)
@@ -277,7 +332,10 @@ class StoredLedgers:
                 yield ledger, stored.metadata.holdings(bookie) if closed else None
 
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
-        """Of a closed ledger the first entry is enough: its repair checks all copies that the bookie should have."""
+        """Note bad copies.
+
+        Of a closed ledger one is enough: the repair checks all copies that the bookie should have.
+        """
         try:
             stored = find_ledger(self._store, ledger)
         except InvalidMetadataError as error:
@@ -311,7 +369,7 @@ def _closed(ledger: int, stored: Versioned, bookie: str) -> ClosedLedgerHoldings
     try:
         metadata = _decoded(ledger, stored).metadata
     except InvalidMetadataError as error:
-        logger.warning("ledger %d: what bookies have to hold of it is unknown: %s", ledger, error)
+        logger.warning("ledger %d: the entries that bookies have to hold are unknown: %s", ledger, error)
         return None
     if metadata.state is not State.CLOSED:
         return None

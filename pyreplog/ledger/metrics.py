@@ -51,13 +51,39 @@ def client_metrics(ledgers: Collection[Ledger], counts: ClientCounters, degraded
     ledgers = [ledger for ledger in ledgers if ledger.metadata.state is State.OPEN]
     unconfirmed = [max(ledger.last_add_pushed - ledger.last_add_confirmed, 0) for ledger in ledgers]
     yield _gauge("open_ledgers", "Ledgers open for appending.", len(ledgers))
-    yield _gauge("pending_bytes", "Bytes that lack copies.", sum(ledger.pending_bytes for ledger in ledgers))
-    yield _gauge("pending_entries", "Entries that lack copies.", sum(ledger.pending_entries for ledger in ledgers))
-    yield _gauge("unconfirmed_entries", "LAP - LAC: entries nobody was told are safe.", sum(unconfirmed))
-    yield _gauge("unconfirmed_entries_max", "The same, of the ledger that has most.", max(unconfirmed, default=0))
-    yield _gauge("degraded_ledgers", "Ledgers that go on without a bookie that no other can replace.", degraded)
-    yield _gauge("waiting_for_metadata", "Ledgers that wait for the metadata store.", counts.waiting_for_metadata)
-    yield _counter("ensemble_changes", "Times that bookies of a ledger were replaced.", counts.ensemble_changes)
+    yield _gauge(
+        "pending_bytes",
+        "Bytes of entries that do not have all their copies yet, as encoded.",
+        sum(ledger.pending_bytes for ledger in ledgers),
+    )
+    yield _gauge(
+        "pending_entries",
+        "Entries that do not have all their copies yet.",
+        sum(ledger.pending_entries for ledger in ledgers),
+    )
+    yield _gauge(
+        "unconfirmed_entries", "Entries appended and not confirmed yet: LAP - LAC, over all ledgers.", sum(unconfirmed)
+    )
+    yield _gauge(
+        "unconfirmed_entries_max",
+        "Entries appended and not confirmed yet, of the ledger with the most of them.",
+        max(unconfirmed, default=0),
+    )
+    yield _gauge(
+        "degraded_ledgers",
+        "Degraded ledgers: their writers go on without a bookie that no other can replace.",
+        degraded,
+    )
+    yield _gauge(
+        "waiting_for_metadata",
+        "Ledgers whose writers or recoveries wait for the metadata store.",
+        counts.waiting_for_metadata,
+    )
+    yield _counter(
+        "ensemble_changes",
+        "Ensemble changes: times that failed bookies of a ledger were replaced.",
+        counts.ensemble_changes,
+    )
     yield _counter("recoveries", "Recoveries of ledgers that were not closed.", counts.recoveries)
     yield _counter("bad_copies", "Copies found missing or damaged, and noted for repair.", counts.bad_copies)
 

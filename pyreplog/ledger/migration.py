@@ -1,11 +1,11 @@
-"""Moves the ledgers of a metadata store from one folder into shards, while nothing runs.
+"""Moves the ledgers of a metadata store from one folder into shards, while no process uses the store.
 
-Every step may be the last one, and all may be made again:
+A crash may interrupt it after any step, and all steps may be repeated:
 
-1. `/cluster` says that a migration is under way     from here on no bookie and no client of any version starts
-2. for each ledger: its metadata are created in their shard, then deleted where they were
-                                                     crash between: both places have them, equal
-3. `/cluster` says the new layout                    bookies and clients start again
+1. `/cluster` is marked as migrating. From now on no bookie and no client of any version starts.
+2. For each ledger: its metadata are created in their shard, then deleted at the old key. After a crash in between both
+   keys exist, with equal values.
+3. `/cluster` gets the new layout. Bookies and clients start again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ BATCH = 256
 
 
 def migrate(store: MetadataStore) -> int:
-    """Bring a store to the present layout. Nothing else may use it meanwhile. May be repeated, also after a crash.
+    """Bring a store to the present layout. It may be repeated, also after a crash.
+
+    No other process may use the store meanwhile.
 
     Args:
         store: the metadata store of a cluster.
 
     Returns:
-        How many ledgers were moved now.
+        The number of ledgers that this call moved.
 
     Raises:
         MetadataLayoutError: bookies are registered; nothing was changed.
-        InvalidMetadataError: the store is of no cluster, or two places say different things of a ledger.
+        InvalidMetadataError: the store belongs to no cluster, or has two different values for one ledger.
         MetadataVersionError: the store has a newer layout.
-        ReplogError: the store's errors. Repeat the migration.
+        ReplogError: errors of the store. Repeat the migration.
     """
     stored = store.get(CLUSTER)
     if stored is None:
@@ -69,24 +71,24 @@ def migrate(store: MetadataStore) -> int:
 
 
 def migrate_embedded(folder: Path) -> int:
-    """Bring the metadata of an embedded cluster to the present layout, while no process embeds it.
+    """Bring the metadata of an embedded cluster to the present layout, while no process has the cluster open.
 
     Args:
         folder: the directory of the cluster.
 
     Returns:
-        How many ledgers were moved now.
+        The number of ledgers that this call moved.
 
     Raises:
-        InvalidArgumentError: there is no cluster.
-        LockedError: a process embeds it.
+        InvalidArgumentError: the directory has no cluster.
+        LockedError: a process has the cluster open.
         ReplogError: as `migrate`.
     """
     if not (folder / METADATA).exists():
         raise InvalidArgumentError(f"there is no cluster in {folder}")
     with ExitStack() as locks:
         for bookie in sorted(folder.glob("bookie-*")):
-            for held in (bookie, bookie / LOG):  # while it is opened, and while it is open
+            for held in (bookie, bookie / LOG):  # locks of the opening, and of the open log
                 if held.is_dir():
                     locks.callback(WriterLock(held).release)
         with SQLiteStore(folder / METADATA) as store:
@@ -105,7 +107,7 @@ def _move(store: MetadataStore, key: str, stored: Versioned) -> None:
             ) from None
     try:
         store.delete(key, stored.version)
-    except NoSuchKeyError:  # by a migration that runs beside this one
+    except NoSuchKeyError:  # a concurrent migration has deleted it
         return
     except VersionConflictError as error:
         raise InvalidMetadataError(f"ledger {ledger}: {key} was changed during the migration") from error

@@ -1,11 +1,12 @@
-"""Which bookies hold a ledger: rendezvous hashing, weighted by free space, spread over racks when there are any.
+"""Chooses the bookies of an ensemble: rendezvous hashing, weighted by free space, and spread over racks.
 
-(Weighted rendezvous: score = weight / -ln(hash in (0, 1)); the k highest win. Losing a bookie moves only what it held.)
+The score of a bookie is weight / -ln(hash in (0, 1)), and the k highest scores win (weighted rendezvous hashing). If a
+bookie is lost, only its own places change.
 
-Copies of an entry lie on a *window*: Qw neighbouring places of the ensemble, the last place being the first one's
-neighbour. A ledger survives the loss of a rack only if no window lies within it. So what is compared is the number of
-racks in each window, of the members that stay and those that are chosen together: BookKeeper #3971, where only those
-chosen counted, and one replacement after the other gathered the copies in one rack.
+The copies of an entry lie on a *window*: Qw neighbouring places of the ensemble, where the last place is next to the
+first one. A ledger survives the loss of a rack only if no window lies within one rack. So the search counts the racks
+of each window, with the members that stay and the new ones together. BookKeeper counted only the new ones (#3971), and
+one replacement after the other moved all copies to one rack.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from dataclasses import dataclass
 import mmh3
 
 STEPS_MAX = 2000
-"""So many places are filled on trial; then the best ensemble so far is taken. Reached only where racks are scarce."""
+"""Most places that are filled on trial; then the best ensemble so far is used. It is reached only with few racks."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A bookie that takes entries. weight: free bytes, or anything in proportion; rack: "" none is known."""
+    """A bookie that takes entries.
+
+    Attributes:
+        bookie: id of the bookie.
+        weight: free bytes, or another number in proportion to them.
+        rack: rack of the bookie; "": unknown.
+    """
 
     bookie: str
     weight: float = 1.0
@@ -40,21 +47,23 @@ def choose(
     taken: Set[str] = frozenset(),
     turn: int = 0,
 ) -> dict[int, str]:
-    """Choose bookies for places of an ensemble, none of those that stay in it.
+    """Choose bookies for places of an ensemble. Members that stay are never chosen.
 
-    The window with the fewest racks gets as many as possible, then all windows together. Where racks leave a choice,
-    those of which the ensemble has least come first, then the highest scores. The same arguments give the same answer
-    in every process.
+    The choice maximizes the number of racks in the window that has fewest racks, then the sum over all windows. Among
+    equal choices, racks with the fewest members of the ensemble come first, then the highest scores. The same arguments
+    give the same result in every process.
 
     Args:
-        ledger: its id, which the scores depend on.
+        ledger: id of the ledger, which the scores depend on.
         ensemble: the members; None marks an empty place. Members at `places` leave the ensemble.
-        places: to be filled; the first ones if there are fewer candidates.
+        places: places to fill; with too few candidates, only the first ones are filled.
         candidates: bookies that may be chosen.
         write_quorum: Qw, the size of a window.
-        racks: of the members that stay. One that is not named is in no rack that is known, and counts for none.
+        racks: racks of the members that stay, by bookie. The rack of a member without one is unknown and does not
+            count.
         taken: bookies that may not be chosen.
-        turn: changes with every choice for the same ledger, so that not always the same one replaces a failed bookie.
+        turn: changes with every choice for the same ledger, so that a failed bookie is not always replaced by the same
+            one.
 
     Returns:
         The bookie for each place that is filled, in the order of `places`.
@@ -81,7 +90,7 @@ def choose(
 
 
 class _Search:
-    """Tries racks for places, one after the other, the most promising first, until nothing can be better."""
+    """Tries racks for one place after the other, the most promising rack first, until no better choice is possible."""
 
     def __init__(
         self,
@@ -94,7 +103,7 @@ class _Search:
         self._left = {rack: len(bookies) for rack, bookies in ranked.items()}
         count = len(set(ranked).union(rack for rack in layout if rack is not None))
         most = min(write_quorum, count)
-        self._bound = (most, most * len(layout))  # nothing is better
+        self._bound = (most, most * len(layout))  # an upper bound of `_spread`
         self._value = (-1, -1)
         self._best: list[tuple[int, str]] = []
         self._steps = 0
@@ -105,7 +114,7 @@ class _Search:
         return self._best
 
     def _fill(self, at: int) -> bool:
-        """Fill the places from index `at` on. Returns whether the search is over."""
+        """Fill the places from index `at` on; return whether the search is over."""
         if at == len(self._places):
             value = self._spread()
             if value > self._value:
@@ -113,7 +122,7 @@ class _Search:
                 self._best = [(place, self._layout[place] or "") for place in self._places]
             return value >= self._bound or self._steps >= STEPS_MAX
         place = self._places[at]
-        for rack in self._promising(place):
+        for rack in self._ranked_racks(place):
             self._steps += 1
             self._layout[place] = rack
             self._left[rack] -= 1
@@ -124,8 +133,9 @@ class _Search:
                 return True
         return False
 
-    def _promising(self, place: int) -> list[str]:
-        """Racks with bookies left: first those that share fewest windows with the place, then the rarest ones."""
+    def _ranked_racks(self, place: int) -> list[str]:
+        """Return the racks with bookies left, first those that share the fewest windows with the place, then the rarest
+        ones."""
         layout, size = self._layout, len(self._layout)
         near: dict[str, int] = {}
         members: dict[str, int] = {}
@@ -142,7 +152,7 @@ class _Search:
         return sorted((rack for rack, left in self._left.items() if left), key=badness)
 
     def _spread(self) -> tuple[int, int]:
-        """Racks of the window with the fewest, and of all windows together."""
+        """Return the number of racks of the window with the fewest racks, and the sum over all windows."""
         size = len(self._layout)
         twice = self._layout * 2
         counts = [len({rack for rack in twice[at : at + self._size] if rack is not None}) for at in range(size)]

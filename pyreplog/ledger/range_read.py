@@ -1,4 +1,4 @@
-"""Reads a range of entries without waiting; once more if the fragments of the ledger changed (BookKeeper #4613)."""
+"""Reads a range of entries without waiting; retries once if the fragments of the ledger changed (BookKeeper #4613)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RangeRead:
     def _on_read(self, read: AppendFuture[RecordBatch]) -> None:
         error = read.exception()
         if isinstance(error, UnreadableError | NoSuchEntryError):
-            self._runtime.expect(self._done)  # until now a closed runtime failed it by the future of the driver
+            self._runtime.expect(self._done)  # a closed runtime fails the driver's future, not the job
             self._runtime.work(lambda: self._retry(error))
         else:
             self._settle(read)

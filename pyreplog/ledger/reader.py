@@ -40,10 +40,10 @@ _HEADER_BYTES = 64
 """Assumed size of a record of a closed ledger beside its value, whose mean size is known."""
 
 POLL_MS = 5000
-"""How long a bookie is asked to wait for a new LAC."""
+"""Time for which a bookie may wait for a new LAC before it answers, milliseconds."""
 
 PAUSE_S = 0.02
-"""The least time between two long polls of which the first brought no new LAC, even if a bookie answers at once."""
+"""Shortest interval between two long polls without a new LAC, even if a bookie answers at once, seconds."""
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class LedgerFollower(Iterator[Record]):
         self._entry = entry  # the next one of an asynchronous iteration
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate in a thread. An iteration that was left goes on where it was."""
+        """Iterate in a thread. A new iteration continues behind the last record of the previous one."""
         return self._records
 
     def __next__(self) -> Record:
@@ -73,7 +73,7 @@ class LedgerFollower(Iterator[Record]):
         return next(self._records)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate in a coroutine. An iteration that was left goes on where it was."""
+        """Iterate in a coroutine. A new iteration continues behind the last record of the previous one."""
         async for batch in self._batches_async(self._entry):
             for record in batch:
                 self._entry = record.entry + 1
@@ -133,7 +133,7 @@ class LedgerReader(Handle):
         return self._lac
 
     def __len__(self) -> int:
-        """How many entries can be read."""
+        """Number of entries that can be read."""
         return self._lac + 1
 
     # ---- reading --------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ class LedgerReader(Handle):
         self._polls.add(driver.done)
         if self._changes == changes:
             driver.post(query.start)
-        else:  # the watch fired before this poll was among those that it ends
+        else:  # the watch fired before this poll was added to those that it ends
             set_result(driver.done, self._lac)
         return driver.done
 
@@ -439,7 +439,7 @@ class LedgerReader(Handle):
         return self._lac > entry
 
     async def _poll_async(self, wait_ms: int) -> int:
-        """Do as `_poll`: calls of the metadata store run on a worker thread, replies of bookies are awaited."""
+        """Do as `_poll` does: calls of the metadata store run on a worker thread, replies of bookies are awaited."""
         changes = await self._result_async(self._work(self._prepare_poll), self._changes_read)
         if not self.is_closed:
             poll = self._begin_poll(wait_ms, changes)
@@ -447,7 +447,7 @@ class LedgerReader(Handle):
         return self._lac
 
     def _prepare_poll(self) -> int:
-        """Watch and load the metadata; return the number of changes that were counted before. May block."""
+        """Watch and load the metadata; return the number of changes counted before that. May block."""
         self._watch_metadata()
         changes = self._changes
         if not self.is_closed:
@@ -496,7 +496,7 @@ class LedgerReader(Handle):
                 self._lac = self.metadata.last_entry
 
     def _watch_metadata(self) -> None:
-        """Watch the metadata: only they tell that the ledger was closed, or has a new fragment."""
+        """Watch the metadata: only they show that the ledger was closed, or has a new fragment."""
         with self._lock:
             if self._watch is None and self._error is None:
                 self._watch = self._runtime.metadata.watch(metadata_key(self.id), weak_callback(self._changed))
@@ -506,7 +506,7 @@ class LedgerReader(Handle):
         for poll in list(self._polls):
             set_result(poll, self._lac)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Fail the futures that threads wait for. Reads that are on their way end by themselves."""
         with self._lock:
             watch, self._watch = self._watch, None
@@ -514,4 +514,4 @@ class LedgerReader(Handle):
             watch.close()
         futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls, *self._changes_read]
         for future in futures:
-            set_exception(future, ClosedError(f"the {self._what} was closed"))
+            set_exception(future, ClosedError(f"the {self._label} was closed"))

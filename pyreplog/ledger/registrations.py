@@ -1,4 +1,4 @@
-"""The registrations and the states of bookies, as a client follows them."""
+"""The registrations and the states of bookies, as a client observes them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pyreplog.metadata.followed_folder import FollowedFolder
 from pyreplog.metadata.store import MetadataStore
 
 LEAVING_PHASES = (BookiePhase.LOST, BookiePhase.RETIRED, BookiePhase.DRAINING)
-"""Phases in which a bookie is given no new entries, and other bookies take its places in ledgers that are open. Those
-without copies come first."""
+"""Phases in which a bookie gets no new entries, and is replaced in open ledgers. Phases without copies come first."""
 
 OnChange = Callable[[Set[str]], object]
 Retry = Callable[[Callable[[], None]], object]
@@ -19,16 +18,16 @@ Retry = Callable[[Callable[[], None]], object]
 
 
 class Registrations(FollowedFolder[Availability]):
-    """Which bookies run, their addresses, space and modes, by bookie id."""
+    """The registered bookies with their addresses, free space and modes, by bookie id."""
 
     def __init__(self, store: MetadataStore, on_change: OnChange, retry: Retry) -> None:
         super().__init__(store, AVAILABLE, Availability.decode, on_change, retry)
 
 
 class BookieStates(FollowedFolder[BookieState]):
-    """Which bookies are away, lost, draining or retired, by bookie id.
+    """The bookies that are away, lost, draining or retired, by bookie id.
 
-    A state that cannot be read counts as none: the bookie goes on as an ordinary member.
+    A state that cannot be read is ignored: the bookie counts as an ordinary member.
     """
 
     def __init__(self, store: MetadataStore, on_change: OnChange, retry: Retry) -> None:
@@ -40,6 +39,6 @@ class BookieStates(FollowedFolder[BookieState]):
         return None if state is None else state.phase
 
     def leaving(self) -> list[str]:
-        """Return the bookies whose places others are to take, in the order of LEAVING_PHASES, then of their ids."""
+        """Return the bookies to be replaced, in the order of LEAVING_PHASES, then of their ids."""
         leaving = [(state.phase, bookie) for bookie, state in self.items() if state.phase in LEAVING_PHASES]
         return [bookie for phase, bookie in sorted(leaving, key=lambda row: (LEAVING_PHASES.index(row[0]), row[1]))]

@@ -106,7 +106,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     # ---- registrations --------------------------------------------------------------------------------------
 
     def _registered(self, changed: Set[str]) -> None:
-        """Handle changed registrations: choose channels anew, and release the bookies from quarantine."""
+        """Handle changed registrations: choose channels anew, and release bookies from quarantine."""
         with self._lock:
             self._ready = {}
         self._quarantine.release(changed)
@@ -145,7 +145,8 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             on_reply(error)
 
     def _supports(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
-        """Whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or later."""
+        """Return whether a bookie supports a feature according to its hello; otherwise answer the request, now or
+        later."""
         try:
             peer = self._channel(bookie).peer
         except ReplogError as error:
@@ -202,7 +203,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             if registration is None:
                 raise NotConnectedError(f"bookie {bookie} is not registered")
             self._channels[bookie] = replacement = self._connect(bookie, registration)
-        if channel is not None:  # the bookie has another address now
+        if channel is not None:  # the bookie registered another address
             self.work(channel.close)
         return replacement
 
@@ -231,7 +232,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
 
 
 def _address(registration: Availability) -> tuple[str, int]:
-    """Return host and port of a bookie. Raises InvalidMetadataError."""
+    """Return host and port of a bookie. Raises InvalidMetadataError if its registration is malformed."""
     host, _, port = registration.address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise InvalidMetadataError(f"address of a bookie: expected host:port, found {registration.address!r}")

@@ -25,10 +25,14 @@ Run: TypeAlias = "Callable[[int, MissingCopiesCheck | EntryRepair], Any]"
 
 
 class LedgerRepair:
-    """One run of repairs. key: key of the ledgers; ledgers with another password are not repaired.
+    """One run of repairs.
 
-    done: copies that were repaired. left: errors of copies that were not; of a bookie that does not answer, only that
-    of its first copy.
+    Args:
+        key: key of the ledgers; ledgers with another password are not repaired.
+
+    Attributes:
+        done: copies that were repaired.
+        left: errors of copies that were not repaired; of a bookie that does not answer, only that of its first copy.
     """
 
     def __init__(self, store: MetadataStore, key: bytes, run: Run) -> None:

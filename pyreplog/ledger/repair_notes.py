@@ -85,7 +85,7 @@ def lacking_since_us(metadata: MetadataStore, ledger: int) -> dict[str, int]:
             continue
         try:
             since_us = field(decode_object(stored.value), "since_us", int)
-        except ValueError:  # written by an older version, or garbled
+        except ValueError:  # written by an older version, or malformed
             since_us = 0
         since_by_bookie[note[1]] = min(since_us, since_by_bookie.get(note[1], since_us))
     return since_by_bookie
@@ -106,7 +106,8 @@ def repairs(metadata: MetadataStore) -> tuple[list[RepairNote], list[Garbled]]:
 
 
 def has_note_of_reader(metadata: MetadataStore, repair: RepairNote) -> bool:
-    """Whether a reader, or the bookie itself, has noted a copy; it need not wait until the ledger is closed.
+    """Return whether a reader, or the bookie itself, has noted a copy. Its repair need not wait until the ledger is
+    closed.
 
     Raises errors of the store.
     """
@@ -138,7 +139,7 @@ def _key(repair: RepairNote, *, closing: bool) -> str:
 
 
 def _tidy(metadata: MetadataStore, folder: str) -> None:
-    """Remove the folder of a ledger if it is empty, and no other client adds a note meanwhile."""
+    """Remove the folder of a ledger if it is empty, unless another client adds a note meanwhile."""
     stored = metadata.get(folder)
     if stored is None or metadata.list(folder):
         return

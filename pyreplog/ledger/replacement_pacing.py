@@ -12,23 +12,25 @@ from pyreplog.ledger.driver import TimerLike
 from pyreplog.ledger.ledger_handle import Ledger
 
 AT_ONCE = 16
-"""About so many ledgers change their ensembles at a time. Each confirms nothing until its change is stored: with all at
-once, the last of many ledgers would wait for the changes of all others."""
+"""About so many ledgers change their ensembles at a time. A ledger confirms no entry until its change is stored: if all
+of many ledgers began at once, the last one would wait for the changes of all others."""
 POLL_S = 0.02
-"""Seconds after which it is looked whether changes were stored, while other ledgers wait for their turn."""
+"""Interval at which it is checked which changes were stored, while other ledgers wait, seconds."""
 
 
 class ReplacementRuntime(Protocol):
-    """What `MemberReplacement` uses of the runtime of a cluster."""
+    """The part of a cluster's runtime that `MemberReplacement` uses."""
 
     def leaving_bookies(self) -> list[str]: ...
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None: ...
 
 
 class MemberReplacement:
-    """Tells ledgers that are open for appending which members others should replace. Any thread. Never blocks.
+    """Lets the open ledgers replace members of their ensembles, a few ledgers at a time. Any thread. Never blocks.
 
-    ledgers: gives, at each iteration, the ledgers that are open.
+    Args:
+        ledgers: gives the ledgers that are open for appending, at each iteration.
+        runtime: runtime of the cluster.
     """
 
     def __init__(self, ledgers: Iterable[Ledger], runtime: ReplacementRuntime) -> None:
@@ -40,10 +42,10 @@ class MemberReplacement:
         self._is_timer_set = False
 
     def begin(self) -> None:
-        """Begin with all ledgers that have such members; ledgers that wait from a call before are looked at anew."""
+        """Begin with all ledgers that have members to be replaced. This list replaces that of an earlier call."""
         leaving = self._runtime.leaving_bookies()
         concerned = [ledger for ledger in self._ledgers if _has_any(ledger, leaving)] if leaving else []
-        concerned.sort(key=lambda ledger: ledger.is_storing)  # those may be at it, from a call before
+        concerned.sort(key=lambda ledger: ledger.is_storing)  # ledgers that are changing already come last
         with self._lock:
             self._leaving, self._waiting = leaving, deque(map(weakref.ref, concerned))
         if concerned:
@@ -74,5 +76,5 @@ class MemberReplacement:
 
 
 def _has_any(ledger: Ledger, bookies: Sequence[str]) -> bool:
-    """Whether any of the bookies is a member of the last fragment."""
+    """Return whether any of the bookies is a member of the last fragment."""
     return not set(bookies).isdisjoint(ledger.metadata.last_fragment.ensemble)

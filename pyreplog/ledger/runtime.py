@@ -49,7 +49,7 @@ _SCRUB_PAUSE_S = 0.5
 
 
 class _ExpiredTimer:
-    """A timer that was due when it was set, and cannot be cancelled."""
+    """A timer that had already expired when it was set, so that it cannot be cancelled."""
 
     def cancel(self) -> bool:
         return False
@@ -111,7 +111,10 @@ class RuntimeBase:
         self._workers.submit(job)
 
     def _states_changed(self, _: Set[str]) -> None:
-        """Tell of changed states. The watch of the store holds the runtime weakly: a forgotten cluster has to go."""
+        """Report changed states.
+
+        The watch of the store holds the runtime weakly, so that an unclosed cluster can be collected.
+        """
         self.on_bookies()
 
     def _read_again(self, read: Callable[[], None]) -> None:
@@ -147,7 +150,7 @@ class RuntimeBase:
             self.degraded[ledger] = DegradedLedger(ledger, degraded.bookies, since_us, degraded.why)
             return
         if previous is not None and degraded is not None:
-            logger.warning("ledger %d is degraded no more: %s", ledger, ", ".join(previous.bookies))
+            logger.warning("ledger %d is not degraded any more: %s", ledger, ", ".join(previous.bookies))
         self.degraded.pop(ledger, None)
 
     def suspect(self, bookie: str) -> None:
@@ -292,9 +295,9 @@ class EmbeddedRuntime(RuntimeBase):
             return None
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """As `RuntimeBase.wait`; a thread that waits without a limit syncs one of the bookies itself.
+        """Wait as `RuntimeBase.wait` does. A thread that waits without a limit syncs one of the bookies itself.
 
-        A thread that waits for a limited time does not, because a sync takes as long as the disk takes.
+        A thread that waits for a limited time does not sync, because a sync may take longer.
         """
         thread = get_ident()
         is_announced = thread in waiting_threads  # so that bookies were not woken for its entries
@@ -354,13 +357,13 @@ class EmbeddedRuntime(RuntimeBase):
         self.work(self.scrub)
 
     def scrub(self) -> None:
-        """Verify what is due of the segments of every bookie, and schedule the next step."""
+        """Verify the segments of every bookie that are due, and schedule the next step."""
         delay_s = IDLE_S
         for bookie in self.bookies.values():
             if not self._closed:
                 delay_s = min(delay_s, bookie.scrubber.step())
         self._scrub_timer = self.wake_after(max(delay_s, _SCRUB_PAUSE_S), self._scrub_later)
-        if any(bookie.scrubber.is_requested for bookie in self.bookies.values()):  # during this step
+        if any(bookie.scrubber.is_requested for bookie in self.bookies.values()):  # requested during this step
             self._scrub_requested()
 
     def scrub_now(self) -> None:
@@ -369,12 +372,12 @@ class EmbeddedRuntime(RuntimeBase):
             bookie.scrubber.scrub_now()
 
     def _scrub_requested(self) -> None:
-        """Make the next step soon. A bookie calls it while it handles a request."""
-        if self._scrub_timer is not None and self._scrub_timer.cancel():  # else a step is under way, or about to be
+        """Run the next step soon. A bookie calls it while it handles a request."""
+        if self._scrub_timer is not None and self._scrub_timer.cancel():  # else a step runs, or is scheduled
             self._scrub_later()
 
     def scrub_progress(self) -> dict[str, ScrubProgress]:
-        """Return how far the verification of the segments of each bookie is."""
+        """Return the progress of the verification of each bookie's segments."""
         return {name: bookie.scrubber.progress() for name, bookie in self.bookies.items()}
 
     def close(self, timeout: float | None = None) -> None:

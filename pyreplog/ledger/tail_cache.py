@@ -1,4 +1,4 @@
-"""The batch that was appended to a ledger last, for readers that want it as soon as it is confirmed."""
+"""A cache of the batch that was appended to a ledger last, for readers that read it as soon as it is confirmed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.serial_executor import SerialExecutor
 
 KEPT_BYTES = 64 << 10
-"""A larger batch is not kept: for its size, asking a bookie costs little more."""
+"""Size of the largest batch that is kept, bytes. For a larger one, asking a bookie costs little more in proportion."""
 
 
 class TailCache(SerialExecutor):
-    """Keeps one small batch, from its append until the readers that were told of it have had their turn.
+    """Keeps one small batch, from its append until the readers that were informed of it have run.
 
-    The batch is in memory until then anyway, because it is on its way; an idle ledger keeps nothing. The cache does not
-    know what is confirmed: callers of `read` check that before. Any thread.
+    The batch is in memory until then anyway, because it is being sent; an idle ledger keeps nothing. The cache does not
+    know which entries are confirmed: callers of `read` check that before. Any thread.
     """
 
     def __init__(self, ledger: int) -> None:
@@ -42,7 +42,7 @@ class TailCache(SerialExecutor):
         return parse_entries(records, ledger=self._ledger, first=start, last=end - 1)
 
     def release(self) -> None:
-        """Drop the batch after the turns of the readers, which this thread has told of it."""
+        """Drop the batch after the readers that this thread has informed of it have run."""
         self._released = self._batch
         self._go_on()
 

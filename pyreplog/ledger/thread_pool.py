@@ -38,11 +38,11 @@ class ThreadPool:
             self._jobs.put(job)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Run the jobs that were submitted and end the threads. Not to be called by a thread of the pool.
+        """Run the submitted jobs and end the threads. Must not be called by a thread of the pool.
 
         Args:
-            timeout: seconds; None: as long as it takes. Then jobs that have not begun are dropped, and running ones are
-                left alone.
+            timeout: seconds; None: no limit. Jobs that have not begun by then are dropped, and running ones are not
+                waited for.
 
         Returns:
             Whether all threads have ended.
@@ -75,4 +75,4 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
             job()
         except Exception:
             logger.exception("a job raised")
-        del job  # so that its memory is freed while this thread waits
+        del job  # frees the job while this thread waits

@@ -1,6 +1,7 @@
-"""The keys that tell who has a ledger open for appending: one for each ledger, under one lease for each client.
+"""Keys in the metadata store that name the writers of open ledgers: one for each ledger, under one lease for each
+client.
 
-Auto-recovery ends no writer whose key exists. The keys give no safety: that is the fencing of the bookies.
+Auto-recovery does not recover a ledger whose key exists. The keys give no safety: bookies do that by fencing.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ WRITERS = "/writers"
 VERSION = 1
 LEASE_S = 10.0
 CREATE_AFTER_S = 1.0
-"""A ledger that is closed within so many seconds costs no call of the metadata store."""
+"""Seconds before a key is created. A ledger that is closed before costs no call of the metadata store."""
 RETRY_S = 0.5
 RETRY_MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerWriterIdentity:
-    """Who has a ledger open for appending.
+    """The client that has a ledger open for appending.
 
     Attributes:
         host: name of the machine.
-        pid: id of the process on it.
-        incarnation: random, of the client in the process.
+        pid: id of the process on the machine.
+        incarnation: random, drawn by the client.
     """
 
     host: str
@@ -62,12 +63,12 @@ class LedgerWriterIdentity:
     incarnation: str
 
     def encode(self) -> bytes:
-        """Return the value of the key."""
+        """Encode as the value of the key."""
         return json.dumps({"version": VERSION, "min_reader": VERSION, **asdict(self)}, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> LedgerWriterIdentity:
-        """Return the writer that a value names. Unknown fields are ignored: nobody but the writer's client writes it.
+        """Decode the value of a key. Unknown fields are ignored: only the writer's client writes the value.
 
         Raises:
             MetadataVersionError: it needs a newer reader.
@@ -90,7 +91,7 @@ def writer_key(ledger: int) -> str:
 
 
 class KeysRuntime(Protocol):
-    """What `WriterKeys` uses of the runtime of a cluster."""
+    """The part of a cluster's runtime that `WriterKeys` uses."""
 
     metadata: MetadataStore
 
@@ -99,13 +100,16 @@ class KeysRuntime(Protocol):
 
 
 class WriterKeys:
-    """Keeps the keys of the ledgers that a client has open for appending, in the background. Any thread.
+    """Maintains the keys of the ledgers that a client has open for appending, in the background. Any thread.
 
-    Keys that a lost lease took with it are created again. While the metadata store is away, it is tried again in
-    growing intervals; nothing else waits for that.
+    Keys that were deleted with a lost lease are created again. While the metadata store is away, calls are retried in
+    growing intervals; no other work waits for them.
 
-    owner: the client, which closes this object; it is not kept alive. None: nobody. create_after_s: seconds between
-    `hold` and the creation of a key.
+    Args:
+        runtime: runtime of the cluster.
+        owner: the client, which closes this object; it is not kept alive. None: no client does.
+        create_after_s: seconds between `hold` and the creation of a key.
+        lease_s: seconds of the lease.
     """
 
     def __init__(
@@ -120,17 +124,17 @@ class WriterKeys:
         self._owner = None if owner is None else weakref.ref(owner)
         identity = LedgerWriterIdentity(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._value = identity.encode()
-        self._events: deque[tuple[int, bool] | None] = deque()  # (ledger, whether it is open); None: look again
-        self._handling = threading.Lock()  # held by the one thread that handles them, and never waited for
+        self._events: deque[tuple[int, bool] | None] = deque()  # (ledger, whether it is open); None: check the keys
+        self._handling = threading.Lock()  # held by the thread that handles events; no thread blocks on it
         self._open: set[int] = set()  # ledgers whose key should exist
         self._held: dict[int, int | None] = {}  # ledger -> version of its key; None: it may exist
         self._lease: Lease | None = None
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self._is_timer_set = self._is_closed = False
-        self._awaits_retry = False  # for another attempt, after one that failed
+        self._awaits_retry = False  # an attempt failed, and a retry is scheduled
 
     def hold(self, ledger: int) -> None:
-        """Create the key of a ledger soon, unless the ledger is released before."""
+        """Create the key of a ledger after `create_after_s`, unless the ledger is released before."""
         self._events.append((ledger, True))
         if not self._is_timer_set:
             self._is_timer_set = True
@@ -141,22 +145,25 @@ class WriterKeys:
         self._post((ledger, False))
 
     def stop(self) -> None:
-        """Change nothing more; the keys stay as they are until `close`."""
+        """Make no more changes; existing keys stay until `close`."""
         self._is_closed = True
 
     def close(self) -> None:
-        """End the lease, and with it the keys. A thread that waits for the store keeps it until the store is closed."""
+        """End the lease, and with it the keys.
+
+        If a thread is waiting for the store, the lease ends when the store is closed.
+        """
         self._is_closed = True
-        if self._handling.acquire(blocking=False):  # and keep it: nothing follows
+        if self._handling.acquire(blocking=False):  # never released: no events are handled any more
             lease, self._lease = self._lease, None
             if lease is not None:
-                with suppress(ClosedError):  # the store was closed before, and ends its leases by itself
+                with suppress(ClosedError):  # the store is closed, and has ended its leases
                     lease.close()
 
     # ---- the background -------------------------------------------------------------------------------------
 
     def _on_timer(self) -> None:
-        self._is_timer_set = False  # first: a ledger that comes now is seen by this look, or sets another timer
+        self._is_timer_set = False  # before `_post`: a ledger that is held later sets another timer
         self._post(None)
 
     def _post(self, event: tuple[int, bool] | None) -> None:
@@ -165,11 +172,14 @@ class WriterKeys:
             self._runtime.work(self._handle)
 
     def _on_lease_lost(self) -> None:
-        """Runs on the thread of the lease, which its `close` waits for."""
+        """Let a worker thread create a new lease.
+
+        This call runs on the thread of the lost lease, for which its `close` waits.
+        """
         self._post(None)
 
     def _handle(self) -> None:
-        """Handle the events, unless another thread does; that one looks for events again when it is done."""
+        """Handle the events, unless another thread is doing so; that thread checks for events again when it is done."""
         while self._events and not self._awaits_retry and not self._is_closed:
             if not self._handling.acquire(blocking=False):
                 return
@@ -214,7 +224,7 @@ class WriterKeys:
                 (self._open.add if is_open else self._open.discard)(ledger)
 
     def _check_lease(self) -> None:
-        """Forget a lost lease, whose keys are gone."""
+        """Drop a lost lease, whose keys are deleted."""
         lease = self._lease
         if lease is not None and lease.state is LeaseState.LOST:
             logger.warning("the lease of %d ledgers that are open for appending was lost", len(self._held))
@@ -223,13 +233,13 @@ class WriterKeys:
             lease.close()
 
     def _create(self, ledger: int) -> None:
-        """Create a key. One that exists is this client's: of a lost lease, or of a call whose reply was lost."""
+        """Create a key. An existing key belongs to this client: to a lost lease, or to a call whose reply was lost."""
         key = writer_key(ledger)
         if self._lease is None:
             self._lease = self._runtime.metadata.lease(self._lease_s, weak_callback(self._on_lease_lost))
             owner = None if self._owner is None else self._owner()
             if owner is not None:
-                make_part_of(self._lease, owner)  # not of the store alone, which others of this process may have, too
+                make_part_of(self._lease, owner)  # not only of the store, which other clients of this process may share
         self._held[ledger] = None
         try:
             self._held[ledger] = self._lease.create(key, self._value)
@@ -242,7 +252,7 @@ class WriterKeys:
         del self._held[ledger]
 
     def _remove(self, key: str, version: int | None) -> None:
-        """Delete a key, whatever its version is now."""
+        """Delete a key, whatever its current version is."""
         store = self._runtime.metadata
         stored = store.get(key) if version is None else Versioned(b"", version)
         while stored is not None:

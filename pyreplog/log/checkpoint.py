@@ -1,6 +1,7 @@
-"""How far the log is proven to be on disk: two checksummed slots, written in turn (FORMAT.md, "checkpoint").
+"""The checkpoint: the position up to which a log is known to be on disk, in two checksummed slots (FORMAT.md).
 
-A slot that a crash tore leaves the other one. A log without an intact slot is verified from its first segment.
+The slots are written in turn: if a crash tears one of them, the other is intact. Recovery verifies a log without an
+intact slot from its first segment.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _SLOT = struct.Struct("<8sIHH16sqqqqIIq")
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """How far a log is proven.
+    """The content of a checkpoint.
 
-    start: position of the first segment; what lies before was removed. position: all from start to here was synced.
-    entry: number of the first entry at or after position. epoch: of segments to come. clean: nothing follows position.
+    uuid: identity of the log. segment_bytes: size of its segments. start: position of the first segment; earlier ones
+    were removed. position: the log was synced up to here. entry: number of the first entry at or after `position`.
+    epoch: epoch of new segments. clean: no record follows `position`. sequence: number of the write; the slot with the
+    higher one counts.
     """
 
     uuid: bytes
@@ -46,7 +49,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """The checkpoint in a slot, or None when the slot is torn or empty. FormatVersionError."""
+        """Decode a slot; return None if it is torn or empty. Raises FormatVersionError if a newer version wrote it."""
         if len(data) < _SLOT.size:
             return None
         magic, crc, _, min_reader, uuid, size, start, position, entry, epoch, clean, sequence = _SLOT.unpack_from(data)
@@ -67,7 +70,10 @@ class Checkpoint:
 
 
 def load(directory: Path) -> Checkpoint | None:
-    """The newest intact checkpoint of a log directory, or None. FormatVersionError."""
+    """Return the newest intact checkpoint of a log directory, or None.
+
+    Raises FormatVersionError if a newer version wrote it.
+    """
     try:
         with open_reading(directory / names.CHECKPOINT) as file:
             data = file.read(2 * SLOT_BYTES)
@@ -78,7 +84,7 @@ def load(directory: Path) -> Checkpoint | None:
 
 
 class CheckpointFile:
-    """The writer's handle. Not for several threads at once."""
+    """The writer's handle of a checkpoint. One thread at a time may use it; writes are durable."""
 
     def __init__(self, directory: Path, files: Files, last: Checkpoint) -> None:
         self._files, self.last = files, last
@@ -88,27 +94,30 @@ class CheckpointFile:
         self._fd = files.open(self._path, writable=True)
 
     def advance(self, *, position: int, entry: int, clean: bool) -> None:
-        """All before `position` is synced. Changes nothing when that was known."""
+        """Record that the log is synced up to `position`. Changes nothing if the checkpoint is there already.
+
+        entry: number of the first entry at or after `position`. clean: no record follows.
+        """
         if position > self.last.position or (position == self.last.position and clean != self.last.clean):
             self._write(replace(self.last, position=position, entry=entry, clean=clean))
 
     def trim(self, *, start: int, entry: int) -> None:
-        """The log begins at `start`, with entry number `entry`: what lies before is about to be removed."""
-        if start > self.last.position:  # nothing is left of what was proven
+        """Move the start of the log to `start`, with entry number `entry`, before earlier segments are removed."""
+        if start > self.last.position:  # all synced records are removed
             self._write(replace(self.last, start=start, position=start, entry=entry, clean=False))
         else:
             self._write(replace(self.last, start=start))
 
     def restart(self, *, position: int, entry: int, epoch: int) -> None:
-        """The log was cut to `position`, all before it synced; segments to come are of another epoch."""
+        """Record that the log was truncated to `position`, up to which it is synced. epoch: epoch of new segments."""
         self._write(replace(self.last, position=position, entry=entry, epoch=epoch, clean=False))
 
     def begin_at(self, *, start: int, entry: int) -> None:
-        """The log, which has no segments, begins and ends at `start`."""
+        """Record that a log without segments begins and ends at `start`, with entry number `entry`."""
         self._write(replace(self.last, start=start, position=start, entry=entry, clean=False))
 
     def open(self) -> None:
-        """Have a descriptor, after `close`. OSError; a write does it as well."""
+        """Open the file again after `close`; a write does so as well. Raises OSError if the system refuses."""
         if self._fd < 0:
             self._fd = self._files.open(self._path, writable=True)
 

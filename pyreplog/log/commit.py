@@ -1,7 +1,7 @@
-"""Group commit of a synced log: the first thread that waits writes and syncs for all that wait.
+"""Group commit of a synced log: the first thread that waits is the leader, which writes and syncs for all waiters.
 
-Nobody hands work to another thread when a single caller appends, so that one synced append costs one write and one
-fdatasync. While the leader syncs, others fill the other stage; one of them leads next.
+A single caller hands no work to another thread, so that one synced append costs one write and one fdatasync. While the
+leader syncs, other threads fill the other stage; one of them is the next leader.
 """
 
 from __future__ import annotations
@@ -21,43 +21,48 @@ T = TypeVar("T")
 
 
 class GroupCommit(GroupCommitBase):
-    """Commits of one log."""
+    """The group commits of one log."""
 
     def __init__(
         self, log: Appender, submitted: PositionWaiters, synced: int,
         write_sync: Callable[[int, bytes | memoryview, int], object], poison: Callable[[str, OSError], PoisonedError],
         runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
-        """runtime: whose threads commit what was submitted; None: a thread of the log, which starts when it has to."""
+        """Set up the commits of a log.
+
+        log: the log. submitted: futures of submitted entries. synced: position up to which the log is synced.
+        write_sync: writes and syncs bytes of a file. poison: called with a stage and the error of a sync that failed.
+        runtime: whose threads commit submitted entries; None: a thread of the log, started by the first request.
+        """
         super().__init__(log, submitted, synced, write_sync, poison)
         self._submitted.restart(synced)
         self._idle = threading.Lock()
         self._starting = threading.RLock()  # a signal handler may close the log
         self._committer: threading.Thread | None = None
         self._stopping = False
-        self._shared = None if runtime is None else runtime.committing.add(self._turn)
+        self._shared = None if runtime is None else runtime.committing.add(self._commit_staged)
 
     def restart(self, position: int) -> None:
-        """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
+        """Restart at `position`, to which the log was truncated and synced: later positions will be used again."""
         self._gate.restart(position)
         self._submitted.restart(position)
 
     # ---- submitted appends ----------------------------------------------------------------------------------
 
     def acknowledge(self, result: T, position: int) -> AppendFuture[T]:
-        """An AppendFuture that gives `result` when all before `position` has the log's durability."""
+        """Return an AppendFuture that gives `result` when the records before `position` have the log's durability."""
         future = AppendFuture(result)
         if self._log.is_staged:
             self._submitted.watch(position, future)
             if position > self._log.staged_end:
-                set_result(future, result)  # synced, and then cut by a truncation
+                set_result(future, result)  # the records were synced, and then cut by a truncation
             self.request()
         else:
             set_result(future, result)
         return future
 
     def request(self) -> None:
-        """See that all staged so far is committed soon, by another thread."""
+        """Have another thread commit the records that are staged so far."""
         if self._shared is not None:
             self._shared.wake()
             return
@@ -67,17 +72,17 @@ class GroupCommit(GroupCommitBase):
                     self._idle.acquire(blocking=False)
                     committer = threading.Thread(target=self._run, name="pyreplog-commit", daemon=True)
                     committer.start()
-                    self._committer = committer  # who stops it joins it: not before it runs
+                    self._committer = committer  # after it has started, since `stop` joins it
         if self._idle.locked():
             try:
                 self._idle.release()
-            except RuntimeError:  # another request was quicker
+            except RuntimeError:  # another request has released it
                 return
 
     def _run(self) -> None:
         submitted = self._submitted
         while True:
-            submitted.asleep = True  # later submitters ask; what was submitted before is found here
+            submitted.asleep = True  # later submitters request a commit; earlier entries are found in the next line
             staged = self._log.staged_bytes
             submitted.drain()
             if not staged:
@@ -88,25 +93,25 @@ class GroupCommit(GroupCommitBase):
             try:
                 while self._log.staged_bytes:
                     self.wait(self._log.staged_end)
-                    submitted.drain()  # others may have committed, who tell nobody
+                    submitted.drain()  # `flush` may have committed them; it completes no futures
             except ReplogError:
-                return  # the log is poisoned or closed; its waiters have been told
+                return  # the log is poisoned or closed, and its futures have failed
             finally:
                 submitted.drain()
 
-    def _turn(self) -> float:
-        """As `_run` does: on a thread of a runtime, until nothing is staged."""
+    def _commit_staged(self) -> float:
+        """Commit on a thread of a runtime until no record is staged; return the seconds until the next turn."""
         submitted = self._submitted
         submitted.asleep = False
         try:
             while self._log.staged_bytes and not self._stopping:
                 self.wait(self._log.staged_end)
-                submitted.drain()  # others may have committed, who tell nobody
+                submitted.drain()  # `flush` may have committed them; it completes no futures
         except ReplogError:
-            return WHEN_WOKEN  # the log is poisoned or closed; its waiters have been told
+            return WHEN_WOKEN  # the log is poisoned or closed, and its futures have failed
         finally:
             submitted.drain()
-        submitted.asleep = True  # later submitters ask; what was submitted before is seen here
+        submitted.asleep = True  # later submitters request a commit; earlier entries are found in the next line
         staged = self._log.staged_bytes
         submitted.drain()
         return 0.0 if staged and not self._stopping else WHEN_WOKEN
@@ -118,11 +123,11 @@ class GroupCommit(GroupCommitBase):
 
     def stop(self) -> None:
         self._stopping = True
-        with self._starting:  # one that is being started is waited for
+        with self._starting:  # wait until a thread that is being started is known
             committer = self._committer
         if committer is not None:
             self.request()
-            if committer is not threading.current_thread():  # close() in a callback of an AppendFuture
+            if committer is not threading.current_thread():  # a callback of an AppendFuture may close the log
                 committer.join()
         if self._shared is not None:
             self._shared.cancel()

@@ -42,7 +42,7 @@ from pyreplog.future import AppendFuture, set_result, settle_all
 from pyreplog.log import indexes, log_cursor, names, recovery, retention, startup, truncation
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
-from pyreplog.log.files import Files, RealFiles, disk_error, opening_told
+from pyreplog.log.files import Files, RealFiles, disk_error, translate_open_errors
 from pyreplog.log.housekeeper import BackgroundTask, Housekeeper
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.log_view import LogView
@@ -62,37 +62,38 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LAZY_SYNC_S = 2.0
-"""A sealed segment of an `appended` log is synced when it is this old: opening after a crash then has little to verify,
-while a log that is trimmed quickly never pays for syncing what it drops."""
+"""Age, in seconds, at which a sealed segment of an `appended` log is synced. The sync limits how much recovery has to
+verify after a crash; the delay saves a log that is trimmed quickly from syncing segments that it removes."""
 
 MAPPED_MAX = 1024
-"""Sealed segments that stay mapped; beyond, the oldest that nobody reads are unmapped."""
+"""Number of sealed segments that stay mapped. Beyond it, the oldest segments without a reader are unmapped."""
 
 WINDOW_BYTES = 4 << 20
-"""Half of what waits in memory for a sync, at most: an event loop appends on while there is less."""
+"""Half of the bytes that may wait in memory for a sync. An event loop may append while fewer bytes wait."""
 
 _ROOM_BYTES = 64 << 10
-"""Room that `room()` gives at the end of a segment: shorter entries that follow it never begin one in an event loop."""
+"""Bytes that `room()` guarantees in the active segment: an event loop that appends fewer bytes never rolls it."""
 
 _BLANK_BYTES = 32
-"""Size of the record that ends a segment."""
+"""Size of the blank: the record that ends a segment."""
 
 _BLOCK_BYTES = 4096
-"""What is behind the end of a dormant log is given back to the file system from a multiple of it on."""
+"""Unit of hole punching: a dormant log frees the blocks behind its end from the next multiple of this on."""
 
 _RETENTION_S = 5.0
-"""How often the threads of a runtime look for what retention removes, beside each time a segment is full. The age of
-segments, cursors that move and the floor that is lowered wake nobody."""
+"""Interval, in seconds, at which retention runs, in addition to each time that a segment is full. Retention polls,
+since no event tells that a segment has aged, a cursor has moved or the retention floor was lowered."""
 
 _IDLE_RETENTION_S = 60.0
-"""The same for an idle log none of whose segments is old enough; not until one is, since the clock may be set."""
+"""Longest interval, in seconds, at which retention runs for an idle log without a segment that is old enough. It does
+not sleep until the segment is old enough, since the clock may be set meanwhile."""
 
 _LOCK_S = 0.01
 _ROLL_S = 0.001
 
 
 class ClosedSegment(NamedTuple):
-    """The active segment of a dormant log: how its header must be, its index, and where the next record goes."""
+    """The active segment of a dormant log: the fields its header must have, its index, and the offset of its end."""
 
     uuid: bytes
     base: int
@@ -114,7 +115,7 @@ class CommitLog(LogView, Appender):
         config: its settings.
         uuid: its identity, 16 bytes.
         segment_bytes: size of its segment files, bytes.
-        cut_records: intact records in the torn tail that opening the log cut.
+        cut_records: number of intact records in the torn tail that opening the log cut.
 
     Example:
         ```python
@@ -126,38 +127,50 @@ class CommitLog(LogView, Appender):
     See docs/log.md.
     """
 
-    _whole_end: list[bool] | None = None  # see `make_part_of`
+    _whole_collected: list[bool] | None = None  # see `make_part_of`
 
     def __init__(
         self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None,
         gated: bool = False, mirror: bool = False, retention_floor: int = 1 << 62, record_batches: bool = False,
         runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
-        """record_batches: let records take several entry numbers (`append_record_batches`). Segments from here on say
-        so, and the log stays one that may hold such records; earlier builds cannot open it any more. runtime: whose
-        threads the log uses; it then has no file for entries before the first one is appended, and none open while it
-        is idle. None: it has threads of its own."""
+        """Open the log and start its background tasks.
+
+        Args:
+            path: directory of the log.
+            config: settings of the log.
+            create: make the log if it does not exist.
+            clock: source of append times; None: the system's clock.
+            files: the disk; None: the operating system's files.
+            gated: the log has a commit point: readers see entries once `show_up_to` has moved it past them.
+            mirror: the log is a replica's copy of its master's log.
+            retention_floor: position from which on retention removes no segment.
+            record_batches: let records take several entry numbers (`append_record_batches`). The headers of new
+                segments say so: the log stays one that may hold such records, and earlier builds cannot open it.
+            runtime: whose threads the log uses. Such a log makes its first segment with the first append, and closes
+                its files while it is idle. None: the log has threads of its own.
+        """
         self._runtime = runtime
-        self._is_dormant = False  # it is open, and its next append has to open or make a file first
+        self._is_dormant = False  # the log is open, but its next append has to open or make a segment file first
         self._closed_segment: ClosedSegment | None = None  # of a dormant log; None: it has no active segment
-        self._used_at, self._used_end = 0.0, -1  # when files were needed last, and the end then; see `_close_idle`
-        self._is_tail_behind = False  # readers of other processes do not know yet what changed while it was dormant
-        self._first_times = dict[int, int]()  # by base, of segments that retention has looked at
+        self._used_at, self._used_end = 0.0, -1  # time of the last use of files, and the end then; see `_close_idle`
+        self._is_tail_behind = False  # the tail page lacks a change that was made while the log was dormant
+        self._first_times = dict[int, int]()  # append time of a segment's first record, by base; see `_first_time`
         self._first = 0, 0  # position and entry number where a log without segments begins
-        self._has_rolled = False  # since it was opened or dormant: then segments are prepared ahead of need
+        self._has_rolled = False  # since it was opened or dormant: only then segments are prepared ahead of need
         self.path, self.config, self._gated, self._mirror = path, config, gated, mirror
-        self._version = COUNTED if record_batches else 1  # of the format of segments to come, at least
+        self._version = COUNTED if record_batches else 1  # lowest format version of new segments
         self.retention_floor = retention_floor
-        """Nothing at or after this position is removed by retention, from opening on; later layers lower it."""
+        """Position from which on retention removes no segment; it holds from opening on. Higher layers lower it."""
         self._files = files if files is not None else RealFiles()
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
-        self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
+        self._lock = threading.RLock()  # guards the table of segments and the checkpoint
         self._room_lock = threading.Lock()
         self._wanted_room, self._room_waiters = 0, list[AppendFuture[None]]()  # under the lock; see `_want_room`
-        self._room_error: DiskError | None = None  # why the room that was wanted last could not be made
+        self._room_error: DiskError | None = None  # why the last request for room failed
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        with opening_told(path):
+        with translate_open_errors(path):
             startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
             self._writer_lock = WriterLock(path, None if runtime is None else runtime.locks.get(path.parent))
             try:
@@ -199,7 +212,7 @@ class CommitLog(LogView, Appender):
         )
         listeners = None if self._runtime is None else self._runtime.listeners
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep, listeners)
-        self._sealed: deque[tuple[float, Segment]] = deque()  # when it was sealed, and not synced yet; ascending
+        self._sealed: deque[tuple[float, Segment]] = deque()  # (time of sealing, segment) until it is synced; ascending
         self._last_sync = time.monotonic()
         self._housekeeper: Housekeeper[CommitLog] = Housekeeper(
             self,
@@ -221,7 +234,7 @@ class CommitLog(LogView, Appender):
                 self._note_sealed(segment)
         if self._runtime is not None:
             self._close_at_opening(self._runtime)
-        if self._version > 1 and not self._is_dormant:  # else the first batch sees to it
+        if self._version > 1 and not self._is_dormant:  # a dormant log does this at its first batch
             self._enter()
             try:
                 self._begin_counted()
@@ -229,7 +242,7 @@ class CommitLog(LogView, Appender):
                 self._leave()
 
     def _close_at_opening(self, runtime: LogRuntime) -> None:
-        """Have no file open before the first append: a broker may open more logs than it may have files."""
+        """Close the files of a log that was just opened: a broker may open more logs than it has descriptors."""
         active, end, _, _ = self._state
         if self._is_dormant:
             pass
@@ -249,13 +262,13 @@ class CommitLog(LogView, Appender):
             self._checkpoint.close()
             self.tail.unmap()
             del active
-            if not self._sealed:  # they have indexes that are in no file yet
+            if not self._sealed:  # the indexes of sealed segments may not be in their files yet
                 self._unmap_unpinned()
 
     def _begin(self, recovered: recovery.RecoveryResult) -> None:
-        """Set the table, take or continue the active segment, and tell readers."""
+        """Set the table of segments, take or continue the active segment, and publish the tail page."""
         self._check_kind(recovered)
-        self.cut_records = recovered.cut_records  # intact ones in the torn tail that opening cut
+        self.cut_records = recovered.cut_records
         last = self._checkpoint.last
         opened = {segment.base: segment for segment in recovered.opened}
         self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in recovered.files])
@@ -270,7 +283,7 @@ class CommitLog(LogView, Appender):
         self._publish(is_open=True)
 
     def _continue(self, recovered: recovery.RecoveryResult) -> None:
-        """Take or continue the active segment."""
+        """Continue the active segment or begin one; with a runtime, a log without segments becomes dormant instead."""
         if self._runtime is not None and not recovered.files:
             self._first = self._checkpoint.last.start, recovered.entry
             stand_at(self, *self._first)
@@ -279,7 +292,7 @@ class CommitLog(LogView, Appender):
             self._begin_synced(recovered.entry, recovered.last_time)
         else:
             active = recovered.opened[-1]
-            if self._runtime is None:  # else it is closed again, and allocated when it is needed
+            if self._runtime is None:  # a log with a runtime closes the file at once, and allocates it when it wakes up
                 self._files.allocate(active.fileno(), Path(active.path), active.size)
             self._activate(active, active.end, recovered.entry, recovered.last_time)
 
@@ -292,7 +305,7 @@ class CommitLog(LogView, Appender):
             raise NotALogError(f"{self.path} holds the entries of many ledgers; open it as a LedgerLog")
 
     def _take(self, entry: int) -> Segment:
-        """The next segment, to begin with entry number `entry`."""
+        """Take the next segment from the pool; its first entry gets number `entry`."""
         return self._pool.take(entry)
 
     def _begin_segment(self, segment: Segment, first_entry: int, last_time: int) -> None:
@@ -300,7 +313,7 @@ class CommitLog(LogView, Appender):
         self._push_segment(segment)
         self._activate(segment, HEADER_BYTES, first_entry, last_time)
 
-    # ---- what the native side asks for ----------------------------------------------------------------------
+    # ---- methods that the native base classes call ----------------------------------------------------------
 
     def _refuse(self) -> NoReturn:
         if os.getpid() != self._pid:
@@ -315,7 +328,7 @@ class CommitLog(LogView, Appender):
         if self._error is not None or os.getpid() != self._pid:
             self._refuse()
         if not self._is_dormant:
-            with self._lock:  # it was a moment ago, and another thread was quicker; or it is being closed
+            with self._lock:  # another thread has ended dormancy meanwhile, or the log is being closed
                 if self._is_open:
                     return
                 if not self._is_dormant:
@@ -328,9 +341,12 @@ class CommitLog(LogView, Appender):
         self._wake_up()
 
     def _wake_up(self) -> None:
-        """End dormancy: have the file that the next append writes to. Nothing happened when it raises DiskError."""
+        """End dormancy: open or make the segment file that the next append writes to.
+
+        Raises DiskError when that fails; the log is then still dormant.
+        """
         with self._lock:
-            if not self._is_dormant or self._error is not None:  # another thread was quicker
+            if not self._is_dormant or self._error is not None:  # another thread has ended dormancy
                 return
             try:
                 self._map_tail()
@@ -344,13 +360,13 @@ class CommitLog(LogView, Appender):
             finally:
                 self._note_use()
             self._closed_segment = None
-            self._set_open(True)  # before: who finds it neither open nor dormant is refused
+            self._set_open(True)  # first: `_reopen` refuses a log that is neither open nor dormant
             self._is_dormant = False
             if self._runtime is not None:
                 self._runtime.open_logs.add(self._housekeeper)
 
     def _begin_first(self) -> None:
-        """Begin the segment that the next append goes into."""
+        """Begin the first segment of a dormant log without segments."""
         _, _, entry, last_time = self._state
         self._begin_synced(entry, last_time)
         _, end, entry, _ = self._state
@@ -358,7 +374,7 @@ class CommitLog(LogView, Appender):
         self._publish(is_open=True)
 
     def _reopen_active(self, closed: ClosedSegment) -> None:
-        """Go on in the active segment of a dormant log. Nothing happened when it raises."""
+        """Reopen the active segment of a dormant log for appends. If this raises, the log is still dormant."""
         path, (_, _, entry, last_time) = names.segment_path(self.path, closed.base), self._state
         segment = self._segment_table()[-1][2] or self._adopt(self._map_closed(closed))
         segment.set_file(self._files.open(path, writable=True))
@@ -370,7 +386,7 @@ class CommitLog(LogView, Appender):
         self._activate(segment, closed.offset, entry, last_time)
 
     def _map_closed(self, closed: ClosedSegment) -> Segment:
-        """Map the active segment of a dormant log, without a descriptor. The caller holds the log's lock."""
+        """Map the active segment of a dormant log, and close its descriptor. The caller holds the log's lock."""
         path = names.segment_path(self.path, closed.base)
         segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
         segment.close_file()
@@ -385,7 +401,7 @@ class CommitLog(LogView, Appender):
     # ---- files of an idle log -------------------------------------------------------------------------------
 
     def _map_tail(self) -> None:
-        """Map the tail page of a dormant log. It stays mapped until the log has been idle again, see `_note_use`."""
+        """Map the tail page of a dormant log. `_close_idle` unmaps it when the log has been idle again."""
         if not self.tail.is_mapped:
             with startup.open_tail_file(self.path, self._files) as file:
                 try:
@@ -396,9 +412,11 @@ class CommitLog(LogView, Appender):
                     ) from error
             self._is_tail_behind = False
 
-    def _tell_readers(self) -> None:
-        """Have readers of other processes see a change of the tail page of a dormant log; soon, if it cannot be mapped
-        now."""
+    def _notify_readers(self) -> None:
+        """Map the tail page of a dormant log, so that readers of other processes see a change of it.
+
+        If it cannot be mapped now, `_close_idle` tries again.
+        """
         try:
             self._map_tail()
         except (OSError, ReplogError) as error:
@@ -407,12 +425,12 @@ class CommitLog(LogView, Appender):
         self._note_use()
 
     def _note_use(self) -> None:
-        """Files of a log with a runtime are open or mapped from now on: see to it that they are closed again."""
+        """Note that files of a log with a runtime are open or mapped, so that `_close_idle` closes them again."""
         self._used_at = time.monotonic()
         self._housekeeper.wake_syncing()
 
     def _close_idle(self) -> float:
-        """Close the files of a log that is idle, and unmap segments that nobody reads any more."""
+        """Close the files of an idle log, and unmap its segments without readers."""
         if self._runtime is None:
             return WHEN_WOKEN
         idle_s, end = self._runtime.idle_s, self._state[1]
@@ -422,7 +440,7 @@ class CommitLog(LogView, Appender):
         if left > 0 and not self._housekeeper.is_asked_to_close:
             return left
         self._housekeeper.is_asked_to_close = False
-        self._used_at = time.monotonic()  # when it does not succeed
+        self._used_at = time.monotonic()  # if closing fails, the next attempt is `idle_s` later
         try:
             if not self._is_dormant:
                 self._close_files()
@@ -435,13 +453,13 @@ class CommitLog(LogView, Appender):
             self._pool.close()
             self._checkpoint.close()
             if self._is_tail_behind:
-                with opening_told(self.path):
+                with translate_open_errors(self.path):
                     self._map_tail()
             is_unmapped = self.tail.unmap()
             return idle_s if pinned or self._sealed or not is_unmapped else WHEN_WOKEN
 
     def _close_files(self) -> None:
-        """Make a log dormant that nobody appends to. What it waits for, it waits for before it keeps appends out."""
+        """Make an idle log dormant. It syncs before it enters the append path, so that appends do not wait for that."""
         if self._staged and self.staged_bytes:
             return
         self._sync()
@@ -463,19 +481,24 @@ class CommitLog(LogView, Appender):
             finally:
                 self._leave()
             if active is not None and self._closed_segment is not None:
-                self._give_back(active, self._closed_segment.offset)
+                self._free_unused_blocks(active, self._closed_segment.offset)
 
     def _may_close(self) -> bool:
-        """Whether all that was appended is on disk, so that the active segment may be closed. The caller is inside."""
+        """Return whether all entries are synced, so that the active segment may be closed.
+
+        The caller is inside the append path.
+        """
         if self._error is not None and not isinstance(self._error, ClosedError):
             return False
         return not self.staged_bytes and self.tail.synced_end >= self._state[1]
 
     def _close_active(self) -> None:
-        """Become dormant: note what the next append has to know, and let go of the active segment. The caller is
-        inside."""
+        """Make the log dormant: keep what `_reopen_active` needs, and release the active segment.
+
+        The caller is inside the append path.
+        """
         segment, end, _, _ = self._state
-        self._is_dormant = True  # before it is not open: see `_reopen`
+        self._is_dormant = True  # first: `_reopen` refuses a log that is neither open nor dormant
         self._set_open(False)
         if self._runtime is not None:
             self._runtime.open_logs.remove(self._housekeeper)
@@ -485,22 +508,22 @@ class CommitLog(LogView, Appender):
             self._closed_segment = ClosedSegment(
                 segment.uuid, segment.base, segment.first_entry, segment.epoch, segment.index, end - segment.base
             )
-        self._let_go_active()
+        self._release_active()
 
-    def _give_back(self, segment: Segment, end: int) -> None:
-        """Of a dormant log, give the room back that was allocated behind offset `end`, and close the file."""
+    def _free_unused_blocks(self, segment: Segment, end: int) -> None:
+        """Free the blocks behind offset `end` of a dormant log's active segment, and close its file."""
         start = -(-end // _BLOCK_BYTES) * _BLOCK_BYTES
         if start < segment.size:
-            with contextlib.suppress(OSError):  # not every file system can
+            with contextlib.suppress(OSError):  # not every file system can punch holes
                 self._files.punch(segment.fileno(), start, segment.size)
         segment.close_file()
 
     def _reserve(self, segments: int) -> None:
-        """Have so many segments ready, so that a batch never stops half way for lack of space."""
+        """Prepare as many segments as a batch needs, so that a full disk never leaves half of a batch appended."""
         self._pool.prepare(segments)
 
     def _rebuild(self) -> None:
-        """The table of the writer is always right."""
+        """Do nothing: only a reader has to read the table of segments again."""
 
     def _make_room(self, stride: int) -> None:
         segment, end, entry, last_time = self._state
@@ -514,8 +537,12 @@ class CommitLog(LogView, Appender):
             self._widen_stage(stride)
 
     def _begin_counted(self) -> None:
-        """Have an active segment whose records may take several entry numbers: the log begins to hold them, or was cut
-        into a segment of before. Raises RecordBatchesError if the log was not opened for them."""
+        """Make sure that records of the active segment may take several entry numbers.
+
+        An older active segment (the log gets its first record batch, or was truncated into such a segment) gets a new
+        header while it is empty; otherwise the log rolls. Raises RecordBatchesError if the log was opened without
+        `record_batches`.
+        """
         if not self.record_batches:
             raise RecordBatchesError(self.path)
         segment, end, entry, _ = self._state
@@ -538,14 +565,14 @@ class CommitLog(LogView, Appender):
         self._roll(segment, entry, last_time)
 
     def _check_inside(self) -> None:
-        """Raise WindowFullError if an event loop calls: the thread inside waits for the disk, or is about to."""
+        """Raise WindowFullError in an event loop: the thread inside the append path may wait for the disk."""
         if _get_running_loop() is not None:
             raise WindowFullError(f"{self.path}: room is being made; await room() before submit()")
 
     def _check_room(self, size: int, segments: int) -> None:
-        """Raise WindowFullError if the caller is an event loop, and would wait for the disk. It is inside.
+        """Raise WindowFullError if the caller is an event loop that would wait for the disk.
 
-        size: bytes of the records. segments: how many they begin.
+        The caller is inside the append path. size: bytes of the records. segments: number of segments that they begin.
         """
         if _get_running_loop() is None:
             return
@@ -563,14 +590,14 @@ class CommitLog(LogView, Appender):
                 )
             self._want_room(size, None)
         error, self._room_error = self._room_error, None
-        if error is not None:  # room could not be made
+        if error is not None:
             raise error
         raise WindowFullError(f"{self.path}: {size} bytes wait for the disk; await room() before submit()")
 
     def _want_room(self, wanted: int, future: AppendFuture[None] | None) -> None:
-        """Have a thread of the log make room, and then complete the future.
+        """Ask a thread of the log to make room and complete the future then.
 
-        wanted: in a synced log bytes that fit, in others how many segments are ready.
+        wanted: bytes that must fit into the active segment of a synced log; number of segments to prepare in others.
         """
         with self._room_lock:
             self._wanted_room = max(self._wanted_room, wanted)
@@ -579,7 +606,7 @@ class CommitLog(LogView, Appender):
         self._housekeeper.wake_preparing()
 
     def _make_wanted_room(self) -> float:
-        """Do what event loops may not wait for: begin the next segment, or have it ready."""
+        """Wake the log up, roll it or prepare segments, for event loops that wait for room."""
         with self._room_lock:
             wanted, self._wanted_room = self._wanted_room, 0
             waiters, self._room_waiters = self._room_waiters, []
@@ -592,7 +619,7 @@ class CommitLog(LogView, Appender):
                 self._wake_up()
             elif not self._staged:
                 self._pool.prepare(wanted)
-                if self._is_dormant:  # since a moment ago
+                if self._is_dormant:  # the log became dormant meanwhile
                     self._note_use()
             else:
                 self._enter()
@@ -602,20 +629,20 @@ class CommitLog(LogView, Appender):
                 finally:
                     self._leave()
         except DiskError as error:
-            self._room_error = error  # for the next submit
+            self._room_error = error  # the next `submit` raises it
         finally:
             settle_all([(future, None) for future in waiters])
         return WHEN_WOKEN
 
     def _end_room(self) -> None:
-        """Complete what waits for room, because the log takes no more entries."""
+        """Complete the futures of `room`: the log accepts no more entries, and `submit` raises the reason."""
         with self._room_lock:
             waiters, self._room_waiters = self._room_waiters, []
         settle_all([(future, None) for future in waiters])
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
-        """Seal the active segment and go on in the next one. The caller is inside the append path."""
-        taken = self._take(entry)  # a disk that fails, or is full, leaves the log as it was
+        """Seal the active segment and begin the next one. The caller is inside the append path."""
+        taken = self._take(entry)  # first: if the disk is full or fails, the log has not changed
         self._seal()
         if self._staged:
             self._commits.write_blank(segment, self._take_blank())
@@ -623,17 +650,17 @@ class CommitLog(LogView, Appender):
         self._begin_segment(taken, entry, last_time)
 
     def wait_synced(self, position: int) -> None:
-        """Return when all before `position` is on disk, in a synced log. PoisonedError when the sync failed."""
+        """Wait until all records before `position` of a synced log are on disk. Raises PoisonedError if that fails."""
         self._commits.wait(position)
 
     def when_synced(self, result: T, position: int) -> AppendFuture[T]:
-        """An AppendFuture that gives `result` when all before `position` has the log's durability."""
+        """Return an AppendFuture that gives `result` when the records before `position` have the log's durability."""
         return self._commits.acknowledge(result, position)
 
     def _open_segment(self, base: int) -> Segment:
         if self._is_dormant:
             self._note_use()
-        if self._runtime is not None and base + self.segment_bytes > self._state[1]:  # as an open log's never is
+        if self._runtime is not None and base + self.segment_bytes > self._state[1]:  # the active one, of a dormant log
             with self._lock:
                 active, closed = self._state[0], self._closed_segment
                 if closed is not None and closed.base == base:
@@ -651,7 +678,10 @@ class CommitLog(LogView, Appender):
             indexes.cover(self.path, segment, entry)
 
     def load_index(self, segment: Segment) -> None:
-        """Give a sealed segment its index, which tells where its records end. CorruptionError when it is damaged."""
+        """Load or build the index of a sealed segment, which tells where its records end.
+
+        Raises CorruptionError if the segment is damaged.
+        """
         with self._lock:
             indexes.load_or_build(self.path, segment)
 
@@ -659,7 +689,10 @@ class CommitLog(LogView, Appender):
         return self.tail.visible
 
     def _poison(self, stage: str, error: OSError) -> PoisonedError:
-        """A sync failed: nothing is appended or reported as synced until the log is opened again."""
+        """Poison the log after a failed sync, and return the error.
+
+        Nothing is appended or reported as synced until the log is opened again.
+        """
         poisoned = PoisonedError(
             f"{self.path}: {stage} failed ({error}); what reached the disk is unknown until reopened"
         )
@@ -667,7 +700,7 @@ class CommitLog(LogView, Appender):
         self._error = self._error or poisoned
         self._set_open(False)
         if self._runtime is not None:
-            self._runtime.open_logs.remove(self._housekeeper)  # nothing of it is tried any more
+            self._runtime.open_logs.remove(self._housekeeper)  # the housekeeper of a poisoned log closes no files
         self._submitted.fail(poisoned)
         self._end_room()
         logger.error("%s", poisoned)
@@ -736,7 +769,7 @@ class CommitLog(LogView, Appender):
     # ---- durability -----------------------------------------------------------------------------------------
 
     def sync(self) -> int:
-        """Sync the log: all that was appended before the call is durable when it returns.
+        """Sync the log: all entries appended before the call are durable when it returns.
 
         Any thread may call it; it blocks. A coroutine awaits `sync_async`.
 
@@ -752,7 +785,7 @@ class CommitLog(LogView, Appender):
         return self._sync()
 
     def _sync(self) -> int:
-        """Sync the log, also in an event loop that closes or truncates it."""
+        """Do what `sync` does, without its check for event loops, which may close and truncate logs."""
         if self._error is not None or os.getpid() != self._pid:
             self._refuse()
         if self._staged:
@@ -775,7 +808,7 @@ class CommitLog(LogView, Appender):
     sync_async = in_thread(sync)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every entry submitted so far has an outcome, which its own future has.
+        """Wait until every entry submitted so far has an outcome; the future of each entry gives it.
 
         Args:
             timeout: seconds; None: without a limit.
@@ -801,8 +834,14 @@ class CommitLog(LogView, Appender):
         return future
 
     def show_up_to(self, position: int, entry: int) -> None:
-        """Move the commit point of a log that was opened with one (`gated`): readers see all before `position`, where
-        entry number `entry` begins, as far as the log goes. Never back. Any thread."""
+        """Advance the commit point of a log that was opened with one (`gated`), up to the end of the log.
+
+        Readers see all records before it. It never moves back. Any thread may call this.
+
+        Args:
+            position: position up to which readers see the log.
+            entry: number of the entry that begins at `position`.
+        """
         show_up_to(self, position, entry)
 
     @property
@@ -831,15 +870,14 @@ class CommitLog(LogView, Appender):
         return self.tail.synced_entry
 
     def _publish(self, *, is_open: bool) -> None:
-        """Write all words of the tail page at once: at open, truncation and close. Each append moves its own."""
+        """Write all words of the tail page, at open, truncation and close. An append writes only what it changes."""
         _, end, entry, _ = self._state
         tail = self.tail
         if self._staged:
             end, entry = tail.synced_end, tail.synced_entry
         visible = end, entry
-        if (
-            self._gated
-        ):  # where readers stopped before; at least the first record, for a page that shows nothing is not believed
+        if self._gated:
+            # The commit point stays; but not before the first record: readers reject a page with visible end 0.
             first = self.start_position + HEADER_BYTES, self.start
             visible = min(visible, max((tail.visible, tail.visible_entry), first))
         tail.publish(
@@ -849,8 +887,8 @@ class CommitLog(LogView, Appender):
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
-        """Whether `entry` becomes visible within `timeout` seconds; the sleep is the watcher thread's."""
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
+        """Return whether `entry` becomes visible within `timeout` seconds. The watcher's thread sleeps meanwhile."""
         return await self._watcher.reached(entry, timeout)
 
     # ---- removing -------------------------------------------------------------------------------------------
@@ -858,19 +896,19 @@ class CommitLog(LogView, Appender):
     def trim(self, entry: int) -> int:
         """Remove whole segments whose entries all lie before an entry.
 
-        The active segment stays, and so does what lies at or behind `retention_floor` or a cursor of the log. Readers
-        that hold a segment keep it.
+        The active segment stays, and so do segments with records at or behind `retention_floor` or a cursor of the log.
+        A reader that holds a removed segment can go on reading it.
 
         Args:
             entry: number of the first entry to keep.
 
         Returns:
-            The number of the first entry that is left.
+            The number of the first entry of the log.
 
         Raises:
             WrongTypeError: `entry` is not an int.
             CorruptionError: the file of a cursor is damaged.
-            LockedError: another process has been making a cursor for seconds.
+            LockedError: another process creates a cursor, and has held the lock for that for seconds.
             PoisonedError: the disk failed while segments were removed.
             ClosedError: the log was closed.
         """
@@ -886,7 +924,7 @@ class CommitLog(LogView, Appender):
 
     @contextlib.contextmanager
     def freeze_files(self) -> Iterator[None]:
-        """Keep the log from making, renaming or removing files for the length of a `with` block.
+        """Keep the log from creating, renaming or removing files during a `with` block.
 
         For tests, and for operators who copy the directory of an open log. A backup (`pyreplog.log.backup`) does not
         need it. Retention, trimming, truncation, and an append that needs another segment wait for the end of the
@@ -896,31 +934,35 @@ class CommitLog(LogView, Appender):
             yield
 
     def lower_retention_floor(self, position: int) -> None:
-        """Keep all from `position` on, and return when no retention is at work that knew another floor."""
+        """Keep retention from removing segments from `position` on.
+
+        When it returns, no retention runs that has read an earlier floor.
+        """
         with self._lock:
             self.retention_floor = position
 
     def _remove_front(self, count: int) -> None:
-        """Take `count` segments out of the table and then off the disk. The caller holds the log's lock.
+        """Remove the first `count` segments from the table and then from the disk. The caller holds the log's lock.
 
-        PoisonedError when the disk fails in between.
+        Raises PoisonedError if the disk fails.
         """
         self._retire(self._take_out(count))
 
     def _take_out(self, count: int) -> list[Removed]:
-        """Take `count` segments out of the table, for `_retire`. The caller holds the log's lock.
+        """Remove the first `count` segments from the table, for `_retire`. The caller holds the log's lock.
 
-        The checkpoint says so before any file goes: recovery then neither misses them nor takes up those that are left.
+        The checkpoint moves the start of the log before a file is removed: recovery then neither reports the removed
+        segments as missing, nor takes the files that a crash left for segments of the log.
         """
         if not count:
             return []
-        if self._error is not None:  # a truncation that failed half way may still need what would go
+        if self._error is not None:  # a truncation that failed half way may still need these segments
             raise self._error
         table = self._segment_table()
         bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
         if self._is_dormant:
             self._note_use()
-            with opening_told(self.path):
+            with translate_open_errors(self.path):
                 self._checkpoint.open()
         try:
             self._checkpoint.trim(start=start, entry=max(first_entry, 0))
@@ -929,16 +971,20 @@ class CommitLog(LogView, Appender):
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
         if not self.tail.is_mapped:
-            self._tell_readers()
+            self._notify_readers()
         self._forget_sealed(bases[-1])
         for base in bases:
             self._first_times.pop(base, None)
         return list(zip(bases, dropped, strict=True))
 
     def _retire(self, removed: list[Removed], *, refill: bool = False) -> None:
-        """Take segments that left the table off the disk, the first one first; refill: and prepare their files again.
+        """Remove segments that left the table from the disk, in order.
 
-        Empties the list, so that nothing holds a segment that may be recycled. DiskError when none could be prepared.
+        Empties the list, since a reference to a segment would keep its file from being recycled.
+
+        removed: from `_take_out`. refill: prepare new segments from the files.
+
+        Raises DiskError if no segment could be prepared, PoisonedError if the disk failed otherwise.
         """
         try:
             self._pool.retire(removed, refill=refill)
@@ -948,10 +994,10 @@ class CommitLog(LogView, Appender):
             raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
-        """Cut the end of the log, so that its next entry gets a given number. A record batch goes as a whole.
+        """Truncate the log, so that its next entry gets a given number. A record batch is cut as a whole.
 
         Durable and crash-safe: after a crash the log has its old end or its new end. Entries that were cut never come
-        back. Readers that hold their bytes keep them; followers that are beyond the cut get TruncatedError.
+        back. Batches that readers hold stay valid; followers that are beyond the cut get TruncatedError.
 
         Args:
             entry: number that the next entry gets.
@@ -967,7 +1013,7 @@ class CommitLog(LogView, Appender):
         """
         self.check_open()
         as_int("entry", entry)
-        self._sync()  # the cut end will count as synced: so must all before it
+        self._sync()  # the new end counts as synced, so all records before it must be
         with self._lock:
             self._enter()
             try:
@@ -976,15 +1022,17 @@ class CommitLog(LogView, Appender):
                 self._sync_sealed()
                 if entry != self._state[2]:
                     entry = self._cut_to(entry)
-            except OSError as error:  # half done: what is mapped and what is on disk may differ
+            except OSError as error:  # half done: mapped segments may differ from the files
                 raise self._poison("truncation", error) from error
             finally:
                 self._leave()
         return entry
 
     def _cut_to(self, entry: int) -> int:
-        """Return the number that the next entry gets. The caller is inside the append path, holds the lock, and has
-        synced all before `entry`."""
+        """Truncate the log at `entry`, or before the record batch that it lies in; return the number of the next entry.
+
+        The caller is inside the append path, holds the lock, and has synced all records before `entry`.
+        """
         position, entry = self._place_of(entry)
         last_time = self.get(entry - 1).timestamp if entry > self.start else 0
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
@@ -996,31 +1044,34 @@ class CommitLog(LogView, Appender):
         return entry
 
     def _carry_out(self, wanted: Truncation) -> None:
-        """All steps of a truncation; the table of segments is the caller's to set."""
+        """Carry out all steps of a truncation except that of the table of segments, which the caller sets."""
         with self._pool.quiet():
             self._pool.place(-(-wanted.position // self.segment_bytes) * self.segment_bytes, wanted.epoch)
             truncation.announce(self.path, self._files, wanted)
-            truncation.tell(self.tail, self.start_position, wanted, is_open=True)
+            truncation.publish_cut(self.tail, self.start_position, wanted, is_open=True)
             self._forget_sealed(1 << 62)
             self._first_times.clear()
             truncation.apply(self.path, self._files, wanted, self._checkpoint)
-        self.tail.note_truncation()  # again: a reader may have looked while files were replaced
+        self.tail.note_truncation()  # again: a reader may have read the table while files were replaced
 
     def _restart(self, segment: Segment, position: int, entry: int, last_time: int) -> None:
-        """Go on at `position` in a segment that was cut there, all before it synced."""
+        """Append from `position` on, in the segment that was cut there. All records before it are synced."""
         self._activate(segment, position - segment.base, entry, last_time)
         self._commits.restart(position)
         self._set_synced(position, entry)
         self._publish(is_open=True)
 
-    # ---- in the background: each task returns in how many seconds it may be due again ------------------------
+    # ---- background tasks: each returns the seconds until it has to run again --------------------------------
 
     def run_background_tasks(self) -> None:
-        """Do in the calling thread all that the threads would do now: retention, preparing segments, syncing."""
+        """Run the background tasks that are due in the calling thread: retention, preparing segments, syncing."""
         self._housekeeper.step(self)
 
     def _note_sealed(self, segment: Segment) -> None:
-        """A segment is full; called on the append path, so it only takes note."""
+        """Note that a segment is full, and wake the tasks that sync it and prepare another one.
+
+        Called on the append path, which does not wait for them.
+        """
         self._has_rolled = True
         self._sealed.append((time.monotonic(), segment))
         self._housekeeper.wake_preparing()
@@ -1028,23 +1079,25 @@ class CommitLog(LogView, Appender):
             self._housekeeper.wake_syncing()
 
     def _forget_sealed(self, base: int) -> None:
-        """Segments up to and including the one at `base` left the log."""
+        """Drop the segments up to and including the one at `base` from the list of segments to sync."""
         with contextlib.suppress(IndexError):
             while self._sealed[0][1].base <= base:
                 self._sealed.popleft()
 
     def _retain(self) -> float:
-        """Remove what is too old or too much, and prepare its files again, until there is no more of it: what is freed
-        need not be made."""
+        """Remove segments by age and size until none has expired, and prepare new segments from their files.
+
+        A recycled file saves the creation of a new one.
+        """
         while removed := self._take_out_expired():
             self._retire(removed, refill=not self._is_dormant)
         table = self._segment_table()
         if not self._has_retention or len(table) < 2:
-            return WHEN_WOKEN  # a full segment wakes it
+            return WHEN_WOKEN  # by the next full segment
         return self._retention_pause(table[1][0])
 
     def _retention_pause(self, second: int) -> float:
-        """Seconds until retention may find something to remove. second: base of the second segment."""
+        """Return the seconds until retention runs again. second: base of the second segment."""
         keep_ms, next_time = self.config.retention_ms, self._first_times.get(second)
         if keep_ms is None or next_time is None or not self._is_dormant:
             return _RETENTION_S
@@ -1058,27 +1111,27 @@ class CommitLog(LogView, Appender):
     def _take_out_expired(self) -> list[Removed]:
         if not self._has_retention:
             return []
-        while not self._lock.acquire(timeout=_LOCK_S):  # another thread syncs
+        while not self._lock.acquire(timeout=_LOCK_S):  # another thread holds it while it syncs
             if self._pool.ready <= self.config.spare_segments // 2:
-                return []  # an append must not find none ready
+                return []  # `_prepare` runs first: appends need a prepared segment
         try:
             if not self._expired(1 << 62):
                 return []
             with log_cursor.retention_held(self.path, 0.0):
                 return self._take_out(self._expired(self._held_by_cursors()))
-        except LockedError:  # a cursor is being made: it may be of what would go
+        except LockedError:  # a cursor is being created, perhaps in a segment that has expired
             return []
         finally:
             self._lock.release()
 
     def _held_by_cursors(self) -> int:
-        """Position from which on the cursors of this log hold its records."""
+        """Return the position from which on the cursors of this log hold its records."""
         return log_cursor.held_from(self.path, self.uuid, self._state[1], self.config.cursor_hold_bytes)
 
     def _expired(self, held: int) -> int:
-        """How many segments retention removes now. held: nothing at or after this position."""
+        """Return how many segments retention may remove now. held: position from which on cursors hold records."""
         config, table, end, now_us = self.config, self._segment_table(), self._state[1], self._clock.now_us()
-        floor = min(held, self.retention_floor, self.tail.visible)  # what nobody could read yet stays
+        floor = min(held, self.retention_floor, self.tail.visible)  # records that are not visible yet stay
         count = 0
         while count + 1 < len(table):
             last_time = self._first_time(count + 1, now_us) if config.retention_ms is not None else now_us
@@ -1088,8 +1141,10 @@ class CommitLog(LogView, Appender):
         return count
 
     def _first_time(self, row: int, now_us: int) -> int:
-        """Append time of a segment's first record: not before the last one of the segment in front of it. `now_us` when
-        it has no record yet: what lies there is of an earlier life."""
+        """Return the append time of a segment's first record: at or after that of the last record before it.
+
+        Returns `now_us` if the segment has no record yet: a recycled file still holds records of an earlier segment.
+        """
         base = self._segment_table()[row][0]
         if (time_us := self._first_times.get(base)) is not None:
             return time_us
@@ -1097,7 +1152,7 @@ class CommitLog(LogView, Appender):
             _, segment = self.hold_segment(base)
         except ReplogError:
             raise
-        except OSError as error:  # too many open files, for one: no sync failed
+        except OSError as error:  # too many open files, for example; no sync failed, so the log is not poisoned
             raise DiskError(
                 error.errno, f"{self.path}: a segment cannot be opened: {error}; free descriptors, or raise ulimit -n"
             ) from error
@@ -1107,19 +1162,19 @@ class CommitLog(LogView, Appender):
         return time_us
 
     def _prepare(self) -> float:
-        """At most one segment; retention comes before the next."""
+        """Prepare one segment if the pool wants one. Retention runs before the next one, and may free a file for it."""
         if self._is_dormant or (self._runtime is not None and not self._has_rolled):
             return WHEN_WOKEN  # most partitions never fill a segment
         if self._state[1] // self.segment_bytes * self.segment_bytes + self.segment_bytes < self._pool.next_base:
-            return _ROLL_S  # a segment is being begun: then retention may have one to give
+            return _ROLL_S  # the log is rolling; afterwards retention may have a file to recycle
         if self._pool.wanting():
             self._pool.prepare_ahead()
-            if self._is_dormant:  # since a moment ago
+            if self._is_dormant:  # the log became dormant meanwhile
                 self._note_use()
         return 0.0 if self._pool.wanting() else WHEN_WOKEN
 
     def _seal_due(self) -> float:
-        """Write the index of segments that are full, and sync those that are due, oldest first."""
+        """Sync the sealed segments that are due, oldest first, and write their index files; unmap surplus segments."""
         lazily = LAZY_SYNC_S if self.config.durability == "appended" else 0.0
         due = time.monotonic() - lazily
         while self._sealed and self._sealed[0][0] <= due and not self._housekeeper.is_stopping and self.is_usable:
@@ -1129,34 +1184,35 @@ class CommitLog(LogView, Appender):
             self._unmap_surplus()
         try:
             return max(self._sealed[0][0] + lazily - time.monotonic(), 0.0)
-        except IndexError:  # none is left
+        except IndexError:  # no sealed segment is left
             return WHEN_WOKEN
 
     def _sync_sealed(self, limit: int | None = None) -> None:
-        """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock.
+        """Sync sealed segments, the oldest first, and advance the checkpoint. The caller holds the log's lock.
 
-        limit: how many at most; None: those that are sealed now. Appends that are quicker than the disk seal more.
+        limit: number of segments to sync at most; None: those that are sealed now, since appends that outpace the disk
+        would seal more and more of them.
 
-        PoisonedError when that fails; and nothing is done once the log is poisoned: the pages that a failed sync lost
-        count as clean, so the next sync succeeds.
+        Does nothing if the log is poisoned: the kernel marks pages of a failed sync as clean, so the next sync of lost
+        data would succeed. Raises PoisonedError if a sync fails.
         """
         left = len(self._sealed) if limit is None else limit
         while self._error is None and self._sealed and left > 0:
             try:
                 self._sync_oldest(self._sealed[0][1])
-            except OSError as error:  # before the lock is given up: the next one must not take it half done
+            except OSError as error:  # poison the log under the lock, before another thread syncs the same segment
                 raise self._poison("sealing", error) from error
             left -= 1
 
     def _sync_oldest(self, segment: Segment) -> None:
         index = segment.index
         assert index is not None, "a sealed segment has its index until it is written here"
-        if segment.fileno() >= 0:  # else recovery has synced it
+        if segment.fileno() >= 0:  # recovery has synced and closed the segments that it found sealed
             self._files.sync(segment.fileno())
         end, entry = segment.base + segment.size, segment.entry_after(index.entries)
         try:
             indexes.write(self.path, self._files, segment, index)
-        except OSError as error:  # it is made again when it is asked for: no reason to stop the log
+        except OSError as error:  # the next lookup builds the index again, so the log goes on
             logger.warning("%s: no index file for the segment at %d: %s", self.path, segment.base, error)
             segment.index = None
         if not self._staged and end > self.tail.synced_end:
@@ -1167,10 +1223,10 @@ class CommitLog(LogView, Appender):
         segment.close_file()
 
     def replace_sealed(self, base: int, fresh: Path) -> None:
-        """Put a synced file in the place of a sealed segment that has the same header, entries and times, durably.
+        """Replace the file of a sealed segment by a synced file with the same header, entries and times, durably.
 
-        Who has the old one mapped goes on reading it. A crash leaves the one or the other, perhaps without its index
-        file; see FORMAT.md, "Order of writes".
+        A reader that has the old file mapped goes on reading it. A crash leaves the old file or the new one, perhaps
+        without its index file; see FORMAT.md, "Order of writes".
 
         Args:
             base: position of the segment, before the checkpoint.
@@ -1187,28 +1243,28 @@ class CommitLog(LogView, Appender):
             rows = [row for row, (start, _, _) in enumerate(self._segment_table()) if start == base]
             if not rows:
                 raise TrimmedError(f"{self.path}: the segment at {base} was removed")
-            if any(segment.base == base for _, segment in self._sealed):  # recovery has found it: it has no index file
+            if any(segment.base == base for _, segment in self._sealed):  # found by recovery, without an index file
                 self._sync_sealed()
             old = self._segment_table()[rows[0]][2]
             if old is not None:
-                indexes.load_or_build(self.path, old)  # the file of the index is about to go
+                indexes.load_or_build(self.path, old)  # before the index file is removed
             try:
                 self._files.remove(names.index_path(self.path, base))
-                self._files.sync_directory(self.path)  # else a disk may rename first: an index of what is there no more
+                self._files.sync_directory(self.path)  # else the rename may reach the disk first: a stale index file
                 self._files.rename(fresh, names.segment_path(self.path, base))
                 self._files.sync_directory(self.path)
             except OSError as error:
                 raise self._poison("replacing a segment", error) from error
             self._unmap_if_unpinned(rows[0])
 
-    def let_go_replaced(self, base: int) -> bool:
-        """Release the mapping of a segment that `replace_sealed` replaced, when nobody reads it any more.
+    def release_replaced(self, base: int) -> bool:
+        """Release the mapping of a segment that `replace_sealed` replaced, if no reader has it pinned.
 
         Args:
             base: position of the segment.
 
         Returns:
-            Whether the next reader gets the new file.
+            Whether the next reader maps the new file.
         """
         with self._lock:
             for row, (start, _, _) in enumerate(self._segment_table()):
@@ -1270,20 +1326,20 @@ class CommitLog(LogView, Appender):
 
     @property
     def record_batches(self) -> bool:
-        """Whether records of the log may take several entry numbers."""
+        """Whether a record of the log may take several entry numbers."""
         return self._pool.version >= COUNTED
 
     @property
     def is_dormant(self) -> bool:
-        """Whether no file of the log is open, because it is idle.
+        """Whether the log has closed its files because it is idle.
 
-        Its next append opens its segment, or makes one. Always False without a `LogRuntime`.
+        Its next append opens its active segment, or makes one. Always False without a `LogRuntime`.
         """
         return self._is_dormant
 
     @property
     def is_usable(self) -> bool:
-        """Whether the log accepts appends: False when it was closed, or when a failed sync has poisoned it."""
+        """Whether the log accepts appends: False after `close`, and after a failed sync has poisoned the log."""
         return self._error is None
 
     # ---- closing --------------------------------------------------------------------------------------------
@@ -1291,8 +1347,8 @@ class CommitLog(LogView, Appender):
     def close(self) -> None:
         """Sync the log, write a clean checkpoint, and release the directory. Closing twice has no effect.
 
-        Futures that wait fail with ClosedError. In a finalizer that runs when the interpreter ends, the log is synced
-        and nothing more is done; the next opening verifies what lies behind the checkpoint.
+        Futures that wait fail with ClosedError. A finalizer at the end of the interpreter only syncs the log; the next
+        opening verifies the records behind the checkpoint.
 
         Raises:
             PoisonedError: the last sync failed. The log is closed all the same.
@@ -1306,10 +1362,13 @@ class CommitLog(LogView, Appender):
             if self._error is None:
                 self._finish()
         finally:
-            self._let_go()
+            self._do_close()
 
     def _sync_alone(self) -> None:
-        """Takes no lock and waits for no thread: one that is gone may hold it, or have been about to answer."""
+        """Sync all segments that may not be synced. For a finalizer at the end of the interpreter.
+
+        Takes no lock and waits for no thread: other threads have stopped, and one of them may hold the lock.
+        """
         poisoned, self._error = self._error, ClosedError(f"{self.path} was closed")
         if poisoned is not None:
             return
@@ -1329,10 +1388,10 @@ class CommitLog(LogView, Appender):
             ) from error
 
     def _finish(self) -> None:
-        """Let nobody append any more, and sync all that was."""
+        """Stop appends, sync the log, and write a clean checkpoint."""
         with self._lock:
             if self._is_dormant:
-                self._is_dormant = False  # nobody wakes it any more
+                self._is_dormant = False  # neither open nor dormant: appends are refused
             else:
                 self._stop_appends()
             try:
@@ -1351,7 +1410,7 @@ class CommitLog(LogView, Appender):
         finally:
             self._leave()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._set_open(False)
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
@@ -1364,7 +1423,7 @@ class CommitLog(LogView, Appender):
             with self._lock:
                 self._pool.close()
                 self._checkpoint.close()
-                with contextlib.suppress(OSError, ReplogError):  # else readers take the writer for killed
+                with contextlib.suppress(OSError, ReplogError):  # a page that stays open is that of a killed writer
                     self._map_tail()
                 self._publish(is_open=False)
                 self._set_segments([])
@@ -1375,15 +1434,15 @@ class CommitLog(LogView, Appender):
             self._writer_lock.release()
             self._submitted.fail(self._error)
 
-    def _forked(self) -> None:
-        """In a forked child: refuse everything, and keep the child from holding the parent's lock."""
+    def _after_fork(self) -> None:
+        """Refuse all calls in a forked child, and drop the child's share of the writer's lock."""
         self._parents = ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         self._set_open(False)
         self._set_segments([])
         self._writer_lock.release()
 
     def __del__(self) -> None:
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_end:
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_collected:
             handles.warn_of_leak(f"log {self.path}", self, self._opened_at)
             self.close()
 

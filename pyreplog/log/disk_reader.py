@@ -1,7 +1,7 @@
-"""Reads a file from the disk itself: that a page is intact in memory does not show that it is intact on the disk.
+"""DiskReader: reads a file from the disk, past the page cache, since a page may be intact in memory but not on disk.
 
-A mapped file is no way to find a bad sector: the kernel ends a process that touches one. Here it is an error, and the
-blocks that cannot be read count as zeros.
+A bad sector of a mapped file kills the process that touches it. Here it is reported, and blocks that cannot be read
+count as zeros.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from pyreplog.log.files import Files, disk_error
 
 BLOCK = 4096
-"""Disks read whole blocks past the page cache, into memory that begins at a block."""
+"""Unit of reads past the page cache, bytes: offset, length and memory address have to be multiples of it."""
 
 _ATTEMPTS = 2
 _UNREADABLE = (errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO)
@@ -34,9 +34,9 @@ class DiskReader:
         unreadable: offsets of blocks that could not be read.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CorruptionError: a directory or a device has its name.
-        DiskError: the system refuses to open it.
+        FileNotFoundError: the file does not exist.
+        CorruptionError: the path is a directory or a device.
+        DiskError: the system refuses to open the file.
     """
 
     def __init__(self, path: Path, files: Files, piece_bytes: int) -> None:
@@ -88,7 +88,7 @@ class DiskReader:
         return self._buffer[offset - start : offset - start + length]
 
     def _read_blocks(self, start: int, at: int, stop: int) -> int:
-        """Read block by block what could not be read in one go; return how many bytes were passed."""
+        """Read the blocks from `at` to `stop` one by one, after a read of them failed; return the number of bytes."""
         for block in range(at, stop, BLOCK):
             if not any(self._read_block(start, block) for _ in range(_ATTEMPTS)):
                 self._buffer[block - start : block - start + BLOCK] = bytes(BLOCK)
@@ -105,12 +105,12 @@ class DiskReader:
         return done == min(BLOCK, max(self.size - block, 0))
 
     def _check(self, error: OSError) -> None:
-        """Raise what is no defect of the medium."""
+        """Raise DiskError for an error that is not a defect of the disk."""
         if error.errno not in _UNREADABLE:
             raise disk_error(error, f"{self._path} cannot be read") from error
 
     def _go_through_cache(self) -> None:
-        """Read through the page cache, which is asked to forget the file first."""
+        """Read through the page cache from now on, and ask the kernel to drop the pages of the file first."""
         self._is_direct = False
         fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT)
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,5 +1,7 @@
-"""The disk: all that creates, renames, syncs or removes goes through here. Tests put a disk that loses unsynced data in
-its place."""
+"""Files: access to the disk for all code that creates, writes, renames, syncs or removes files.
+
+Tests replace it by a model of a disk that loses unsynced data.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,36 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000  # <linux/
 
 
 class Files(Protocol):
-    """Every change that is made on disk, except stores through a mapping. What is not said to be durable is not."""
+    """Operations on files. All changes on disk go through it, except stores through a mapping.
+
+    An operation is durable only if its docstring says so. All methods raise OSError if the system refuses.
+    """
 
     def create(self, path: Path, size: int, *, zeroed: bool) -> int:
-        """Make a file of really allocated `size` bytes; `zeroed`: written and synced, so that a later write of the
-        same blocks needs no journal. Returns a descriptor. DiskFullError leaves nothing behind."""
+        """Create a file of `size` bytes whose blocks are allocated; return a descriptor.
+
+        zeroed: write and sync zeros, so that a later write of the same blocks needs no journal.
+
+        Raises DiskFullError, and leaves no file, if the disk has no room.
+        """
 
     def create_empty(self, path: Path, *, mode: int = 0o600) -> int:
-        """Make an empty file under a name that nobody has. Returns a descriptor, for reading and writing.
-        FileExistsError."""
+        """Create an empty file; return a descriptor for reading and writing. Raises FileExistsError if it exists."""
 
     def allocate(self, fd: int, path: Path, size: int) -> None:
-        """See that a file has all its `size` bytes on disk: a copy that left out zeros does not, and a store through a
-        mapping, for which there is no room, kills the process. DiskFullError, UnsupportedFilesystemError."""
+        """Allocate all blocks of a file of `size` bytes.
+
+        A sparse copy lacks the blocks of zeros, and a store through a mapping for which the disk has no room kills the
+        process.
+
+        Raises DiskFullError if the disk has no room, UnsupportedFilesystemError if the file system has no fallocate.
+        """
 
     def punch(self, fd: int, start: int, stop: int) -> None:
-        """Give the blocks of bytes [start, stop) back, which then read as zeros; the size of the file stays.
+        """Free the blocks of bytes [start, stop), which then read as zeros; the size of the file stays.
 
-        OSError, if the file system cannot."""
+        Raises OSError if the file system cannot punch holes.
+        """
 
     def open(self, path: Path, *, writable: bool) -> int: ...
     def read(self, fd: int, buffer: memoryview, offset: int, /) -> int:
@@ -55,51 +69,53 @@ class Files(Protocol):
         """Make the content of a file durable."""
 
     def sync_file(self, path: Path) -> None:
-        """`sync`, of a file that is not open here."""
+        """Make the content of a file durable that the caller has not open."""
 
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int, /) -> None:
-        """`write`, then `sync`."""
+        """Write bytes and make them durable."""
 
     def sync_directory(self, path: Path) -> None:
-        """Make durable which names are in it: what was made, renamed and removed there."""
+        """Make the names in a directory durable: files that were created, renamed and removed there."""
 
     def make_directory(self, path: Path, *, mode: int = 0o700) -> None:
-        """Make a directory, and those above it that are missing, all of them durably. No error when it is there."""
+        """Create a directory and its missing parents, durably. No effect if it exists."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or a directory another name; a file that had it is gone."""
+        """Rename a file or a directory. It replaces a file of the new name."""
 
     def link(self, path: Path, new: Path) -> None:
-        """Give a file a second name. FileExistsError."""
+        """Make a hard link `new` to a file. Raises FileExistsError if that name exists."""
 
     def remove(self, path: Path) -> None:
-        """No error when it is not there."""
+        """Remove a file. No effect if it does not exist."""
 
     def remove_tree(self, path: Path) -> None:
-        """A directory with all that is in it. No error when it is not there."""
+        """Remove a directory and its content. No effect if it does not exist."""
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Make a file that holds `data`, or give it that content; not synced."""
+        """Create a file with `data`, or replace its content; not synced."""
 
     def write_new_synced(self, path: Path, data: bytes | memoryview) -> None:
-        """`write_new`, and its content, but not its name, is durable."""
+        """Do what `write_new` does, and make the content durable, but not the name."""
 
     def unlock(self, fd: int) -> None:
-        """Give up the lock of `lock_range`."""
+        """Release the lock that `lock_range` has taken."""
 
     def populate(self, segment: Segment) -> None:
-        """Fault all pages of a mapping in for writing."""
+        """Fault in all pages of a mapping for writing."""
 
     def run(self, steps: Steps) -> None:
-        """Do what is noted in `steps`, in order, each as the method here of the same name. OSError when a step fails:
-        `steps.done` went before it."""
+        """Carry out the operations in `steps` in order, each as the method of the same name.
+
+        Raises OSError if one fails: `steps.done` is the number of those before it.
+        """
 
     def replace_small(self, path: Path, data: bytes) -> None:
-        """Put `data` under a name, durably and atomically."""
+        """Create or replace a file that holds `data`, durably and atomically."""
 
 
 class RealFiles:
-    """The operating system's."""
+    """Files of the operating system."""
 
     def create(self, path: Path, size: int, *, zeroed: bool) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -109,7 +125,7 @@ class RealFiles:
             if zeroed:
                 for offset in range(0, size, len(_ZEROS)):
                     self.write(fd, memoryview(_ZEROS)[: size - offset], offset)
-                    os.fdatasync(fd)  # each MiB: one sync of all would delay the syncs of other files
+                    os.fdatasync(fd)  # after each MiB: one sync of the whole file would delay syncs of other files
                 os.fsync(fd)
         except BaseException:
             os.close(fd)
@@ -121,7 +137,7 @@ class RealFiles:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
     def allocate(self, fd: int, path: Path, size: int) -> None:
-        if os.fstat(fd).st_blocks * 512 >= size:  # full disks may refuse even what is there
+        if os.fstat(fd).st_blocks * 512 >= size:  # a full disk may refuse to allocate blocks that the file has already
             return
         try:
             os.posix_fallocate(fd, 0, size)
@@ -168,13 +184,13 @@ class RealFiles:
             os.close(fd)
 
     def make_directory(self, path: Path, *, mode: int = 0o700) -> None:
-        if path.is_dir() and any(path.iterdir()):  # else its maker may have been killed before it was durable
+        if path.is_dir() and any(path.iterdir()):  # an empty one may not be durable: its creator may have been killed
             return
         if not path.is_dir():
             self.make_directory(path.parent, mode=0o777)
             try:
                 path.mkdir(mode=mode)
-            except FileExistsError:  # somebody else was quicker, or it is none
+            except FileExistsError:  # another thread or process has created it, or it is a file
                 if not path.is_dir():
                     raise
         self.sync_directory(path.parent)
@@ -234,23 +250,29 @@ class RealFiles:
 
 
 def _write_in_place(fd: int) -> None:
-    """Of a new, empty file, on a file system that copies on write (btrfs): its blocks are written where they are.
+    """Switch copy-on-write off for a new, empty file, on a file system that has it (btrfs).
 
-    Else each write, and each store through a mapping, needs room of its own, however much was allocated."""
-    with contextlib.suppress(OSError):  # there is nothing to switch off
+    With copy-on-write each write, and each store through a mapping, needs new blocks in spite of those allocated.
+    """
+    with contextlib.suppress(OSError):  # the file system has no copy-on-write
         flags = struct.unpack("l", fcntl.ioctl(fd, _GET_FLAGS, bytes(struct.calcsize("l"))))[0]
         fcntl.ioctl(fd, _SET_FLAGS, struct.pack("l", flags | _NO_COPY))
 
 
 def disk_error(error: OSError, what: str) -> DiskError:
-    """What to raise when the disk has refused something, and nothing is the worse for it."""
+    """Return the error of an operation that the disk refused, and that has changed nothing.
+
+    error: what the system raised. what: the operation, for the text.
+    """
     return (DiskFullError if error.errno in _FULL else DiskError)(error.errno, f"{what}: {error}")
 
 
 @contextlib.contextmanager
-def opening_told(path: object) -> Iterator[None]:
-    """In the block, which opens a path or a URL, what the system refuses is told with that: DiskError, as `disk_error`
-    has it; or InvalidArgumentError, for a name that is too long."""
+def translate_open_errors(path: object) -> Iterator[None]:
+    """Translate OSError of a `with` block that opens a path or a URL.
+
+    Raises InvalidArgumentError if the name is too long, otherwise the error of `disk_error`.
+    """
     try:
         yield
     except ReplogError:
@@ -263,10 +285,12 @@ def opening_told(path: object) -> Iterator[None]:
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:
-    """Take an open-file-description lock on the whole file without waiting; False when somebody else holds one.
+    """Take an open-file-description lock on the whole file without waiting; return False if it is locked.
 
     Unlike process-wide POSIX locks it belongs to this descriptor: closing another descriptor does not drop it, and
     two handles of one process exclude each other.
+
+    Raises UnsupportedFilesystemError if the file system has no such locks.
     """
     try:
         lock_file(fd, exclusive)
@@ -285,7 +309,8 @@ def lock_range(fd: int, *, exclusive: bool) -> bool:
 def share(fd: int) -> bool:
     """Take a shared lock on a segment's file, so that no writer recycles it.
 
-    False: one is at it; then `fd` is closed, as it is when this raises. Errors: as `lock_range`.
+    Returns False, and closes `fd`, if a writer holds the lock. Raises the errors of `lock_range`; `fd` is then closed
+    as well.
     """
     try:
         locked = lock_range(fd, exclusive=False)
@@ -298,5 +323,6 @@ def share(fd: int) -> bool:
 
 
 def boot_id() -> bytes:
-    """16 bytes that change with every boot: page cache of another boot is gone."""
+    """Return the id of this boot, 16 bytes. Bytes that were written during another boot are no longer in the page
+    cache."""
     return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))

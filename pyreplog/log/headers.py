@@ -1,4 +1,4 @@
-"""Reading the first block of a segment's file."""
+"""Reading the header of a segment file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from pyreplog.regular_files import open_reading
 
 
 def read_header(path: Path) -> SegmentHeader:
-    """Return the header of a segment file. Raises CorruptionError and FormatVersionError."""
+    """Return the header of a segment file.
+
+    Raises FileNotFoundError if the file does not exist, CorruptionError if it is damaged, FormatVersionError if a newer
+    version wrote it.
+    """
     with open_reading(path) as file:
         return decode_header(str(path), file.read(HEADER_BYTES))
 
 
 def find_epoch(uuid: bytes, base: int, size: int, stamp: int, epochs: Iterable[int]) -> int | None:
-    """Return the epoch among some that gives the segment at `base` this stamp; None: none does."""
+    """Return the epoch with which the segment at `base` has the stamp `stamp`; None if none of `epochs` does."""
     return next((epoch for epoch in epochs if compute_stamp(uuid, base, size, epoch) == stamp), None)

@@ -1,6 +1,6 @@
-"""The background threads of a log: what they do, when they do it again, and what becomes of a task that fails.
+"""Housekeeper: the background threads of a log, with their tasks and the retries of tasks that fail.
 
-Nothing here is on the append path; an append only finds a prepared segment, or has to prepare one itself.
+It is not on the append path: an append takes a prepared segment, or has to prepare one itself.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime, SharedTask
 logger = logging.getLogger(__name__)
 
 THREADS = True
-"""False: logs that are opened from now on start no threads; only `step` runs their tasks. For simulations."""
+"""False: logs that are opened from now on start no threads, and only `step` runs their tasks. For simulations."""
 
 IDLE_S = 0.5
-"""How long a thread of a log waits at most before it looks for work again. Those of a runtime wait until it is due."""
+"""Longest pause, in seconds, of a log's own threads. Those of a runtime wait until a task is due."""
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 
 
 class MaintainedLog(Protocol):
-    """A log as its background threads see it."""
+    """The part of a log that its background threads need."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def is_usable(self) -> bool:
-        """False: it was closed, or a failed sync has poisoned it."""
+        """Whether the log accepts appends: False if it was closed, or poisoned by a failed sync."""
 
 
 T = TypeVar("T", bound=MaintainedLog)
 
 
 class BackgroundTask(Generic[T]):
-    """A task of a log. One that fails is put off, longer each time, until it succeeds: a full disk need not stay full.
+    """A background task of a log. A task that fails is retried with exponential back-off: a full disk may get room.
 
-    act: does it, and returns in how many seconds it may be due again. trouble: what it failed with last time, or "".
+    name: for messages. act: carries the task out, and returns the seconds after which it may be due again. trouble:
+    error of the last attempt, or "".
     """
 
     def __init__(self, name: str, act: Callable[[T], float]) -> None:
@@ -53,13 +54,13 @@ class BackgroundTask(Generic[T]):
         self._retry_s, self._not_before = RETRY_FIRST_S, 0.0
 
     def put_off(self) -> float:
-        """Seconds for which it should not be tried again."""
+        """Return the seconds for which the task must not be retried."""
         return max(self._not_before - time.monotonic(), 0.0)
 
     def attempt(self, log: T) -> float:
-        """Do it; return the seconds until it may be due again.
+        """Run the task; return the seconds after which it may be due again. Other errors lead to a retry.
 
-        Lets through OSError (a sync failed: the caller poisons the log), and any error of a closed or poisoned log.
+        Raises OSError (a sync failed: the caller poisons the log), and any ReplogError of a closed or poisoned log.
         """
         try:
             pause = self._act(log)
@@ -68,7 +69,7 @@ class BackgroundTask(Generic[T]):
                 raise
             return self._fail(log, f"{self._name}: {error}")
         if self.trouble:
-            logger.info("%s: %s: works again", log.path, self._name)
+            logger.info("%s: %s: succeeds again", log.path, self._name)
             self.trouble, self._retry_s, self._not_before = "", RETRY_FIRST_S, 0.0
         return pause
 
@@ -82,13 +83,14 @@ class BackgroundTask(Generic[T]):
 
 
 class Housekeeper(Generic[T]):
-    """Runs the tasks of one log on two threads that sleep until there is something to do, or on those of a runtime.
+    """Runs the background tasks of one log on two threads of its own, or on those of a runtime.
 
-    Neither thread waits for the other's disk: one prepares segments and removes old ones, the other syncs. The threads
-    do not keep the log alive, so that a leaked log can say so. A poisoned log is left alone: a sync that succeeds after
-    one that failed proves nothing.
+    One thread prepares segments and removes expired ones, the other syncs, so that neither waits for the other's disk
+    operations. The threads do not keep the log alive, so that an unclosed log is collected, and warns. No task runs for
+    a poisoned log: a sync that succeeds after a failed one proves nothing.
 
-    poison: called with the log, a stage and the OSError of a task. runtime: None: the log has threads of its own.
+    log: the log. preparing: tasks of the first thread. syncing: tasks of the second thread. poison: called with the
+    log, a stage and the OSError of a task. runtime: whose threads are used; None: the log has threads of its own.
     """
 
     def __init__(
@@ -99,14 +101,14 @@ class Housekeeper(Generic[T]):
         self._preparing, self._syncing = preparing, syncing
         self._stopping = False
         self.is_asked_to_close = False
-        """Whether the files of the log are to be closed, though it may be in use; for the task that does that."""
+        """Whether the files of the log are to be closed even if it is in use; for the task that closes them."""
         self._wake_preparing, self._wake_syncing = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._shared: tuple[SharedTask, SharedTask] | None = None  # preparing, syncing
         if runtime is not None:
             self._shared = (
-                runtime.preparing.add(lambda: self._turn(preparing)),
-                runtime.syncing.add(lambda: self._turn(syncing)),
+                runtime.preparing.add(lambda: self._run_due(preparing)),
+                runtime.syncing.add(lambda: self._run_due(syncing)),
             )
         elif THREADS:
             for name, wake, tasks in (
@@ -124,7 +126,7 @@ class Housekeeper(Generic[T]):
             self.wake_syncing()
 
     def stop(self) -> None:
-        """End the threads and wait for them; of those of a runtime, for what they do for this log."""
+        """Stop the threads and wait for them. Of a runtime's threads, wait for the tasks of this log."""
         self._stopping = True
         if self._shared is not None:
             for task in self._shared:
@@ -142,7 +144,7 @@ class Housekeeper(Generic[T]):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the threads are those of a runtime, which look at this log only when they are woken, or it is due."""
+        """Whether the threads are those of a runtime, which run the tasks of this log only when woken or due."""
         return self._shared is not None
 
     def wake_preparing(self) -> None:
@@ -158,17 +160,17 @@ class Housekeeper(Generic[T]):
             self._shared[1].wake()
 
     def ask_close(self) -> None:
-        """As `FileUser` has it."""
+        """Request that the task which closes idle files closes those of this log now; see `FileUser`."""
         self.is_asked_to_close = True
         self.wake_syncing()
 
     @property
     def trouble(self) -> str:
-        """What goes wrong at present, and is tried again; "" when all is well."""
+        """Errors of the tasks that are being retried; "" if there are none."""
         return "; ".join(task.trouble for task in (*self._preparing, *self._syncing) if task.trouble)
 
     def step(self, log: T) -> None:
-        """Do now all that the threads would do, in the calling thread."""
+        """Run the tasks in the calling thread, as the threads would do now."""
         *others, prepare = self._preparing
         pause = 0.0
         while pause == 0.0:
@@ -183,12 +185,12 @@ class Housekeeper(Generic[T]):
         while pause < WHEN_WOKEN:
             wake.wait(pause)
             wake.clear()
-            pause = self._turn(tasks, IDLE_S)
+            pause = self._run_due(tasks, IDLE_S)
 
-    def _turn(self, tasks: Sequence[BackgroundTask[T]], longest: float = WHEN_WOKEN) -> float:
-        """Do what is due; return the seconds until something may be due again, `WHEN_WOKEN` when nothing ever is.
+    def _run_due(self, tasks: Sequence[BackgroundTask[T]], longest: float = WHEN_WOKEN) -> float:
+        """Run the tasks that are not put off; return the seconds until one may be due, `WHEN_WOKEN` if none will be.
 
-        longest: seconds to return at most while the log is in use.
+        longest: largest result while the log is usable, seconds.
         """
         log = self._log()
         if log is None or self._stopping or not log.is_usable:
@@ -196,7 +198,7 @@ class Housekeeper(Generic[T]):
         try:
             return min(longest, *(task.put_off() or task.attempt(log) for task in tasks))
         except ReplogError:
-            return WHEN_WOKEN  # closed or poisoned meanwhile; its callers are told
+            return WHEN_WOKEN  # the log was closed or poisoned meanwhile; its calls raise that
         except OSError as error:
             self._poison(log, "housekeeping", error)
             return WHEN_WOKEN

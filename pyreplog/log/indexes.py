@@ -1,6 +1,6 @@
-"""Index files of sealed segments: written when a segment is sealed, mapped when asked for, made again when wrong.
+"""Index files of sealed segments: written when a segment is sealed, mapped at the first lookup, rebuilt if damaged.
 
-Only a log of many ledgers has ledger indexes beside the sparse ones.
+Only a log of many ledgers has ledger indexes in addition to the sparse indexes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLANK, _BLANK_BYTES = 5, 32  # kind and size of the record that ends a segment
 
 
 def load(directory: Path, segment: Segment) -> SparseIndex | None:
-    """Map the index file of a sealed segment; None when it is missing, damaged or of another segment."""
+    """Map the index file of a sealed segment; return None if it is missing, damaged or of another segment."""
     path = names.index_path(directory, segment.base)
     try:
         segment.index, _, _ = SparseIndex.load(
@@ -39,7 +39,7 @@ def load(directory: Path, segment: Segment) -> SparseIndex | None:
         logger.info("%s: the index of the segment at %d is of no use: %s", directory, segment.base, error)
         return None
     if segment.version >= COUNTED and not _ends_at(segment, segment.index.end):
-        segment.index = None  # compaction replaced the file that is mapped here, and the index is of the new one
+        segment.index = None  # compaction has replaced the file: the index is that of the new one, the mapping is not
     return segment.index
 
 
@@ -49,7 +49,7 @@ def _ends_at(segment: Segment, offset: int) -> bool:
 
 
 def load_or_build(directory: Path, segment: Segment) -> None:
-    """Give a sealed segment its index. CorruptionError when the segment itself is damaged."""
+    """Load the index of a sealed segment, or build it. Raises CorruptionError if the segment is damaged."""
     index = load(directory, segment)
     if index is None:
         build(segment)
@@ -58,7 +58,7 @@ def load_or_build(directory: Path, segment: Segment) -> None:
 
 
 def build(segment: Segment) -> None:
-    """Give a sealed segment its index, made from its records. CorruptionError when they are damaged."""
+    """Build the index of a sealed segment from its records. Raises CorruptionError if they are damaged."""
     index = SparseIndex(segment.size)
     offset, status = segment.verify(index, HEADER_BYTES, segment.size)
     if status != BLANK:
@@ -68,9 +68,9 @@ def build(segment: Segment) -> None:
 
 
 def find_end(directory: Path, segment: Segment) -> None:
-    """Tell a sealed segment, which may be damaged, where its records end: by its index, or else by its blank.
+    """Find the end of the records of a sealed segment that may be damaged: by its index, or else by its blank.
 
-    CorruptionError when neither tells.
+    Raises CorruptionError if neither is found.
     """
     try:
         load_or_build(directory, segment)
@@ -82,7 +82,7 @@ def find_end(directory: Path, segment: Segment) -> None:
 
 
 def remake(directory: Path, files: Files, segment: Segment) -> None:
-    """Make the index files of a sealed segment anew from its records. CorruptionError when these are damaged."""
+    """Rebuild the index files of a sealed segment from its records. Raises CorruptionError if these are damaged."""
     build(segment)
     index = LedgerIndex()
     index_entries(segment, index, HEADER_BYTES, segment.end)
@@ -92,7 +92,7 @@ def remake(directory: Path, files: Files, segment: Segment) -> None:
 
 
 def write(directory: Path, files: Files, segment: Segment, index: SparseIndex) -> None:
-    """Put the index of a sealed segment into its file, and let go of the one in memory."""
+    """Write the index of a sealed segment to its file, and drop the one in memory."""
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(segment.end)[3]
     data = index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
     path = names.index_path(directory, segment.base)
@@ -108,20 +108,23 @@ def write(directory: Path, files: Files, segment: Segment, index: SparseIndex) -
 
 
 def cover(directory: Path, segment: Segment, entry: int) -> None:
-    """Give a sealed segment an index that holds an entry. CorruptionError when its records do not."""
+    """Make sure that the index of a sealed segment covers an entry.
+
+    Raises CorruptionError if the segment does not hold the entry.
+    """
     if segment.index is None:
         load_or_build(directory, segment)
-    elif entry - segment.first_entry >= segment.index.entries:  # intact, and yet it says too little
+    elif entry - segment.first_entry >= segment.index.entries:  # the index file is intact, but covers too few entries
         build(segment)
         if entry - segment.first_entry >= segment.index.entries:
             raise segment.fault(segment.index.end, ENTRY)
 
 
-# ---- of a log of many ledgers -------------------------------------------------------------------------------
+# ---- ledger indexes, of a log of many ledgers ---------------------------------------------------------------
 
 
 def _write_ledgers(directory: Path, files: Files, segment: Segment, index: LedgerIndex) -> None:
-    """Put the ledger index of a sealed segment into its file, and let go of the one in memory."""
+    """Write the ledger index of a sealed segment to its file, and drop the one in memory."""
     path = names.ledgers_path(directory, segment.base)
     temporary = path.with_name(path.name + ".new")
     data = index.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=segment.end)
@@ -134,13 +137,13 @@ def _write_ledgers(directory: Path, files: Files, segment: Segment, index: Ledge
 
 
 def ledgers_of(directory: Path, files: Files, segment: Segment) -> LedgerIndex | SealedIndex:
-    """The ledger index of a sealed segment: what is mapped, or in its file, or else made from its records.
+    """Return the ledger index of a sealed segment: the one in memory, that of its file, or one built from its records.
 
-    CorruptionError when the segment itself is damaged.
+    Raises CorruptionError if the segment is damaged.
     """
     if segment.ledgers is None:
         if segment.index is None and is_hole_punched(segment):
-            build(segment)  # cheap; files from before it was hollow, restored from a copy, say that it has records
+            build(segment)  # cheap; an index file that was restored from a copy may still list the removed records
         elif segment.index is None:
             find_end(directory, segment)
         try:
@@ -151,7 +154,10 @@ def ledgers_of(directory: Path, files: Files, segment: Segment) -> LedgerIndex |
 
 
 def remake_ledgers(directory: Path, files: Files, segment: Segment, why: Exception) -> LedgerIndex | SealedIndex:
-    """The ledger index of a sealed segment made anew from its records, in its file if that can be written."""
+    """Rebuild the ledger index of a sealed segment from its records, and write it to its file if possible.
+
+    why: the error of the old index, for the log message. Raises CorruptionError if the segment is damaged.
+    """
     logger.info("%s: the ledger index of the segment at %d is made again: %s", directory, segment.base, why)
     build(segment)
     index = LedgerIndex()
@@ -172,7 +178,7 @@ def _open_ledgers(directory: Path, segment: Segment) -> SealedIndex:
 
 
 def remove_stray_ledgers(directory: Path, files: Files, bases: set[int]) -> None:
-    """Remove the ledger indexes of segments that are not among `bases`: a crash came between the two removals."""
+    """Remove the ledger indexes of segments that are not in `bases`, which a crash left between the two removals."""
     for base in names.ledgers_bases(directory):
         if base not in bases:
             files.remove(names.ledgers_path(directory, base))

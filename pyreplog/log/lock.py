@@ -1,4 +1,4 @@
-"""The writer's lock: one writer per log; a second one is told the process id of the first."""
+"""WriterLock: one writer per log. The error of a second writer has the process id of the first."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pyreplog.log.files import lock_range
 from pyreplog.regular_files import open_regular
 
 _FLOCK = "hhqqi4x"
-_PID_BYTES, _TOKEN_BYTES = 20, 32  # of the file: a number, and behind it perhaps a token, both padded with blanks
+_PID_BYTES, _TOKEN_BYTES = 20, 32  # fields of the lock file, padded with blanks; the token may be missing
 
 
 class WriterLock:
-    """The lock of a log, or of a directory of logs. Held from construction to `release`.
+    """The lock of a log, or of a directory of logs. It is held from construction to `release`.
 
     Args:
-        directory: of the log.
-        above: lock of the directory in which that one lies; None: nobody in this process has it. Its owner releases it
-            after this one.
+        directory: directory of the log.
+        above: lock of the parent directory, which its owner releases after this one; None: this process does not hold
+            it.
 
     Raises:
-        LockedError: another handle, of any process, holds it.
-        ReadOnlyError: this user may not take it.
+        LockedError: another handle, of any process, holds the lock.
+        ReadOnlyError: this user may not open the lock file for writing.
     """
 
     def __init__(self, directory: Path, above: WriterLock | None = None) -> None:
@@ -38,7 +38,7 @@ class WriterLock:
         self._kept: KeptLock | None = None
         self._token = b""  # see `_hold`
         self._holding = threading.Lock()
-        self._held = set[Path]()  # directories whose locks this one holds
+        self._held = set[Path]()  # child directories whose locks are held by this one
         path = directory / names.LOCK
         try:
             self._fd = open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -49,19 +49,22 @@ class WriterLock:
                 raise LockedError(directory, _pid_in(self._fd))
             if above is None:
                 pid = _holder_above(directory, self._fd)
-            else:  # nobody else can hold it by that one; a token may be there that could not be removed
+            else:  # only `above` can hold it; a token in the file may be one that could not be removed
                 pid = os.getpid() if directory in above._held else None
             if pid is not None:
                 raise LockedError(directory, pid or None)
         except BaseException:
             os.close(self._fd)
             raise
-        with contextlib.suppress(OSError):  # on a full disk a second writer is not told the process id of the first
+        with contextlib.suppress(OSError):  # on a full disk the error of a second writer lacks the process id
             os.pwrite(self._fd, (b"%d" % self._pid).ljust(_PID_BYTES + _TOKEN_BYTES), 0)
 
     def close_descriptor(self) -> None:
-        """Hold the lock from now on without a descriptor, if that can be: by the lock of the directory above, or else
-        by a mapping. A process may have more mappings than descriptors, but a broker has more logs than either."""
+        """Close the descriptor and keep the lock: through the lock of the parent directory, or else through a mapping.
+
+        A process may have more mappings than descriptors, but a broker has more logs than either. If neither way works,
+        the descriptor stays open.
+        """
         with contextlib.suppress(OSError):
             if self._above is None or not self._above._hold(self._directory, self._fd):
                 self._kept = KeptLock(self._fd)
@@ -69,12 +72,13 @@ class WriterLock:
             self._fd = -1
 
     def _hold(self, directory: Path, fd: int) -> bool:
-        """Hold the lock of a directory below with this one: its file, which is locked yet, gets the token of this one.
+        """Hold the lock of a child directory through this one; return whether that was possible.
 
-        A token is random, so that one that a killed process has left behind says nothing.
+        The token of this lock is written into the child's lock file, which the caller has still locked. A token is
+        random: one that a killed process has left matches no later lock.
         """
         with contextlib.suppress(OSError), self._holding:
-            if self._fd < 0 or not self._directory.samefile(directory / ".."):  # a link leads elsewhere
+            if self._fd < 0 or not self._directory.samefile(directory / ".."):  # the child is a link to elsewhere
                 return False
             if not self._token:
                 token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
@@ -85,9 +89,9 @@ class WriterLock:
                 return True
         return False
 
-    def _let_go_of(self, directory: Path) -> None:
-        """Hold the lock of a directory below no more."""
-        with contextlib.suppress(OSError, CorruptionError):  # then it is free for this process alone
+    def _release_directory(self, directory: Path) -> None:
+        """Release the lock of a child directory that `_hold` has taken."""
+        with contextlib.suppress(OSError, CorruptionError):  # then the child stays locked for other processes
             fd = open_regular(directory / names.LOCK, os.O_RDWR)
             try:
                 os.pwrite(fd, b" " * _TOKEN_BYTES, _PID_BYTES)
@@ -96,26 +100,28 @@ class WriterLock:
         self._held.discard(directory)
 
     def release(self) -> None:
-        """Give the lock up. In a forked child this drops the child's share only: the parent keeps the lock."""
+        """Release the lock. In a forked child this drops the child's share only: the parent keeps the lock."""
         if self._kept is not None:
             self._kept.release()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         elif self._kept is None and self._above is not None and self._pid == os.getpid():
-            self._above._let_go_of(self._directory)
+            self._above._release_directory(self._directory)
             self._above = None
 
 
 def writer_of(directory: Path) -> int | None:
-    """Process id of who holds the writer's lock of a log (0 when it cannot be read), None when nobody does. Takes no
-    lock."""
+    """Return the process id of the holder of a log's writer lock, without taking a lock.
+
+    Returns None if the lock is free, 0 if the holder's process id cannot be read.
+    """
     try:
         fd = open_regular(directory / names.LOCK)
     except FileNotFoundError:
         return None
     except PermissionError:
-        return 0  # perhaps somebody does
+        return 0  # the lock may be held
     try:
         if _is_locked(fd):
             return _pid_in(fd) or 0
@@ -130,8 +136,10 @@ def _is_locked(fd: int) -> bool:
 
 
 def _holder_above(directory: Path, fd: int) -> int | None:
-    """Process id of who holds the lock of a directory by that of the one above, as `writer_of` has it. fd: of its
-    file, which nobody else has locked."""
+    """Return the process id of the process that holds a directory's lock through that of the parent directory.
+
+    The result is that of `writer_of`. fd: the directory's lock file, which no other handle has locked.
+    """
     token = _token_in(fd)
     if not token:
         return None
@@ -148,7 +156,7 @@ def _holder_above(directory: Path, fd: int) -> int | None:
 
 
 def _pid_in(fd: int) -> int | None:
-    """As the holder of the lock has put it down; None: it has not yet, or something else is there."""
+    """Return the process id in a lock file; None if the holder has not written it yet, or the file is damaged."""
     text = os.pread(fd, _PID_BYTES, 0).strip()
     return int(text) if text.isdigit() else None
 

@@ -1,8 +1,8 @@
-"""LogCursor: a named, durable place in a log. Retention keeps what lies behind the cursors of a log.
+"""LogCursor: a named, durable place in a log. Retention keeps the records from the place of a cursor on.
 
-A cursor is a file of two checksummed slots in `cursors/`, written in turn as the log's checkpoint is (FORMAT.md, "Log
-cursors"). The rule is that of PostgreSQL's replication slots: the reader says how far it is, and the log keeps the
-rest; a limit (`LogConfig.cursor_hold_bytes`) bounds what a reader that never comes back can hold.
+A cursor is a file of two checksummed slots in `cursors/`, written in turn like the log's checkpoint (FORMAT.md, "Log
+cursors"). The rule is that of PostgreSQL's replication slots: the reader acknowledges entries, and the log keeps the
+others; `LogConfig.cursor_hold_bytes` limits what the cursor of an abandoned reader can hold.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ MAGIC = b"RPCURS01"
 VERSION = 1
 SLOT_BYTES = 512
 _SLOT = struct.Struct("<8sIHH16sqqqI")
-_RECORD_HEAD = 24  # length, CRC, stamp, time: what tells one record from another in its place
+_RECORD_HEAD = 24  # length, CRC, stamp, time: these differ between two records that had the same place
 HELD_S = 5.0
-"""To wait for another process that makes a cursor, or decides what may go: it takes milliseconds."""
+"""Seconds to wait for another process that creates a cursor or runs retention, which takes milliseconds."""
 
-_LOOK_S = 0.002
+_POLL_S = 0.002
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 CursorStart = int | Literal["earliest", "latest"]
 
 
 class CursorPlace(NamedTuple):
-    """Where a cursor stands.
+    """The place of a cursor.
 
-    uuid: of its log. position: bytes since the log began, behind the last record that is done. entry: number of the
-    first entry that is not done. check: of the record before `entry`; 0: there is none.
+    uuid: uuid of the log. position: position behind the last acknowledged record, bytes from the beginning of the log.
+    entry: number of the first entry that is not acknowledged. check: `record_check` of the record before `entry`; 0:
+    there is none. sequence: number of the write; the slot with the higher one counts.
     """
 
     uuid: bytes
@@ -76,7 +77,10 @@ class CursorPlace(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> CursorPlace | None:
-        """The place in a slot; None: the slot is torn or empty. Raises FormatVersionError."""
+        """Decode a slot; return None if it is torn or empty.
+
+        Raises FormatVersionError if a newer version wrote it.
+        """
         if len(data) < _SLOT.size:
             return None
         magic, crc, version, min_reader, uuid, position, entry, sequence, check = _SLOT.unpack_from(data)
@@ -88,7 +92,7 @@ class CursorPlace(NamedTuple):
 
 
 class FollowedLog(Protocol):
-    """What a cursor needs of a log that is open, for reading or for writing."""
+    """The part of an open log, a reader or a writer, that a cursor needs."""
 
     path: Path
 
@@ -104,19 +108,19 @@ class FollowedLog(Protocol):
 
 
 class LogCursor(Closeable):
-    """A named place in a log, made by `log.cursor(name)`. It survives the process, and one handle at a time has it.
+    """A named place in a log, made by `log.cursor(name)`. It is durable, and one handle at a time can have it open.
 
         with pyreplog.open("data/orders", "r") as log, log.cursor("invoices") as cursor:
             for batch in cursor.follow_batches(timeout=1.0):
                 write_invoices(batch)
                 cursor.advance(batch.end)
 
-    After a crash, reading goes on at the last `advance`: what was handled since then comes again. Any thread may call
-    anything. See docs/log.md, Cursors.
+    After a crash, reading resumes at the place of the last `advance`; entries that were processed since then are
+    delivered again. Any thread may call all methods. See docs/log.md, Cursors.
     """
 
     def __init__(self, log: FollowedLog, files: Files, name: str, start: CursorStart) -> None:
-        """For `LogView.cursor`, which says what is raised."""
+        """Open or create a cursor; the arguments and errors are those of `LogView.cursor`."""
         self.name = check_name(name)
         self._log, self._files, self._pid = log, files, os.getpid()
         self._lock = threading.Lock()
@@ -124,10 +128,12 @@ class LogCursor(Closeable):
         self._fd = -1
         checkpoint = checkpoints.load(log.path)
         if checkpoint is None:
-            raise NotALogError(f"{log.path} has no checkpoint, which says of which log a cursor is")
+            raise NotALogError(
+                f"{log.path} has no checkpoint, which identifies the log of a cursor: open it for writing first"
+            )
         try:
             if not self._path.exists():
-                self._make(checkpoint.uuid, start)
+                self._create(checkpoint.uuid, start)
             self._fd = files.open(self._path, writable=True)
             if not lock_range(self._fd, exclusive=True):
                 raise LockedError(self._path, None, "a cursor has one reader at a time")
@@ -137,7 +143,7 @@ class LogCursor(Closeable):
                     self._path, 0, f"a cursor of log {checkpoint.uuid.hex()}", f"one of log {place.uuid.hex()}; "
                     "remove the file to give it up",
                 )  # fmt: skip
-            self._settle(place)
+            self._make_durable(place)
         except PermissionError as error:
             self.close()
             raise ReadOnlyError(
@@ -147,15 +153,14 @@ class LogCursor(Closeable):
             self.close()
             raise
 
-    def _settle(self, place: CursorPlace) -> None:
-        """Make durable what was read: a process that was killed, or a sync that failed, may have left it in the page
-        cache alone."""
+    def _make_durable(self, place: CursorPlace) -> None:
+        """Make the place durable: after a kill or a failed sync, the file may be in the page cache only."""
         for folder in (self._path.parent, self._log.path):
             self._files.sync_directory(folder)
         self._store(place._replace(sequence=place.sequence + 1))
 
-    def _make(self, uuid: bytes, start: CursorStart) -> None:
-        """While retention cannot decide, so that the entries behind the place are there when it does."""
+    def _create(self, uuid: bytes, start: CursorStart) -> None:
+        """Create the cursor's file, with retention held, so that retention does not remove the entries of its place."""
         self._files.make_directory(self._path.parent)
         with retention_held(self._log.path, HELD_S):
             entry = self._resolve(start)
@@ -170,10 +175,10 @@ class LogCursor(Closeable):
             return log.end
         if isinstance(start, str):
             raise InvalidArgumentError(f"start: expected an entry's number, 'earliest' or 'latest', found {start!r}")
-        return self._kept(as_int("start", start))
+        return self._check_held(as_int("start", start))
 
-    def _kept(self, entry: int) -> int:
-        """Raises TrimmedError, OutOfRangeError: no place of the log."""
+    def _check_held(self, entry: int) -> int:
+        """Return an entry number if a cursor can have it. Raises TrimmedError or OutOfRangeError otherwise."""
         start, end = self._log.start, self._log.end
         if entry < start:
             raise TrimmedError(f"{self._log.path} begins at entry {start}, entry {entry} was removed")
@@ -184,23 +189,23 @@ class LogCursor(Closeable):
     def _check_before(self, entry: int) -> int:
         return record_check(self._log.get(entry - 1)) if entry > self._log.start else 0
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- the place of the cursor ----------------------------------------------------------------------------
 
     @property
     def entry(self) -> int:
-        """Number of the first entry that is not done."""
+        """Number of the first entry that is not acknowledged."""
         self._check_open()
         return self._place.entry
 
     @property
     def position(self) -> int:
-        """Position behind the last record that is done. Retention keeps all from here on."""
+        """Position behind the last acknowledged record. Retention keeps the records from here on."""
         self._check_open()
         return self._place.position
 
     @property
     def lag(self) -> int:
-        """How many entries readers can see that are not done."""
+        """Number of visible entries that are not acknowledged."""
         self._check_open()
         return max(self._log.end - self._place.entry, 0)
 
@@ -211,7 +216,7 @@ class LogCursor(Closeable):
             timeout: seconds without a new record after which the iteration ends; None: it never ends.
 
         Raises:
-            TrimmedError: they were removed, as `cursor_hold_bytes` allows.
+            TrimmedError: retention has removed the records; `cursor_hold_bytes` allows that.
             TruncatedError: the log was cut before the cursor's place, or holds another record there.
         """
         self._check_place()
@@ -245,10 +250,10 @@ class LogCursor(Closeable):
                 "entries that were read do not exist any more; go on with seek()"
             )
 
-    # ---- moving it ------------------------------------------------------------------------------------------
+    # ---- moving the cursor ----------------------------------------------------------------------------------
 
     def advance(self, entry: int) -> None:
-        """Move the cursor forward: all entries before `entry` are done. The new place is durable when this returns.
+        """Move the cursor forward: entries before `entry` are acknowledged. The place is durable when this returns.
 
         Args:
             entry: a number from the cursor's `entry` to the log's `end`.
@@ -256,7 +261,7 @@ class LogCursor(Closeable):
         Raises:
             InvalidArgumentError: the number is lower than the cursor's; `seek` moves it back.
             OutOfRangeError: the number is beyond the end of the log.
-            DiskError: the disk refused; the cursor stands where it stood.
+            DiskError: the disk refused the write; the cursor has not moved.
         """
         as_int("entry", entry)
         with self._lock:
@@ -267,26 +272,26 @@ class LogCursor(Closeable):
                     "seek() moves it back"
                 )
             if entry > self._place.entry:
-                self._write(self._kept(entry))
+                self._write(self._check_held(entry))
 
     def seek(self, entry: int) -> None:
         """Move the cursor to any entry that the log holds, or to its end. The new place is durable when this returns.
 
         Args:
-            entry: number of the first entry that is not done.
+            entry: number of the first entry that is not acknowledged.
 
         Raises:
             TrimmedError, OutOfRangeError: the log does not hold the entry.
-            DiskError: the disk refused; the cursor stands where it stood.
+            DiskError: the disk refused the write; the cursor has not moved.
         """
         as_int("entry", entry)
         with self._lock:
             self._check_open()
             if entry >= self._place.entry:
-                self._write(self._kept(entry))
+                self._write(self._check_held(entry))
                 return
             with retention_held(self._log.path, HELD_S):
-                self._write(self._kept(entry))
+                self._write(self._check_held(entry))
 
     def _write(self, entry: int) -> None:
         position, check = self._log.position_of(entry), self._check_before(entry)
@@ -299,7 +304,7 @@ class LogCursor(Closeable):
     advance_async = in_thread(advance)
     seek_async = in_thread(seek)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
@@ -309,7 +314,7 @@ class LogCursor(Closeable):
         self._log.check_open()
 
     def delete(self) -> None:
-        """Remove the cursor, and close this handle: the log keeps nothing for it any more."""
+        """Delete the cursor, and close this handle. Retention no longer keeps entries for it."""
         with self._lock:
             self._check_open()
             self._files.remove(self._path)
@@ -319,7 +324,7 @@ class LogCursor(Closeable):
     delete_async = in_thread(delete)
 
     def close(self) -> None:
-        """Close this handle; the cursor stays where it is. Closing twice is fine."""
+        """Close this handle; the cursor keeps its place. Closing twice has no effect."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -333,12 +338,12 @@ class LogCursor(Closeable):
 
 
 def record_check(record: Record) -> int:
-    """Return a number that tells a record from another in its place; never 0."""
+    """Return a checksum that differs for another record in the same place; never 0."""
     return crc32c(record.raw[:_RECORD_HEAD]) or 1
 
 
 def check_name(name: str) -> str:
-    """Return the name of a cursor. Raises: WrongTypeError, InvalidArgumentError."""
+    """Return the name of a cursor if it is valid. Raises WrongTypeError or InvalidArgumentError otherwise."""
     if _NAME.fullmatch(check_text("name", name)) is None:
         raise InvalidArgumentError(
             "cursor: expected a name of 1 to 100 letters, digits, '.', '_' and '-' that begins with a letter or a "
@@ -354,7 +359,8 @@ def cursor_path(directory: Path, name: str) -> Path:
 def load_place(path: Path) -> CursorPlace:
     """Return the newest intact place in a cursor's file.
 
-    Raises: FileNotFoundError; CorruptionError, neither slot is intact; FormatVersionError.
+    Raises FileNotFoundError if the cursor does not exist, CorruptionError if no slot is intact, FormatVersionError if a
+    newer version wrote it.
     """
     with open_reading(path) as file:
         data = file.read(2 * SLOT_BYTES)
@@ -368,7 +374,10 @@ def load_place(path: Path) -> CursorPlace:
 
 
 def cursor_places(directory: Path, uuid: bytes) -> dict[str, CursorPlace]:
-    """Return the cursors of a log by their names. Raises: as load_place, but for files that go meanwhile."""
+    """Return the cursors of a log by their names, without those that are deleted meanwhile.
+
+    Raises CorruptionError and FormatVersionError as `load_place` does.
+    """
     places: dict[str, CursorPlace] = {}
     folder = directory / names.CURSORS
     try:
@@ -384,13 +393,15 @@ def cursor_places(directory: Path, uuid: bytes) -> dict[str, CursorPlace]:
 
 
 def held_from(directory: Path, uuid: bytes, end: int, hold_bytes: int | None) -> int:
-    """Return the position from which on a log's cursors hold its records; a number beyond all if none does.
+    """Return the position from which on a log's cursors hold its records; 1 << 62 if no cursor does.
 
     Args:
-        end: position where the log ends.
-        hold_bytes: cursors further behind the end hold nothing; None: all hold.
+        directory: directory of the log.
+        uuid: uuid of the log.
+        end: position of the end of the log.
+        hold_bytes: cursors further behind the end hold no records; None: all cursors do.
 
-    Raises: as cursor_places: what a damaged cursor holds is not known, so nothing may go.
+    Raises the errors of `cursor_places`: the place of a damaged cursor is unknown, so no segment may be removed.
     """
     positions = [place.position for place in cursor_places(directory, uuid).values()]
     if hold_bytes is not None:
@@ -400,9 +411,11 @@ def held_from(directory: Path, uuid: bytes, end: int, hold_bytes: int | None) ->
 
 @contextlib.contextmanager
 def retention_held(directory: Path, timeout: float) -> Iterator[None]:
-    """Keep others from making cursors, and from deciding what may go, while the block runs: a lock on the directory.
+    """Hold a lock on the log's directory in a `with` block, so that no other process creates cursors or runs retention.
 
-    Raises: LockedError, another process has had it for `timeout` seconds.
+    directory: directory of the log. timeout: seconds to wait for the lock.
+
+    Raises LockedError if another process holds the lock for that long.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -410,7 +423,7 @@ def retention_held(directory: Path, timeout: float) -> Iterator[None]:
         while not _try_lock(fd):
             if time.monotonic() >= deadline:
                 raise LockedError(directory, None, "another process creates a cursor or removes segments; try again")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""What the writer and the readers of a log have in common: reads, followers, lookups by position and time."""
+"""LogView: the base class of CommitLog and LogReader, with reads, followers, and lookups by position and time."""
 
 from __future__ import annotations
 
@@ -33,52 +33,52 @@ _NUMBER_MAX = (1 << 63) - 1
 
 
 class LogView(LogViewBase, Closeable):
-    """What CommitLog and LogReader offer beside the lookup of single entries."""
+    """The base class of CommitLog and LogReader. Lookups of single entries are in its native base class."""
 
     path: Path
     _files: Files
     _parents: ForkedError | None = None
-    """In a forked child: the handle is its parent's."""
+    """The error of all calls in a forked child; None in the process that opened the log."""
 
     def _check_process(self) -> None:
-        """ForkedError, in a child of the process that opened the log: whatever else it says there is out of date."""
+        """Raise ForkedError in a child of the process that opened the log, where the state of the handle is stale."""
         if self._parents is not None:
             raise self._parents
 
-    # ---- kept by the subclass -------------------------------------------------------------------------------
+    # ---- methods that a subclass implements -----------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """Number of the first entry that may not be read: one more than the last visible one."""
+        """Number of the first entry that may not be read: one more than that of the last visible entry."""
         raise NotImplementedError
 
     def _visible(self) -> int:
-        """Position readers may read up to."""
+        """Return the position up to which records are visible to readers."""
         raise NotImplementedError
 
     def _readable(self) -> int:
-        """Position up to which there are records, committed or not."""
+        """Return the position of the end of the log: behind the last record, committed or not."""
         return self.tail.end
 
     def check_open(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Release the files of the log."""
         raise NotImplementedError
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
-        """Whether `entry` becomes visible within `timeout` seconds."""
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
+        """Return whether `entry` becomes visible within `timeout` seconds."""
         raise NotImplementedError
 
     def _extent(self, segment: Segment, visible: int) -> int:
-        """Offset up to which the records of a segment may be read (its size, when it is sealed)."""
+        """Return the offset up to which the records of a segment may be read: its size, if it is sealed."""
         if visible >= segment.base + segment.size:
             return segment.size
         return max(visible - segment.base, HEADER_BYTES)
 
     def _refresh(self) -> bool:
-        """Look for segments that came since; whether there are new ones."""
+        """Look for a segment behind the last known one; return whether there was one."""
         return False
 
     @property
@@ -106,7 +106,7 @@ class LogView(LogViewBase, Closeable):
 
     @property
     def unreplicated(self) -> bool:
-        """Whether a promotion may take back entries that readers see.
+        """Whether a promotion may cut entries that readers see.
 
         True while the master of the log's group goes on without enough replicas (fallback), and until they have caught
         up. Read it after the entries.
@@ -117,7 +117,9 @@ class LogView(LogViewBase, Closeable):
     # ---- cursors --------------------------------------------------------------------------------------------
 
     def cursor(self, name: str, start: CursorStart = "earliest") -> LogCursor:
-        """Open a named, durable place in the log, from which on retention keeps entries; make it if there is none.
+        """Open a cursor: a named, durable place in the log from which on retention keeps entries.
+
+        A cursor that does not exist is created.
 
         Args:
             name: 1 to 100 letters, digits, '.', '_' and '-'.
@@ -134,9 +136,10 @@ class LogView(LogViewBase, Closeable):
         return LogCursor(self, self._files, name, start)
 
     def cursors(self) -> dict[str, int]:
-        """Return the cursors of the log: their names, and the number of the first entry that each has not done.
+        """Return the cursors of the log: by name, the number of the first entry that is not acknowledged.
 
-        Raises: CorruptionError, a cursor's file is damaged.
+        Raises:
+            CorruptionError: a cursor's file is damaged.
         """
         self.check_open()
         checkpoint = checkpoints.load(self.path)
@@ -221,8 +224,8 @@ class LogView(LogViewBase, Closeable):
             batch_bytes: size of a batch, bytes of log.
 
         Returns:
-            An iterator of `RecordBatch`. A record that takes several numbers comes whole, if one of them is in the
-                range.
+            An iterator of `RecordBatch`. A record that takes several numbers is given as a whole, if one of them is in
+                the range.
 
         Raises:
             OutOfRangeError: `start` lies behind the end.
@@ -245,7 +248,7 @@ class LogView(LogViewBase, Closeable):
             return
         truncations, (position, entry) = self.truncation_count, self._place_of(entry)
         while end is None or entry < end:
-            if self.truncation_count != truncations:  # what follows may have been cut, and written anew
+            if self.truncation_count != truncations:  # the next records may have been cut and replaced by others
                 if entry == self.end:
                     return
                 if entry > self.end:
@@ -258,7 +261,7 @@ class LogView(LogViewBase, Closeable):
             except CorruptionError:
                 if self.truncation_count == truncations:
                     raise
-                continue  # cut and written anew while it was looked at
+                continue  # the log was truncated during the scan: look the position up again
             if batch is None:
                 return
             position = batch.next_position
@@ -289,7 +292,7 @@ class LogView(LogViewBase, Closeable):
         return self._read_event_times(_as_event_time("low", low), _as_event_time("high", high))
 
     def _read_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
-        while self._refresh():  # a reader learns of new segments when it asks
+        while self._refresh():  # a reader does not learn of new segments by itself
             continue
         table = self._segment_table()
         ends = [first for _, first, _ in table[1:]] + [self.end]
@@ -330,8 +333,8 @@ class LogView(LogViewBase, Closeable):
             end: position to stop before; None: the visible end.
             batch_bytes: size of a batch, bytes of log.
             all_kinds: give control records as well.
-            committed: of a replicated log, stop at the commit point. False: give uncommitted records, which may be
-                cut, too.
+            committed: stop at the commit point of a replicated log. False: give uncommitted records as well, which may
+                be cut later.
 
         Returns:
             An iterator of `RecordBatch`.
@@ -362,8 +365,11 @@ class LogView(LogViewBase, Closeable):
         self, position: int, batch_bytes: int, *, all_kinds: bool = False, stop: int | None = None,
         committed: bool = True, entry: int = -1, below: int = -1,
     ) -> RecordBatch | None:  # fmt: skip
-        """One batch from `position` on; None at the visible end. entry: the number that comes first, -1: any. below:
-        the one to stop before, -1: none."""
+        """Return one batch from `position` on; None at the visible end.
+
+        entry: number of the first entry to give; -1: any. below: number of the entry to stop before; -1: none. The
+        other arguments are those of `read_positions`.
+        """
         self.check_open()
         visible = self._visible() if committed else self._readable()
         if position >= visible:
@@ -377,7 +383,7 @@ class LogView(LogViewBase, Closeable):
                 position, batch_bytes, all_kinds=all_kinds, stop=stop, committed=committed, entry=entry, below=below
             )
         offset = max(position - segment.base, HEADER_BYTES)
-        if offset > HEADER_BYTES and is_hole_punched(segment):  # it was not when the caller was given its position
+        if offset > HEADER_BYTES and is_hole_punched(segment):  # since the caller has looked its position up
             offset = HEADER_BYTES
         extent = self._extent(segment, visible)
         until = min(extent, offset + batch_bytes)
@@ -425,7 +431,7 @@ class LogView(LogViewBase, Closeable):
         Raises:
             OutOfRangeError: `start` is negative.
             TrimmedError: retention or `trim` has removed the entry.
-            TruncatedError: entries that were given out have been cut.
+            TruncatedError: entries that the iterator has given have been cut.
             CorruptionError: a record is damaged.
             ClosedError: the log was closed.
         """
@@ -450,7 +456,7 @@ class LogView(LogViewBase, Closeable):
         Raises:
             OutOfRangeError: `start` is negative.
             TrimmedError: retention or `trim` has removed the entry.
-            TruncatedError: entries that were given out have been cut.
+            TruncatedError: entries that the follower has given have been cut.
             CorruptionError: a record is damaged.
             ClosedError: the log was closed.
         """
@@ -466,8 +472,7 @@ class LogView(LogViewBase, Closeable):
         return LogFollower(self, first, -1 if timeout is None else int(timeout * 1e6), batch_bytes)
 
     def _wait_for(self, follower: LogFollower, deadline: float | None) -> bool:
-        """Look until there is something for a follower that nobody wakes; False when `deadline` (of time.monotonic) has
-        passed."""
+        """Wait in this thread until a follower is due; return False if `deadline` (of time.monotonic) passes first."""
         while True:
             self.check_open()
             visible = self._visible()
@@ -484,16 +489,16 @@ class LogView(LogViewBase, Closeable):
         self.tail.wait_for(visible, timeout_us)
 
     def wait_growth(self, position: int, timeout_us: int) -> None:
-        """Wait while the visible end is at a position; may return sooner, so that the caller looks again.
+        """Wait while the visible end is at a position. The wait may end early; the caller then checks and waits again.
 
         Args:
-            position: `end_position`, as the caller has seen it just before.
+            position: the value of `end_position` that the caller has just read.
             timeout_us: microseconds to wait at most.
         """
         self._sleep(position, timeout_us)
 
     def wake(self) -> None:
-        """Wake all who wait for the log to grow, as far as this process may."""
+        """Wake the threads and processes that wait for the log to grow, if this process may write the tail page."""
         self.tail.wake()
 
 
@@ -505,18 +510,18 @@ class LogFollower(LogFollowerBase):
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         timeout = None if self._timeout_us < 0 else self._timeout_us / 1e6
-        while await self._log._reached(self.entry, timeout) or self.is_due():
-            for record in self._closer_look(self._batch_bytes) or ():
+        while await self._log._wait_for_entry(self.entry, timeout) or self.is_due():
+            for record in self._load_batch(self._batch_bytes) or ():
                 yield record
 
     def is_due(self) -> bool:
-        """Whether there is something to give, or to raise."""
+        """Return whether the log holds a new entry for the follower, or was truncated."""
         return self._log.end > self.entry or self._log.truncation_count != self.truncations
 
-    def _closer_look(self, batch_bytes: int) -> RecordBatch | None:
-        """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
+    def _load_batch(self, batch_bytes: int) -> RecordBatch | None:
+        """Return the visible entries from the follower's place on, about `batch_bytes`; None if there are none.
 
-        Errors: as read; TruncatedError when entries that were given out have been cut since.
+        Raises the errors of `read`, and TruncatedError if entries that the follower has given have been cut.
         """
         log = self._log
         if log.truncation_count != self.truncations:
@@ -531,7 +536,7 @@ class LogFollower(LogFollowerBase):
         except CorruptionError:
             if log.truncation_count == self.truncations:
                 raise
-            return None  # cut and written anew while it was looked at
+            return None  # the log was truncated during the scan
         if batch is None:
             return None
         if len(batch):
@@ -539,22 +544,28 @@ class LogFollower(LogFollowerBase):
         return self.give(batch)
 
     def _check_not_cut(self) -> None:
-        """After a truncation: the last record given out must still be the one in the log."""
+        """Check, after a truncation, that the last record which the follower has given is still in the log.
+
+        Raises TruncatedError if it was cut.
+        """
         last = self.last_header
         if last is None:
             return
         end = self._log.end
         if end >= self.entry and self.entry - 1 < self._log.start:
-            return  # trimmed since: there is nothing left to compare
+            return  # the record was trimmed: there is nothing left to compare
         if end < self.entry or self._log.get(self.entry - 1).raw[: len(last)] != last:
             raise TruncatedError(
-                f"entries before {self.entry}, where this follower was, have been cut: discard what it gave of them, "
-                "and follow again"
+                f"entries before {self.entry}, where this follower was, have been cut: discard the records that it "
+                "returned of them, and follow again"
             )
 
 
 def _as_position(what: str, value: int) -> int:
-    """A position in the log; records begin at multiples of 8."""
+    """Check a position in the log and return it. Records begin at multiples of 8.
+
+    Raises InvalidArgumentError for another number, OutOfRangeError for one that does not fit into 64 bits.
+    """
     if as_int(what, value) % 8:
         raise InvalidArgumentError(f"{what}: expected a position where a record begins, found {value}")
     if abs(value) > _NUMBER_MAX:
@@ -563,14 +574,14 @@ def _as_position(what: str, value: int) -> int:
 
 
 def _as_batch_bytes(value: int) -> int:
-    """As much as a segment can hold, at most: a batch lies in one."""
+    """Check the size of a batch and return it, limited to that of a segment, since a batch lies in one segment."""
     if as_int("batch_bytes", value) < 1:
         raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {value}")
     return min(value, SIZE_MAX)
 
 
 def _as_event_time(what: str, time: Time) -> int:
-    """A bound of event times; the lowest number there is stands for none."""
+    """Check a bound of event times; return microseconds. The lowest 64-bit number is excluded: it means "no time"."""
     value = as_microseconds(what, time)
     if not -_NUMBER_MAX - 1 <= value <= _NUMBER_MAX:
         raise InvalidArgumentError(f"{what}: expected microseconds that fit into 64 bits, found {value}")

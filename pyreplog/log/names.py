@@ -28,27 +28,27 @@ def index_path(directory: Path, base: int) -> Path:
 
 
 def ledgers_path(directory: Path, base: int) -> Path:
-    """The ledger index of a segment that holds the entries of many ledgers."""
+    """Return the path of the ledger index of a segment with entries of many ledgers."""
     return directory / f"{base:020d}.led"
 
 
 def ledgers_bases(directory: Path) -> list[int]:
-    """Bases of the segments that have a ledger index in a directory."""
+    """Return the bases of the segments that have a ledger index in a directory."""
     return [int(match[1]) for path in directory.iterdir() if (match := _LEDGERS.fullmatch(path.name))]
 
 
 def spare_path(directory: Path, number: int) -> Path:
-    """A segment file without a place in the log yet; whatever it holds is never read."""
+    """Return the path of a spare: a file to be recycled as a segment, whose content is never read."""
     return directory / f"spare-{number}.seg"
 
 
 def segment_bases(directory: Path) -> list[int]:
-    """Bases of the segment files in a directory, ascending."""
+    """Return the bases of the segment files in a directory, ascending."""
     return sorted(int(match[1]) for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)))
 
 
 def no_files(directory: Path) -> list[Path]:
-    """What has the name of a file of a log, and is no file; nothing of a directory that may not be read."""
+    """Return the paths with the name of a log's file that are no files; none if the directory may not be read."""
     try:
         with os.scandir(directory) as entries:
             return [Path(entry.path) for entry in entries if _is_own(entry.name) and not entry.is_file()]

@@ -1,4 +1,4 @@
-"""`pyreplog.open`: the one door to a log."""
+"""`pyreplog.open`: open a log for appending or reading."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def open(
 ) -> CommitLog | LogReader:
     """Open the log in a directory, to append to it or to read it.
 
-    One process at a time may open a log with mode "a". Any number of processes may open it with mode "r", beside a
-    writer or without one. A writer that finds the log not closed cleanly verifies it from the last checkpoint on, and
-    cuts a torn tail; its bytes are kept in `aside/`. Blocks while it verifies.
+    One process at a time may open a log with mode "a". Any number of processes may open it with mode "r", with or
+    without a writer. If the log was not closed cleanly, a writer verifies it from the last checkpoint on, and cuts a
+    torn tail, whose bytes are kept in `aside/`. The call blocks meanwhile.
 
     Args:
         path: directory of the log.
         mode: "a" to append and read, "r" to read.
-        config: settings of the log; give either these or keywords.
+        config: settings of the log, instead of keywords.
         create: make the log if the directory holds none. Mode "a" only.
         clock: source of time; None: the clock of the machine.
-        files: access to the disk, which tests replace; None: the disk.
+        files: access to the disk, which tests replace; None: the files of the operating system.
         settings: fields of `LogConfig` as keywords.
 
     Returns:
         A `CommitLog` with mode "a", a `LogReader` with mode "r".
 
     Raises:
-        InvalidArgumentError: `path` or `mode` is invalid, or settings are given twice, or with mode "r".
+        InvalidArgumentError: `path` or `mode` is invalid, or settings are given twice or with mode "r".
         WrongTypeError: an argument has another type.
         ConfigError: a setting is unknown or outside its bounds.
         LockedError: another process has the log open for writing; `pid` names it.
@@ -88,7 +88,11 @@ def open(
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """A path that something can have: an empty one is not the current directory."""
+    """Return a path as a Path.
+
+    Raises WrongTypeError if it is no str or path of str, InvalidArgumentError if it is empty (which does not mean the
+    current directory) or has a NUL.
+    """
     if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
         raise WrongTypeError(f"path: expected a str or a path of str, found {type(path).__name__}")
     if not name or "\0" in name:
@@ -97,7 +101,7 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 
 
 def as_directory(path: str | os.PathLike[str]) -> Path:
-    """A path that a directory can have."""
+    """Return a path that is a directory or can become one. Raises the errors of `as_path`, and NotALogError."""
     directory = as_path(path)
     nearest = next(place for place in (directory, *directory.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():

@@ -26,7 +26,7 @@ from pyreplog.errors import (
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import indexes, names, recovery, tail_page, truncation
 from pyreplog.log.checkpoint import Checkpoint
-from pyreplog.log.files import RealFiles, boot_id, opening_told, share
+from pyreplog.log.files import RealFiles, boot_id, share, translate_open_errors
 from pyreplog.log.headers import read_header
 from pyreplog.log.log_view import LogView
 from pyreplog.log.segments import PREPARED
@@ -34,10 +34,10 @@ from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
 
 MAPPED_MAX = 256
-"""Segments that may be mapped; each takes a descriptor, on which its lock lives, and a process has about a thousand."""
+"""Number of segments that stay mapped. Each needs a descriptor for its shared lock; a process has about a thousand."""
 
-_POLL_S = 0.01  # how often a sleeper looks at a page that it may not write
-_LOOK_S = 0.05  # how often it looks for a writer, when none has written the page
+_POLL_S = 0.01  # interval at which a waiting reader polls a tail page that it may not write
+_WRITER_CHECK_S = 0.05  # interval at which a waiting reader without a trusted tail page looks for a writer
 _ATTEMPTS = 5
 _NOT_LIVE = (1 << 32) - 1
 
@@ -46,10 +46,10 @@ class LogReader(LogView):
     """A log that is open for reading; made by `pyreplog.open` with mode "r".
 
     A reader sees the entries of a running writer as soon as they are published, in any process. It needs no writer: if
-    none has opened the log since the machine started, the reader finds the end as a writer would. Scans that reach the
-    end, waits, and `end` notice a writer that opens the log later. Any thread may use a reader. A reader changes no
-    file of the log: the page that it may write carries only the request to be woken. Garbage collection closes a
-    forgotten reader with a ResourceWarning.
+    no writer has opened the log since the machine started, the reader finds the end as recovery does. Scans that reach
+    the end, waits, and `end` notice a writer that opens the log later. Any thread may use a reader. A reader changes no
+    file of the log, except that it requests wake-ups in the tail page. Garbage collection closes a forgotten reader
+    with a ResourceWarning.
 
     Attributes:
         path: directory of the log.
@@ -69,13 +69,13 @@ class LogReader(LogView):
         self._pid = os.getpid()
         self._files = RealFiles()
         self._error: ReplogError | None = None
-        self._lock = threading.RLock()  # the table of segments and their indexes; going live
-        self._live = False  # the tail page is what counts
-        self._unbelieved: tuple[object, ...] = ()  # what it said when it was not
-        self._opened = 0  # segments mapped since those that nobody pins were let go
+        self._lock = threading.RLock()  # guards the table of segments, their indexes, and `_live`
+        self._live = False  # the tail page tells where the log ends
+        self._untrusted_words: tuple[object, ...] = ()  # words of the tail page when it was not trusted last
+        self._opened = 0  # segments mapped since `_unmap_idle` has unmapped idle ones
         self._purgatory = Purgatory()
         self._watcher: Watcher | None = None
-        with opening_told(path):
+        with translate_open_errors(path):
             self._open()
         self._opened_at = handles.opened(self)
 
@@ -88,17 +88,17 @@ class LogReader(LogView):
         if checkpoint is None and not names.segment_bases(self.path):
             raise NotALogError(f"{self.path} holds no log")
         self._uuid = bytes(16) if checkpoint is None else checkpoint.uuid
-        if not self._look():
-            self._settle()
+        if not self._attach():
+            self._recover()
 
     # ---- with a writer, and without ---------------------------------------------------------------------------
 
-    def _look(self) -> bool:
-        """Whether a writer of this boot has told where the log ends; it may have opened the log just now."""
+    def _attach(self) -> bool:
+        """Attach to the tail page if it is trusted by now; return whether the reader is attached."""
         if self._live or self._error is not None:
             return self._live
         with self._lock:
-            if not self._live and self._told():
+            if not self._live and self._is_tail_trusted():
                 rows, truncations = self._read_table()
                 self._use_tail(self.tail, trusted=True)
                 self._set_segments(rows, truncations)
@@ -106,11 +106,10 @@ class LogReader(LogView):
                 self._live = True
         return self._live
 
-    def _told(self) -> bool:
-        """Whether the tail page tells where the log ends: written since this boot, by a writer of this log that has it
-        open, or has closed it."""
+    def _is_tail_trusted(self) -> bool:
+        """Return whether the tail page exists, is of this boot and log, and is trusted; see `tail_page.is_trusted`."""
         tail: Tail | None = self.tail
-        if tail is None:  # a writer makes it when it is missing or too short
+        if tail is None:  # a writer makes the page if it is missing or too short
             tail = tail_page.map_page(self.path, writable=os.access(self.path / names.TAIL, os.W_OK))
             if tail is None:
                 return False
@@ -118,17 +117,18 @@ class LogReader(LogView):
         if not tail.belongs_to(self._boot_id, self._uuid):
             return False
         words = tail.open, tail.pid, tail.wakes, tail.visible
-        if words == self._unbelieved:  # no writer has come since
+        if words == self._untrusted_words:  # no writer has opened the log since the last check
             return False
-        if tail_page.is_believed(self.path, tail, checkpoints.load(self.path), self._boot_id):
+        if tail_page.is_trusted(self.path, tail, checkpoints.load(self.path), self._boot_id):
             return True
-        self._unbelieved = words
+        self._untrusted_words = words
         return False
 
-    def _settle(self) -> None:
-        """No writer since the boot: find the end as recovery does, changing nothing.
+    def _recover(self) -> None:
+        """Find the end as recovery does, without a change on disk: no writer has opened the log since the boot.
 
-        A writer that opens the log meanwhile removes and replaces files: what looks like damage is looked at again.
+        A writer that opens the log meanwhile removes and replaces files, which looks like damage. So damage is
+        reported only if the checkpoint has not changed.
         """
         for attempt in range(_ATTEMPTS):
             checkpoint = checkpoints.load(self.path)
@@ -136,71 +136,76 @@ class LogReader(LogView):
                 self._find_end(checkpoint)
                 return
             except (FileNotFoundError, CorruptionError) as error:
-                if self._look():
+                if self._attach():
                     return
                 unchanged = isinstance(error, CorruptionError) and checkpoints.load(self.path) == checkpoint
-                if unchanged and self._settle_before_damage(checkpoint):
+                if unchanged and self._recover_before_damage(checkpoint):
                     return
                 if unchanged or attempt == _ATTEMPTS - 1:
                     raise
 
-    def _settle_before_damage(self, checkpoint: Checkpoint | None) -> bool:
-        """Where a record is damaged that a writer of this boot had appended, its page tells where the log ends: what is
-        intact can be read. Whether that is so, and done."""
+    def _recover_before_damage(self, checkpoint: Checkpoint | None) -> bool:
+        """Open a log with a damaged record up to the end in its tail page, so that its intact records can be read.
+
+        Returns False, and changes nothing, if no writer of this boot has left a valid tail page.
+        """
         tail: Tail | None = self.tail
         if tail is None or checkpoint is None or tail_page.appended(self.path, checkpoint) != tail.visible:
             return False
         end, entry = tail.visible, tail.visible_entry
         rows = self._rows_of(checkpoint.start, end, checkpoint)
         self._uuid = checkpoint.uuid
-        self._settled_start = checkpoint.start, rows[0][1] if rows else entry
+        self._recovered_start = checkpoint.start, rows[0][1] if rows else entry
         self._set_segments(rows)
         self._set_visible_entry(entry)
-        self._settled_end = end
+        self._recovered_end = end
         return True
 
     def _find_end(self, checkpoint: Checkpoint | None) -> None:
         wanted = truncation.pending(self.path)
-        if checkpoint is not None and wanted is not None:  # a truncation that the next writer finishes
+        if checkpoint is not None and wanted is not None:  # a crash interrupted it; the next writer finishes it
             checkpoint = truncation.as_if_done(wanted, checkpoint)
         recovered = recovery.recover(self.path, self._files, checkpoint, writable=False, stop=wanted)
         self._uuid = recovered.checkpoint.uuid
         first = max(recovered.files[0].first_entry, 0) if recovered.files else recovered.entry
-        self._settled_start = recovered.checkpoint.start, first
-        # Mapped anew when they are read, and then locked: a writer that comes may recycle what recovery looked at.
+        self._recovered_start = recovered.checkpoint.start, first
+        # A read maps and locks a segment again: a writer may recycle the files that recovery has mapped without a lock.
         self._set_segments([(file.base, file.first_entry, None) for file in recovered.files])
         self._set_visible_entry(recovered.entry)
-        self._settled_end = recovered.end
+        self._recovered_end = recovered.end
 
-    # ---- what LogView and the native side ask for ------------------------------------------------------------
+    # ---- methods that LogView and the native base classes call -----------------------------------------------
 
     def check_open(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _visible(self) -> int:
-        return self.tail.visible if self._look() else self._settled_end
+        return self.tail.visible if self._attach() else self._recovered_end
 
     def _readable(self) -> int:
-        return self.tail.end if self._look() else self._settled_end
+        return self.tail.end if self._attach() else self._recovered_end
 
     @property
     def truncation_count(self) -> int:
-        """Number of truncations seen. Attaching to a live writer adds one, because it may have cut the log before."""
+        """Number of truncations that the reader has seen. It changes as well when the reader attaches to the tail page,
+        since the writer may have truncated the log before."""
         return super().truncation_count if self._live else _NOT_LIVE
 
     def _rebuild(self) -> None:
-        """Read the table of segments anew."""
+        """Read the table of segments again."""
         with self._lock:
             self.check_open()
-            if self._look():
+            if self._attach():
                 self._set_segments(*self._read_table())
 
     def _read_table(self) -> tuple[list[tuple[int, int, Segment | None]], int]:
-        """The segments there are, and the log's count of truncations at that time. CorruptionError when one is missing,
-        damaged, of another log, or in another's place.
+        """Return the table of segments, and the log's count of truncations at that time.
 
-        A writer says that a segment goes before it removes it.
+        A writer publishes that a segment is no part of the log before it removes the file. So a missing segment is an
+        error.
+
+        Raises CorruptionError if a segment is missing, damaged, of another log, or has the name of another one.
         """
         while True:
             truncations, visible = self.tail.truncations, self.tail.visible
@@ -212,12 +217,15 @@ class LogReader(LogView):
                 return rows, truncations
 
     def _rows_of(self, start: int, end: int, checkpoint: Checkpoint) -> list[tuple[int, int, Segment | None]]:
-        """The segments from position `start` to before `end`, which may be trimmed meanwhile. CorruptionError."""
+        """Return the rows of the segments from position `start` to before `end`. They may be trimmed meanwhile.
+
+        Raises CorruptionError if a segment is missing or damaged.
+        """
         bases = [base for base in names.segment_bases(self.path) if base < end]
         start = max(start, checkpoint.start)
         first_entries = {base: self._first_entry(base) for base in bases if base >= start}
         due = start
-        for base in [*first_entries, end]:  # not every place up to the end, which a damaged page may set anywhere
+        for base in [*first_entries, end]:  # not each base up to `end`: in a damaged page that may be any number
             if due < min(base, end):
                 path = names.segment_path(self.path, due)
                 raise CorruptionError(path, due, f"a segment of a log that ends at {end}", "no file")
@@ -226,12 +234,12 @@ class LogReader(LogView):
         for base, first in first_entries.items():
             if isinstance(first, int):
                 rows.append((base, first, None))
-            elif base >= max(self.tail.start, start):  # else it was trimmed while we looked
+            elif base >= max(self.tail.start, start):  # before that, it was trimmed meanwhile
                 raise first
         return rows
 
     def _first_entry(self, base: int) -> int | CorruptionError:
-        """As the header of the segment at `base` has it, or what is wrong there."""
+        """Return the first entry number in the header of the segment at `base`, or the error of a damaged header."""
         path = names.segment_path(self.path, base)
         try:
             header = read_header(path)
@@ -275,7 +283,7 @@ class LogReader(LogView):
         return segment
 
     def _unmap_idle(self) -> None:
-        """Before another segment is mapped: when many are, let go of those that nobody pins, but for the last."""
+        """Unmap segments without readers, except the last one, once many were mapped. Called before each mapping."""
         with self._lock:
             self._opened += 1
             if self._opened <= MAPPED_MAX:
@@ -286,7 +294,7 @@ class LogReader(LogView):
                     self._unmap(row)
 
     def _load_index(self, segment: Segment, entry: int) -> None:
-        """Index a segment as far as it is visible; if the entry lies beyond, learn of the next segment."""
+        """Index a segment up to the visible end. If the entry lies behind it, add the next segment to the table."""
         with self._lock:
             self._extend_index(segment, entry)
 
@@ -298,7 +306,7 @@ class LogReader(LogView):
         if segment.index is not None and not segment.index.memory_bytes:  # mapped from its file
             if want < segment.index.entries or self._refresh():
                 return
-            segment.index = None  # intact, and yet it says too little
+            segment.index = None  # the index file is intact, but covers too few entries
         if segment.index is None:
             segment.index = SparseIndex(segment.size)
         if want >= segment.index.entries:
@@ -312,14 +320,14 @@ class LogReader(LogView):
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)
         else:
-            time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _LOOK_S))
+            time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _WRITER_CHECK_S))
 
     def wake(self) -> None:
         if self._live and self.tail.writable:
             self.tail.wake()
 
-    def _forked(self) -> None:
-        """In a forked child: refuse everything."""
+    def _after_fork(self) -> None:
+        """Refuse all calls in a forked child."""
         self._error = self._parents = ForkedError(
             f"{self.path} was opened by process {self._pid}; open it again in this one"
         )
@@ -331,9 +339,9 @@ class LogReader(LogView):
     def start(self) -> int:
         """Number of the first entry in the log."""
         self._check_process()
-        if not self._look():
-            return self._settled_start[1]
-        if self.tail.start > super().start_position:  # trimmed since
+        if not self._attach():
+            return self._recovered_start[1]
+        if self.tail.start > super().start_position:  # the log was trimmed
             self._rebuild()
         return super().start
 
@@ -341,24 +349,28 @@ class LogReader(LogView):
     def start_position(self) -> int:
         """Position of the first segment, bytes from the beginning of the log."""
         self._check_process()
-        return super().start_position if self._look() else self._settled_start[0]
+        return super().start_position if self._attach() else self._recovered_start[0]
 
     @property
     def end(self) -> int:
         """Number of the first entry that may not be read: one more than that of the last visible entry."""
         if self._parents is not None:
             raise self._parents
-        return self.tail.visible_entry if self._look() else self._own_visible_entry
+        return self.tail.visible_entry if self._attach() else self._own_visible_entry
 
     @property
     def uuid(self) -> bytes:
-        """The 16 bytes that tell this log from others; a replica has those of its master."""
+        """Identity of the log, 16 bytes; a replica has that of its master."""
         self._check_process()
         return self._uuid
 
     @property
     def segment_bytes(self) -> int:
-        """Size of the log's segment files, bytes. Raises: CorruptionError, the checkpoint is lost."""
+        """Size of the log's segment files, bytes.
+
+        Raises:
+            CorruptionError: the log has no intact checkpoint.
+        """
         checkpoint = checkpoints.load(self.path)
         if checkpoint is None:
             raise CorruptionError(self.path / names.CHECKPOINT, 0, "the checkpoint of a log", "none intact")
@@ -366,25 +378,25 @@ class LogReader(LogView):
 
     @property
     def unreplicated(self) -> bool:
-        """Whether a promotion may take back entries that readers see, as `CommitLog.unreplicated`.
+        """Whether a promotion may cut entries that readers see, as `CommitLog.unreplicated`.
 
         If no node of a replica group has opened the log since the machine started, the commit point is unknown: the
         reader shows all entries, and this is True.
         """
         self._check_process()
-        return self.tail.unreplicated if self._look() else (self.path / names.TERMS).exists()
+        return self.tail.unreplicated if self._attach() else (self.path / names.TERMS).exists()
 
     @property
     def live(self) -> bool:
-        """Whether a writer says that it has the log open. It may have been killed since."""
+        """Whether the tail page says that a writer has the log open. The writer may have been killed since."""
         self._check_process()
-        return self._look() and self.tail.open
+        return self._attach() and self.tail.open
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._look():  # nobody is there to wake us
+        while not self._attach():  # without a tail page no writer wakes this task, so it polls
             self.check_open()
-            left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+            left = _WRITER_CHECK_S if deadline is None else min(_WRITER_CHECK_S, deadline - time.monotonic())
             if self.end > entry or left <= 0:
                 return self.end > entry
             await asyncio.sleep(left)
@@ -393,17 +405,21 @@ class LogReader(LogView):
         return await self._watcher.reached(entry, left_over)
 
     def close(self) -> None:
-        """Release the files. Closing twice has no effect. Batches and views that were given out stay valid."""
+        """Release the files. Closing twice has no effect. Batches and views that the reader has given stay valid."""
         with self._lock:
             if self._error is not None:
                 return
             error = self._error = ClosedError(f"{self.path} was closed")
             self._set_segments([])
-        if self._watcher is not None and not sys.is_finalizing():  # when its thread is gone
+        if self._watcher is not None and not sys.is_finalizing():  # a finalizing interpreter has stopped its thread
             self._watcher.stop(error)
 
     def append(self, *_: object, **__: object) -> NoReturn:
-        """Refused: ReadOnlyError."""
+        """Raise ReadOnlyError: a reader cannot change the log.
+
+        Raises:
+            ReadOnlyError: always.
+        """
         raise ReadOnlyError(f"{self.path} is open for reading; open it with mode='a' to append")
 
     append_batch = append_columns = append_record_batches = submit = submit_batch = truncate = trim = sync = append

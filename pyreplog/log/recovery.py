@@ -1,10 +1,10 @@
-"""Opening a log: what is there, what of it is proven, and where it ends.
+"""Recovery: find the end of a log, and tell a torn tail from corruption.
 
-A record that is not intact is *corruption* when it lies below the checkpoint, or when a later intact record claims an
-entry at or above it as synced, or below the end that a writer of this boot told (a kill tears nothing: the page cache
-outlives a process); otherwise everything from it on is a *torn tail*: bytes that a power cut left of appends
-nobody was told were durable. docs/guarantees.md, "Torn or corrupt", has the rule. RocketMQ and Kafka cut at the first
-bad record wherever it lies, and lose what follows.
+A record that is not intact is *corruption* if it lies before the checkpoint, if a later intact record claims that an
+entry at or behind it was synced, or if it lies before the end that a writer of this boot has published (a kill tears
+no record, since the page cache outlives a process). Otherwise all bytes from it on are a *torn tail*: what a power cut
+left of appends that were never acknowledged as durable. docs/guarantees.md, "Torn or corrupt", has the rule. RocketMQ
+and Kafka cut at the first bad record wherever it lies, and lose the records that follow.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pyreplog.log.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
-ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number, of the end of a segment: _native/log/record.pxd
+ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number, and of the end of a segment: _native/log/record.pxd
 _COPY_BYTES = 1 << 20
-_BLANK_BYTES = 32  # what is written of a blank; behind it there are zeros
+_BLANK_BYTES = 32  # bytes of a blank that are written; the rest of its segment is zeros
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class SegmentFile:
 
 @dataclass
 class SegmentListing:
-    """The files of a log directory.
+    """The segment files of a log directory.
 
-    files: in use, ascending and without a gap. dropped: they hold records, but a file in front of them never reached
-    the disk. strays: no part of the log (prepared, recycled, removed).
+    files: segments of the log, ascending and without a gap. dropped: files with records behind a gap, where a segment
+    never reached the disk. strays: files that are no part of the log (prepared, recycled or removed segments).
     """
 
     uuid: bytes
@@ -61,7 +61,7 @@ class SegmentListing:
 
 @dataclass
 class RecoveryResult:
-    """What `recover` found. `end` is a position, `entry` the number the next append gets."""
+    """The result of `recover`. `end` is a position, `entry` the number that the next append gets."""
 
     survey: SegmentListing
     checkpoint: Checkpoint
@@ -69,14 +69,14 @@ class RecoveryResult:
     entry: int
     opened: list[Segment] = field(
         default_factory=list
-    )  # from the checkpoint on, indexed; the last one is the active one
-    sealed: bool = True  # the last segment ends in a blank, or there is none: the next append starts another
+    )  # segments from the checkpoint on, indexed; the last one is the active one
+    sealed: bool = True  # the last segment ends in a blank, or there is none: the next append begins a segment
     cut: bool = False  # there is a torn tail
-    cut_stop: int = 0  # offset in the last segment after the last byte that is cut
-    cut_records: int = 0  # intact ones among what is cut, and one that a writer of this boot had told of
+    cut_stop: int = 0  # offset behind the last byte of the torn tail, in the last segment
+    cut_records: int = 0  # intact records in the torn tail; at least 1 if a writer of this boot had appended there
     last_time: int = 0
-    replica: bool = False  # of another log: what records claim to be synced was so on its master's disk
-    told: int = 0  # position before which a writer of this boot had appended all: only damage takes some of it away
+    replica: bool = False  # the log is a copy: its records claim what was synced on the master's disk
+    appended_end: int = 0  # a writer of this boot had appended up to this position: only damage destroys records
 
     @property
     def files(self) -> list[SegmentFile]:
@@ -84,18 +84,22 @@ class RecoveryResult:
 
 
 def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | None = None) -> SegmentListing:
-    """Look at all segment files: name, size and header. With `stop`, those of a log cut there.
+    """List the segment files of a directory, and check their names, sizes and headers.
 
-    A header is one sector that was synced before the file got its name, or is still that of the file's earlier life:
-    one that is not intact is damage. Errors: NotALogError; CorruptionError for a file that is missing, damaged, of
-    another log, or in another's place.
+    A header is one sector that was synced before the file got its name, or still that of the recycled segment: a header
+    that is not intact is damage.
+
+    checkpoint: of the log; None: it has none. stop: a truncation under way; segments behind it are strays.
+
+    Raises NotALogError if there is neither a segment nor a checkpoint; CorruptionError if a file is missing, damaged,
+    of another log, or has the name of another segment.
     """
     listing = SegmentListing(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else SegmentListing(b"", 0)
     start, proven = (checkpoint.start, checkpoint.position) if checkpoint else (0, 0)
     for base in names.segment_bases(directory):
         path = names.segment_path(directory, base)
         if base < start or (stop is not None and base >= stop.position):
-            listing.strays.append(path)  # its removal never reached the disk, or is under way
+            listing.strays.append(path)  # its removal has not reached the disk, or is not complete
             continue
         header = read_header(path)
         if not listing.uuid:
@@ -112,7 +116,7 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
                 raise CorruptionError(path, base, f"the segment at {base}", actual)
             listing.strays.append(path)
         else:
-            _place(listing, SegmentFile(base, header.first_entry, header.epoch, header.version, path), checkpoint)
+            _add_segment(listing, SegmentFile(base, header.first_entry, header.epoch, header.version, path), checkpoint)
     if checkpoint is None and not listing.files:
         raise NotALogError(f"{directory}: no segment of a pyreplog log")
     end = listing.files[-1].base + listing.size if listing.files else start
@@ -122,25 +126,28 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
     return listing
 
 
-def _place(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
-    """Add a file in use behind the others."""
+def _add_segment(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
+    """Add a segment with records to the listing: to `files`, or to `dropped` if it lies behind a gap.
+
+    Raises CorruptionError if a segment before it is missing.
+    """
     if listing.files:
         expected = listing.files[-1].base + listing.size
     else:
         expected = checkpoint.start if checkpoint else file.base
     strays = {int(path.stem) for path in listing.strays}
     while expected < file.base and expected in strays:
-        expected += listing.size  # prepared, but its header never reached the disk: a gap that a power cut may leave
+        expected += listing.size  # a power cut may leave such a gap: the header of the segment never reached the disk
     if expected != file.base and not listing.dropped:
         missing = file.path.with_name(f"{expected:020d}.log")
         raise CorruptionError(missing, expected, "a segment file", f"none; the next is at {file.base}")
-    if listing.dropped or not _joins(listing, file, checkpoint):
+    if listing.dropped or not _is_adjacent(listing, file, checkpoint):
         listing.dropped.append(file.path)
     else:
         listing.files.append(file)
 
 
-def _joins(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
+def _is_adjacent(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
     if listing.files:
         return listing.files[-1].base + listing.size == file.base
     return checkpoint is None or checkpoint.start == file.base
@@ -149,21 +156,24 @@ def _joins(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | 
 def recover(
     directory: Path, files: Files, checkpoint: Checkpoint | None, *, writable: bool, stop: Truncation | None = None
 ) -> RecoveryResult:
-    """Verify all from the checkpoint's segment on and find the end. Changes nothing on disk.
+    """Verify the records from the checkpoint's segment on, and find the end of the log. Changes nothing on disk.
 
-    stop: a truncation under way: what lies behind it does not count.
+    The cost is that of a scan from the checkpoint's segment to the end, not of the whole log.
 
-    The cost is that of scanning from the checkpoint's segment to the end, not that of the log.
+    checkpoint: of the log; None: it has none, and all segments are verified. writable: open the segments for writing.
+    stop: a truncation under way; the records behind it do not count.
+
+    Raises the errors of `survey`, and CorruptionError if a record is damaged that is no part of a torn tail.
     """
     listing = survey(directory, checkpoint, stop)
     if checkpoint is None:
         logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(listing.files))
-        checkpoint = _assumed(listing)
+        checkpoint = _assumed_checkpoint(listing)
     result = RecoveryResult(listing, checkpoint, checkpoint.position, checkpoint.entry)
     result.replica = (directory / names.REPLICA).exists()
     if stop is None and not result.replica:
-        result.told = tail_page.appended(directory, checkpoint)
-    result.cut_records = sum(_remains_of_file(files, path)[2] for path in listing.dropped)
+        result.appended_end = tail_page.appended(directory, checkpoint)
+    result.cut_records = sum(_torn_records_of_file(files, path)[2] for path in listing.dropped)
     for number in range(_first_unproven(listing.files, checkpoint.position), len(listing.files)):
         file = listing.files[number]
         segment = Segment(files.open(file.path, writable=writable), str(file.path), writable=writable)
@@ -171,20 +181,20 @@ def recover(
         if stop is not None and stop.position == result.end:
             break
         if status != BLANK:
-            _judge(result, segment, offset, status, listing.files[number + 1 :], files)
+            _check_torn_tail(result, segment, offset, status, listing.files[number + 1 :], files)
             listing.dropped[:0] = [later.path for later in listing.files[number + 1 :]]
             del listing.files[number + 1 :]
             break
         if number + 1 < len(listing.files):
             _check_follows(listing.files[number + 1], result.entry)
-            segment.close_file()  # there may be thousands
+            segment.close_file()  # there may be thousands of segments, more than descriptors
     result.cut = result.cut or bool(listing.dropped)
     result.last_time = _last_time(result.opened)
     return result
 
 
-def _assumed(listing: SegmentListing) -> Checkpoint:
-    """In place of a lost checkpoint: nothing is proven."""
+def _assumed_checkpoint(listing: SegmentListing) -> Checkpoint:
+    """Return a checkpoint in place of a lost one: at the first segment, so that all records are verified."""
     first = listing.files[0]
     return Checkpoint(
         uuid=listing.uuid,
@@ -198,7 +208,10 @@ def _assumed(listing: SegmentListing) -> Checkpoint:
 
 
 def _first_unproven(files: list[SegmentFile], position: int) -> int:
-    """Number of the first file to verify. A checkpoint at a boundary takes the file before it: for its blank."""
+    """Return the number of the first file to verify.
+
+    If the checkpoint lies between two segments, that is the segment before it, whose blank is verified.
+    """
     return max((i for i, file in enumerate(files) if file.base < position), default=0)
 
 
@@ -219,7 +232,7 @@ def _check_follows(file: SegmentFile, entry: int) -> None:
 
 
 def _last_time(opened: list[Segment]) -> int:
-    """Append time of the last record there is."""
+    """Return the append time of the last record; 0 if there is no record."""
     for segment in reversed(opened):
         if segment.index:
             offset, newest = segment.index.block(len(segment.index) - 1)[1], 0
@@ -230,10 +243,15 @@ def _last_time(opened: list[Segment]) -> int:
     return 0
 
 
-def _judge(
+def _check_torn_tail(
     result: RecoveryResult, segment: Segment, offset: int, status: int, later: list[SegmentFile], files: Files
 ) -> None:
-    """Decide whether the records that stop at `offset` stop there by a torn write or by corruption."""
+    """Decide whether the record at `offset`, which is not intact, begins a torn tail; if so, set `cut` in the result.
+
+    status: why the record is not intact. later: the segments that follow.
+
+    Raises CorruptionError if the record is damaged.
+    """
     position = segment.base + offset
     if position < result.checkpoint.position:
         raise segment.fault(offset, status)
@@ -243,23 +261,26 @@ def _judge(
     claimed, stop, records = torn_records(segment, offset)
     result.cut_records += records
     for file in later:
-        intact, _, records = _remains_of_file(files, file.path)
+        intact, _, records = _torn_records_of_file(files, file.path)
         claimed, result.cut_records = max(claimed, intact), result.cut_records + records
     claims = claimed >= result.entry and not result.replica
-    was_there = position < result.told and (stop > offset or result.cut_records > 0)
-    if segment.first_entry >= 0 and (claims or was_there):
+    was_appended = position < result.appended_end and (stop > offset or result.cut_records > 0)
+    if segment.first_entry >= 0 and (claims or was_appended):
         raise segment.fault(offset, status)
-    result.cut_records = max(result.cut_records, int(was_there))  # other bookies have copies
+    result.cut_records = max(result.cut_records, int(was_appended))  # of a log of ledgers: other bookies have copies
     result.cut, result.cut_stop = stop > offset, stop
 
 
-def _remains_of_file(files: Files, path: Path) -> tuple[int, int, int]:
+def _torn_records_of_file(files: Files, path: Path) -> tuple[int, int, int]:
     return torn_records(Segment(files.open(path, writable=False), str(path), writable=False), HEADER_BYTES)
 
 
 def torn_records(segment: Segment, offset: int) -> tuple[int, int, int]:
-    """What is left of this segment's records from `offset` on: (highest entry they claim was synced or -1, offset
-    after the last of them; `offset` when there is none, not even the beginning of one; how many are intact)."""
+    """Find the intact records of a segment from `offset` on, where one is not intact.
+
+    Returns the highest entry that a record claims was synced, -1 if there is none; the offset behind the last record or
+    beginning of a record, `offset` if there is none; and the number of intact records.
+    """
     claimed, stop, records = -1, offset, 0
     if offset + 32 <= segment.size and segment.stamp_at(offset) == segment.stamp:
         stop = min(offset + max(segment.head_at(offset)[4], 32), segment.size)
@@ -282,8 +303,10 @@ def _cut_bytes(result: RecoveryResult) -> Iterator[tuple[str, memoryview]]:
 
 
 def set_aside(directory: Path, files: Files, end: int, cut: Iterable[tuple[str, memoryview]]) -> Path:
-    """Copy what is about to be cut from position `end` on, as (file name, bytes), into a folder of `aside/`, durably;
-    returns the folder."""
+    """Copy the bytes that will be cut into a new folder of `aside/`, durably; return the folder.
+
+    end: position from which on the log is cut. cut: (file name, bytes) of each copy.
+    """
     folder = directory / names.ASIDE / f"{end:020d}-{time.time_ns():020d}"
     files.make_directory(folder)
     for name, data in cut:
@@ -293,7 +316,7 @@ def set_aside(directory: Path, files: Files, end: int, cut: Iterable[tuple[str, 
 
 
 def cut(directory: Path, files: Files, result: RecoveryResult) -> None:
-    """Set aside and durably remove everything after `result.end`, so that it never counts again.
+    """Copy the torn tail to `aside/`, and durably remove it from the log.
 
     Order: copies synced, the rest of the segment zeroed and synced, later files removed from the last one down.
     """
@@ -308,7 +331,7 @@ def cut(directory: Path, files: Files, result: RecoveryResult) -> None:
     )
     if result.opened and not result.sealed:
         zero_rest(files, result.opened[-1], result.opened[-1].end)
-    for path in reversed(result.survey.dropped):  # one by one: a disk that removes another one first leaves a gap
+    for path in reversed(result.survey.dropped):  # one sync each: a disk may reorder removals, and leave a gap
         remove(directory, files, [path])
 
 
@@ -336,8 +359,11 @@ def zero(files: Files, segment: Segment, start: int, stop: int) -> None:
 
 
 def rewrite_unproven(files: Files, result: RecoveryResult) -> None:
-    """Write and sync again all past the checkpoint: it was seen in the page cache, which is not the disk, and a sync
-    that failed before the crash may have left it there as clean."""
+    """Write and sync the records behind the checkpoint again.
+
+    Recovery has read them from the page cache. A sync that failed before the crash may have left pages there that are
+    marked as clean, but not on disk.
+    """
     for segment in result.opened:
         with _file_of(segment, files):
             _rewrite(files, segment, max(result.checkpoint.position - segment.base, 0) & ~4095)
@@ -345,7 +371,7 @@ def rewrite_unproven(files: Files, result: RecoveryResult) -> None:
 
 @contextlib.contextmanager
 def _file_of(segment: Segment, files: Files) -> Iterator[None]:
-    """The segment has a descriptor in the block."""
+    """Give a segment a descriptor in a `with` block."""
     if segment.fileno() >= 0:
         yield
         return
@@ -367,8 +393,13 @@ def _rewrite(files: Files, segment: Segment, start: int) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """NotALogError when a path that exists cannot be, or hold, a log; CorruptionError when what has the name of one of
-    its files is none: who opens a pipe waits for ever, and a link to nowhere may be to a disk that is not mounted."""
+    """Check that a path can be the directory of a log, and that what has the name of a log's file is a file.
+
+    To open a pipe would block for ever, and a dangling link may lead to a disk that is not mounted.
+
+    Raises NotALogError if the path is a file; CorruptionError if a directory, a pipe or a dangling link has the name of
+    one of the log's files.
+    """
     if path.exists() and not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
     for other in names.no_files(path):

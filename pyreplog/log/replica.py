@@ -1,6 +1,7 @@
-"""The file `replica`: this log is a copy of another one.
+"""The file `replica`, which marks a log as a copy of another log.
 
-While it is there, nobody appends, and what records claim to be synced is not believed: it was so on the master's disk.
+While it exists, no writer appends entries of its own, and recovery ignores which entries the records claim as synced:
+they were synced on the master's disk.
 """
 
 from __future__ import annotations
@@ -18,24 +19,28 @@ from pyreplog.log.lock import WriterLock
 
 
 def is_replica(directory: Path) -> bool:
-    """Whether a log directory is marked as a copy."""
+    """Return whether a log directory is marked as a copy."""
     return (directory / names.REPLICA).exists()
 
 
 def mark(directory: Path, files: Files, uuid: bytes) -> None:
-    """Make a log that nobody has open a copy from now on, durably."""
+    """Mark a log that no process has open as a copy, durably. uuid: identity of the master's log."""
     body = uuid.hex().encode()
     files.replace_small(directory / names.REPLICA, b"%08x %s\n" % (crc32c(body), body))
 
 
 def unmark(directory: Path, files: Files) -> None:
-    """It is a log of its own from now on, durably; all of it must be on disk."""
+    """Remove the mark of a copy, durably. All records of the log must be on disk."""
     files.remove(directory / names.REPLICA)
     files.sync_directory(directory)
 
 
 def make(directory: Path, files: Files, *, uuid: bytes, segment_bytes: int, start: tuple[int, int]) -> None:
-    """Make an empty copy that begins with the segment at `start`. Errors as `MirrorLog.create`."""
+    """Create an empty copy. Raises the errors of `MirrorLog.create`.
+
+    uuid: identity of the master's log. segment_bytes: size of its segments. start: position and first entry number of
+    the segment that the copy begins with.
+    """
     position, entry = start
     LogConfig(segment_bytes=segment_bytes)
     if len(uuid) != 16 or position % segment_bytes or position < 0 or entry < 0:
@@ -56,7 +61,7 @@ def make(directory: Path, files: Files, *, uuid: bytes, segment_bytes: int, star
 
 
 def remove(directory: Path, files: Files) -> None:
-    """Remove a copy that holds nothing and that nobody has open, but for the mark: another is to be made here."""
+    """Remove an empty copy that no process has open, except its mark, so that another copy can be created here."""
     for base in reversed(names.segment_bases(directory)):
         files.remove(names.segment_path(directory, base))
     files.sync_directory(directory)

@@ -22,17 +22,17 @@ from pyreplog.log.tail_listeners import TailListeners
 logger = logging.getLogger(__name__)
 
 WHEN_WOKEN = float("inf")
-"""The pause of a task that is not due again before something wakes it."""
+"""The pause of a task that is not due again before it is woken."""
 
 IDLE_MS = 10_000
-"""How long nothing is appended to a log of a runtime before its files are closed."""
+"""Milliseconds without an append after which a log of a runtime closes its files."""
 
 PREPARING_THREADS, SYNCING_THREADS, COMMITTING_THREADS = 1, 2, 4
-"""Threads of a runtime at most; each is started when there is work that no other thread has time for."""
+"""Highest numbers of threads of a runtime. A thread is started when a task is due and all other threads are busy."""
 
 
-_ASKED_MAX = 32
-"""Logs that are asked to close their files, and have not tried yet, before others wait for them to open theirs."""
+_PENDING_CLOSES_MAX = 32
+"""Number of pending requests to close files up to which another log may open its files without waiting."""
 
 _WAIT_S = 5.0
 """Seconds after which a log opens its files although others have not closed theirs."""
@@ -41,50 +41,51 @@ _WAIT_S = 5.0
 class SharedTask:
     """A task of one log on the threads of a `WorkerPool`, which runs it on one thread at a time.
 
-    act: does it, and returns in how many seconds it is due again; `WHEN_WOKEN`: not before `wake`. Any thread may call
-    all methods.
+    act: carries the task out, and returns the seconds after which it is due again; `WHEN_WOKEN`: not before `wake`. Any
+    thread may call all methods.
     """
 
     def __init__(self, pool: WorkerPool, act: Callable[[], float]) -> None:
         self._pool, self.act = pool, act
         self.due = WHEN_WOKEN
-        """Time of the monotonic clock. For the pool, as what follows."""
+        """Time of the monotonic clock when the task is due. Only the pool uses this and the other attributes."""
         self.runner: threading.Thread | None = None
         self.is_woken = self.is_cancelled = False
 
     def wake(self) -> None:
-        """Have it run soon; once more, if it is running."""
+        """Schedule a run of the task now; if it runs already, another run follows."""
         self._pool.wake(self)
 
     def cancel(self) -> None:
-        """Never run it again; wait for the run that is under way, unless this is called in it."""
+        """Never run the task again. Waits for the current run, unless the task itself calls this."""
         self._pool.cancel(self)
 
     @property
     def is_running_here(self) -> bool:
-        """Whether the calling thread is the one that runs it."""
+        """Whether the calling thread runs the task."""
         return self.runner is threading.current_thread()
 
 
 class WorkerPool:
-    """Runs the tasks of many logs on a few threads, those that are due first.
+    """Runs the tasks of many logs on a few threads, in the order in which they are due.
 
-    A task that nobody wakes and that is not due again costs nothing: no thread looks at it.
+    A task that is neither woken nor due costs no CPU time.
 
-    name: of the threads. threads: at most; the first one starts with the first task that is due.
+    name: part of the names of the threads. threads: highest number of threads; the first one starts with the first
+    task that is due.
     """
 
     def __init__(self, name: str, threads: int) -> None:
         self._name, self._threads_max = name, threads
         self._changed = threading.Condition(threading.Lock())
-        self._heap: list[tuple[float, int, SharedTask]] = []  # and what was put there in vain: its time is another one
+        self._heap: list[tuple[float, int, SharedTask]] = []  # (due, order, task); stale if `due` is not the task's
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
-        self._waiting = 0  # threads without a task
+        self._waiting = 0  # number of threads without a task
         self._stopping = False
 
     def add(self, act: Callable[[], float]) -> SharedTask:
-        """Return a new task; it does not run before it is woken."""
+        """Return a new task, which first runs when it is woken."""
         return SharedTask(self, act)
 
     def wake(self, task: SharedTask) -> None:
@@ -104,12 +105,12 @@ class WorkerPool:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task runs, and none is due at any time."""
+        """Whether no task runs, and none is scheduled."""
         with self._changed:
             return all(task.due != due for due, _, task in self._heap) and self._waiting == len(self._threads)
 
     def stop(self) -> None:
-        """End the threads and wait for them."""
+        """Stop the threads and wait for them."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads)
@@ -119,7 +120,7 @@ class WorkerPool:
                 thread.join()
 
     def _schedule(self, task: SharedTask, due: float) -> None:
-        """Under the lock."""
+        """Schedule a task, unless it is due earlier already. The caller holds the lock."""
         if due >= task.due or self._stopping:
             return
         task.due = due
@@ -136,7 +137,7 @@ class WorkerPool:
             thread.start()
 
     def _take(self) -> SharedTask | None:
-        """Wait for the next task that is due; None: the pool stops. Under the lock."""
+        """Wait for a task that is due, and take it; return None if the pool stops. The caller holds the lock."""
         while not self._stopping:
             left = None
             while self._heap and self._heap[0][0] != self._heap[0][2].due:
@@ -145,7 +146,7 @@ class WorkerPool:
                 left = self._heap[0][0] - time.monotonic()
                 if left <= 0.0:
                     task = heapq.heappop(self._heap)[2]
-                    if self._heap:  # perhaps it is due as well
+                    if self._heap:  # another thread takes or waits for the next task
                         if self._waiting:
                             self._changed.notify()
                         elif self._heap[0][0] <= time.monotonic():
@@ -176,51 +177,53 @@ class WorkerPool:
                     self._changed.notify_all()
                 elif task.is_woken or pause < WHEN_WOKEN:
                     self._schedule(task, time.monotonic() + (0.0 if task.is_woken else pause))
-            del task  # while this thread waits, it keeps no log
+            del task  # so that a waiting thread keeps no log alive
 
 
 class FileUser(Protocol):
-    """What has files open for a log."""
+    """An object that has files open for a log."""
 
     def ask_close(self) -> None:
-        """Have the files closed soon, if that can be. Any thread; it does not wait."""
+        """Request that the files are closed soon, if possible. Any thread may call it, and it does not block."""
 
 
 class OpenLogs:
-    """Keeps the number of logs that have files open about at a limit: each takes two descriptors, and a few mappings.
+    """Limits the number of logs that have files open, approximately. Each has two descriptors and a few mappings.
 
-    When there are too many, the log that opened its files first is asked to close them, and counts as the last one. A
-    log that is in use opens them again. A log that is about to open its files waits while others have not done yet what
-    they were asked for.
+    Beyond the limit, the log that opened its files first is asked to close them, and moves to the end of the order. A
+    log that is in use opens its files again. A log that is about to open its files waits while too many requests to
+    close are pending.
 
     Args:
-        most: logs that have files open; None: as many as take half of the descriptors, and about half of the mappings,
-            that this process may have.
+        most: number of logs with open files; None: as many as need half of the descriptors, and about half of the
+            mappings, that this process may have.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._changed = threading.Condition()
-        self._users: dict[FileUser, None] = {}  # the first one opened its files before all others
-        self._asked: set[FileUser] = set()  # to close them
+        self._users: dict[FileUser, None] = {}  # in the order in which they opened their files
+        self._asked_to_close: set[FileUser] = set()  # users with a pending request to close
 
     def wait(self) -> None:
-        """Wait, not for ever, until there may be room for one more log. The caller has locked no log that has files
-        open."""
+        """Wait until another log may open its files, for at most _WAIT_S seconds.
+
+        The caller must not hold the lock of a log that has files open.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._asked) <= _ASKED_MAX, _WAIT_S)
+            self._changed.wait_for(lambda: len(self._asked_to_close) <= _PENDING_CLOSES_MAX, _WAIT_S)
 
     def add(self, user: FileUser) -> None:
         """Note that a log has opened its files."""
         most = _most_open() if self._most is None else self._most
         with self._changed:
             self._users[user] = None
-            first = next((other for other in self._users if other not in self._asked), None)
-            if first is None or len(self._users) - len(self._asked) <= most:
+            first = next((other for other in self._users if other not in self._asked_to_close), None)
+            if first is None or len(self._users) - len(self._asked_to_close) <= most:
                 return
-            del self._users[first]  # it goes to the end: perhaps it cannot close them now
+            del self._users[first]  # moves to the end of the order, since it may be unable to close its files now
             self._users[first] = None
-            self._asked.add(first)
+            self._asked_to_close.add(first)
         first.ask_close()
 
     def remove(self, user: FileUser) -> None:
@@ -230,10 +233,10 @@ class OpenLogs:
         self.note_attempt(user)
 
     def note_attempt(self, user: FileUser) -> None:
-        """Note that a log that may have been asked to close its files has done so, if it could."""
+        """Note that a log has tried to close its files, so that a request to do so is no longer pending."""
         with self._changed:
-            if user in self._asked:
-                self._asked.remove(user)
+            if user in self._asked_to_close:
+                self._asked_to_close.remove(user)
                 self._changed.notify_all()
 
 
@@ -257,21 +260,20 @@ _open_logs = OpenLogs()
 class LogRuntime(Closeable):
     """The threads of many logs that one owner has open in a process, for example the partitions of a broker.
 
-    A log that is opened with a runtime starts no thread of its own for its upkeep, its group commits, and the tasks of
-    event loops that wait for its entries. An idle one is not looked at: 1,000 of them use no CPU time. It has no file
-    open, and none mapped, but for one page that keeps the writer's lock, if `locks` has none for it. Its next append
-    opens its segment and its tail page again; in an event loop `submit` raises WindowFullError then, as if it had to
-    wait for a segment, and `room()` is awaited. Reading maps a segment for as long as it is in use. The owner closes
-    its logs, and then the runtime.
+    A log that is opened with a runtime starts no threads of its own for background tasks, group commits, and the tasks
+    of event loops that wait for its entries. 1,000 idle logs use no CPU time. An idle log has no file open or mapped,
+    except a page that holds the writer's lock if `locks` has no lock for it. Its next append opens the segment and the
+    tail page again; in an event loop `submit` then raises WindowFullError, as if it had to wait for a segment, and
+    `room()` is awaited. A read maps a segment while it is in use. The owner closes its logs, and then the runtime.
 
-    Any thread may call the methods; `close` waits for what the threads are doing.
+    Any thread may call the methods; `close` waits for the current tasks.
 
     Args:
-        idle_ms: a log to which nothing was appended for so long, milliseconds, at least 1, is synced, and its files are
-            closed.
-        locks: by directory, locks that the owner holds until its logs are closed. They hold those of the logs in these
-            directories, too.
-        open_logs: limit of the logs that have files open; None: that which the runtimes of this process share.
+        idle_ms: milliseconds without an append after which a log is synced and its files are closed, at least 1.
+        locks: locks of parent directories, by directory, which the owner holds until its logs are closed. Locks of logs
+            in these directories are held through them.
+        open_logs: limit for the number of logs with open files; None: the limit that all runtimes of this process
+            share.
 
     Example:
         ```python
@@ -293,16 +295,16 @@ class LogRuntime(Closeable):
         self.open_logs = _open_logs if open_logs is None else open_logs
         self.locks: Mapping[Path, WriterLock] = {} if locks is None else locks
         self.preparing = WorkerPool("prepare", PREPARING_THREADS)
-        """Makes segments, and removes old ones."""
+        """Prepares segments, and removes expired ones."""
         self.syncing = WorkerPool("sync", SYNCING_THREADS)
-        """Syncs, and closes the files of idle logs."""
+        """Syncs logs, and closes the files of idle logs."""
         self.committing = WorkerPool("commit", COMMITTING_THREADS)
-        """Group commits of what was submitted to synced logs."""
+        """Group commits of entries that were submitted to synced logs."""
         self.listeners = TailListeners()
-        """Waiting for logs to grow."""
+        """Waits for the growth of logs."""
 
     def close(self) -> None:
-        """End the threads, and wait for them. Close the logs before."""
+        """Stop the threads and wait for them. The logs have to be closed before."""
         for pool in (self.preparing, self.syncing, self.committing):
             pool.stop()
         self.listeners.stop()

@@ -1,4 +1,4 @@
-"""What a writer does to a log directory before it can append: look at it, finish what a crash interrupted, recover."""
+"""Opening a log directory for writing: check it, finish an interrupted truncation, and recover the log."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StartupResult:
-    """A log that may be appended to: its checkpoint, and what recovery found."""
+    """The result of `start`: the checkpoint of the log, and the result of its recovery."""
 
     checkpoint: Checkpoint
     found: recovery.RecoveryResult
 
 
 def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = False, grouped: bool = False) -> None:
-    """Make the directory, or see that it may hold a log; mirror: one of another log; grouped: it may be that of a
-    replica group. NotALogError, ReadOnlyError."""
+    """Create the directory of a log, or check that an existing one can hold a log.
+
+    mirror: the log is a copy of another one. grouped: the log may be that of a replica group.
+
+    Raises NotALogError if the directory holds something else, or does not exist and `create` is False; ReadOnlyError if
+    it cannot be written; ReplicaError, NotAReplicaError or GroupLogError if the log is of another kind.
+    """
     recovery.check_directory(path)
     if not path.exists():
         if not create:
@@ -47,7 +52,7 @@ def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = 
     present = {entry.name for entry in path.iterdir()}
     if names.segment_bases(path) or names.CHECKPOINT in present:
         return
-    # A log that was being made when its process was killed has some of these and nothing else.
+    # A log whose creation was interrupted by a kill has some of these files and no others.
     own = {names.LOCK, names.TAIL, names.CHECKPOINT, names.REPLICA, names.TERMS, names.MEMBERS}
     foreign = {name for name in present if name.removesuffix(".new") not in own}
     if foreign:
@@ -55,28 +60,32 @@ def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = 
 
 
 def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> StartupResult:
-    """Bring the directory into a state that can be appended to; the caller holds the writer's lock."""
+    """Bring the directory into a state that can be appended to. The caller holds the writer's lock.
+
+    Raises NotALogError if it holds no log and `create` is False, ConfigError if `config` has another segment size than
+    the log, and the errors of `recovery.recover`.
+    """
     for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
         files.remove(stray)
-    files.sync_directory(path)  # a finished truncation's marker that was removed, but not durably, would come back
-    if not (path / names.TAIL).exists():  # it is new: the maker of the directory may have been killed too early
+    files.sync_directory(path)  # the marker of a finished truncation may be removed, but not durably
+    if not (path / names.TAIL).exists():  # a new log: its creator may have been killed before the directory was durable
         files.sync_directory(path.parent)
     _finish_truncation(path, files)
     checkpoint = checkpoints.load(path)
     if checkpoint is None and not names.segment_bases(path):
         if not create:
             raise NotALogError(f"{path} holds no log")
-        return _first(path, files, config)
+        return _create_log(path, files, config)
     recovered = recovery.recover(path, files, checkpoint, writable=True)
     size = recovered.checkpoint.segment_bytes
     if config.segment_bytes not in (size, LogConfig.default_segment_bytes):
         raise ConfigError(f"segment_bytes: expected {size}, with which the log was made, found {config.segment_bytes}")
-    _settle(path, files, recovered)
+    _make_durable(path, files, recovered)
     return StartupResult(recovered.checkpoint, recovered)
 
 
-def _first(path: Path, files: Files, config: LogConfig) -> StartupResult:
-    """A log that is nothing but a checkpoint yet."""
+def _create_log(path: Path, files: Files, config: LogConfig) -> StartupResult:
+    """Create a log, which consists of its checkpoint only."""
     checkpoint = Checkpoint(
         uuid=uuid_module.uuid4().bytes,
         segment_bytes=config.segment_bytes,
@@ -90,8 +99,8 @@ def _first(path: Path, files: Files, config: LogConfig) -> StartupResult:
     return StartupResult(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 
 
-def _settle(path: Path, files: Files, recovered: recovery.RecoveryResult) -> None:
-    """Make durable what was found, and remove for good what was not."""
+def _make_durable(path: Path, files: Files, recovered: recovery.RecoveryResult) -> None:
+    """Make the recovered log durable: cut the torn tail, remove strays, and rewrite unproven records."""
     if recovered.cut:
         recovery.cut(path, files, recovered)
     recovery.remove(path, files, recovered.survey.strays)
@@ -105,14 +114,17 @@ def _finish_truncation(path: Path, files: Files) -> None:
         return
     logger.warning("%s: finishing the truncation to position %d", path, wanted.position)
     file = CheckpointFile(path, files, checkpoint)
-    truncation.tell_readers(path, checkpoint.uuid, wanted)
+    truncation.publish_cut_offline(path, checkpoint.uuid, wanted)
     truncation.apply(path, files, wanted, file)
-    truncation.tell_readers(path, checkpoint.uuid, wanted)
+    truncation.publish_cut_offline(path, checkpoint.uuid, wanted)
     file.close()
 
 
 def open_tail_file(path: Path, files: Files) -> BinaryIO:
-    """Open the file of the tail page for a writer, making it if need be. Errors: OSError, ReplogError."""
+    """Open the file of the tail page for a writer, and create it if need be.
+
+    Raises OSError if the system refuses, ReplogError if the disk is full or the file is damaged.
+    """
     page = path / names.TAIL
     if not page.exists() or page.stat().st_size < PAGE:
         files.replace_small(page, bytes(PAGE))
@@ -126,17 +138,20 @@ def open_tail_file(path: Path, files: Files) -> BinaryIO:
 
 
 def open_tail(path: Path, files: Files, started: StartupResult) -> Tail:
-    """Map the tail page for a writer, making the file if need be.
+    """Map the tail page for a writer, and create its file if need be.
 
-    Readers trust it as soon as it names this boot and this log, if its visible end is not 0: words of another boot or
-    log are cleared before it does. Those of this boot stay, for readers that go by them; but for what recovery has cut.
+    Readers trust the page as soon as it has the ids of this boot and log, and its visible end is not 0. So words of
+    another boot or log are cleared first. Words of this boot stay, since readers may use them; but a visible end behind
+    a cut of recovery is moved to the cut.
     """
     uuid, recovered = started.checkpoint.uuid, started.found
     with open_tail_file(path, files) as file:
         tail = Tail(file, writable=True)
     is_own = tail.belongs_to(boot_id(), uuid)
     if is_own and tail.visible > recovered.end:
-        truncation.tell_readers(path, uuid, Truncation(recovered.end, recovered.entry, recovered.checkpoint.epoch))
+        truncation.publish_cut_offline(
+            path, uuid, Truncation(recovered.end, recovered.entry, recovered.checkpoint.epoch)
+        )
     if not is_own or tail_page.fault(path, tail, started.checkpoint) is not None:
         tail.unreplicated = False
         tail.publish(

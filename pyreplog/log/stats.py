@@ -1,4 +1,4 @@
-"""What a log tells of itself."""
+"""LogStats: the state of a log at one moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LogStats:
         last_time: append time of the last record, microseconds since 1970-01-01 UTC.
         ready_segments: segments that are prepared ahead of need.
         state_bytes: private memory of the indexes, bytes.
-        trouble: the error that a background task meets and retries (retention, preparing, syncing sealed segments), or
+        trouble: the error of a background task that is retried (retention, preparing, syncing sealed segments), or
             "".
     """
 

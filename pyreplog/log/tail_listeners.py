@@ -20,21 +20,24 @@ class TailListener:
         self._is_removed = False
 
     def ask(self) -> None:
-        """Have the callback called when the log grows or is cut next. Look at the log afterwards: it may have."""
+        """Request one call of the callback, at the next growth or truncation of the log.
+
+        Check the log after this returns: it may have grown before the request.
+        """
         self._tail.ask_wakeup()
 
     def call_soon(self) -> None:
-        """Have the callback called by the thread, whatever the log does."""
+        """Have the thread call the callback soon, without a change of the log."""
         self._listeners.call_soon(self)
 
     def remove(self) -> None:
-        """Never call it again; wait for the call that is under way, unless this is called in it."""
+        """Never call the callback again. Waits for a call that runs, unless the callback itself calls this."""
         self._listeners.remove(self._tail, self)
         with self._running:
             self._is_removed = True
 
     def run(self) -> None:
-        """For the thread."""
+        """Call the callback, unless the listener was removed. For the thread of the listeners."""
         with self._running:
             if self._is_removed:
                 return
@@ -45,10 +48,10 @@ class TailListener:
 
 
 class TailListeners:
-    """Calls back when logs have grown, or were cut, from one thread for all of them. Callbacks must not block.
+    """Calls callbacks when logs have grown or were truncated, from one thread for all logs. Callbacks must not block.
 
-    It costs an append nothing while no listener asks, and one wake-up otherwise. The thread starts with the first
-    listener.
+    An append has no extra cost while no listener has asked for a call, and otherwise costs one wake-up. The thread
+    starts with the first listener.
     """
 
     def __init__(self) -> None:
@@ -60,7 +63,7 @@ class TailListeners:
         self._stopping = False
 
     def add(self, tail: Tail, call: Callable[[], object]) -> TailListener:
-        """Register a callback for the page of a log that this process writes; it is called when it asks."""
+        """Register a callback for the tail page of a log that this process writes. It is called after `ask`."""
         listener = TailListener(self, tail, call)
         with self._lock:
             if tail not in self._listeners:
@@ -85,7 +88,7 @@ class TailListeners:
                 self._wakeups.remove(tail)
 
     def stop(self) -> None:
-        """End the thread and wait for it."""
+        """Stop the thread and wait for it."""
         with self._lock:
             self._stopping, thread = True, self._thread
         self._wakeups.wake()
@@ -98,7 +101,7 @@ class TailListeners:
                 listener.run()
 
     def _take(self) -> list[TailListener]:
-        """Wait for listeners to call."""
+        """Wait until there are listeners to call; return them."""
         tails = self._wakeups.wait()
         with self._lock:
             soon, self._soon = self._soon, []

@@ -1,7 +1,8 @@
-"""Whether the tail page of a log can be believed: beside the files of the log, its checkpoint and the writer's lock.
+"""Check whether the tail page of a log is valid, against the files of the log, its checkpoint and the writer's lock.
 
-The page has no checksum, since every append changes it. While nobody has the log open, a page that cannot be right is
-worth nothing: readers then find the end as recovery does. While a writer has it open, nothing else says where it ends.
+The page has no checksum, since every append changes it. While no writer has the log open, readers ignore a page that
+is not valid, and find the end as recovery does. While a writer has the log open, only the page tells where it ends, so
+that a page which is not valid is corruption.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from pyreplog.regular_files import open_changing, open_reading
 _RECORD_MIN = 32  # bytes of the smallest record
 _ENTRY_MAX = (1 << 63) - 1
 _DELTA_MAX = (1 << 32) - 1  # entry numbers of a segment whose records may take several
-_LOOKS, _PAUSE_S = 20, 0.005  # how often a page is looked at whose writer may be about to put it right
+_LOOKS, _PAUSE_S = 20, 0.005  # how often a page that is not valid is read again, since its writer may be changing it
 _START, _END, _END_ENTRY, _SYNCED_END, _SYNCED_ENTRY, _VISIBLE, _VISIBLE_ENTRY = range(
     48, 104, 8
 )  # FORMAT.md, "Tail page"
 
 
 def map_page(directory: Path, *, writable: bool = False) -> Tail | None:
-    """The tail page of a log, mapped; None when there is none, or it is too short."""
+    """Map the tail page of a log; return None if it cannot be mapped, for example if it is missing or too short."""
     try:
         with (open_changing if writable else open_reading)(directory / names.TAIL) as file:
             return Tail(file, writable=writable) if os.fstat(file.fileno()).st_size >= PAGE else None
@@ -40,11 +41,15 @@ def map_page(directory: Path, *, writable: bool = False) -> Tail | None:
         return None
 
 
-def is_believed(directory: Path, tail: Tail, checkpoint: Checkpoint | None, boot: bytes | None = None) -> bool:
-    """Whether readers go by the page: a writer of this boot has the log open, or has closed it and the checkpoint says
-    the same; or it was killed, and the page says where the commit point was, which nothing else does.
+def is_trusted(directory: Path, tail: Tail, checkpoint: Checkpoint | None, boot: bytes | None = None) -> bool:
+    """Return whether readers take the end of the log from its tail page.
 
-    Errors: CorruptionError, the page of an open log cannot be right.
+    They do if a writer of this boot has the log open; if it has closed the log, and the checkpoint agrees with the
+    page; or if it was killed, and the log has a commit point, which only the page holds.
+
+    boot: id of this boot; None: read it.
+
+    Raises CorruptionError if the page of an open log is not valid.
     """
     if checkpoint is None or not tail.belongs_to(boot or boot_id(), checkpoint.uuid) or tail.visible <= 0:
         return False
@@ -58,8 +63,10 @@ def is_believed(directory: Path, tail: Tail, checkpoint: Checkpoint | None, boot
 
 
 def appended(directory: Path, checkpoint: Checkpoint) -> int:
-    """Position before which all was appended, and read intact, by a writer of this boot, as its page says; 0: nothing
-    says so."""
+    """Return the position up to which a writer of this boot has appended records, or found them intact.
+
+    The position is the visible end in the tail page; 0 if the page is of another boot or log, or not valid.
+    """
     tail = map_page(directory)
     if tail is None or not tail.belongs_to(boot_id(), checkpoint.uuid) or tail.synced_end < checkpoint.position:
         return 0
@@ -72,7 +79,7 @@ def _is_live(directory: Path, tail: Tail, checkpoint: Checkpoint, writer: int) -
         if wrong is None:
             return True
         if not tail.open or writer not in (0, tail.pid):
-            return False  # of the writer before, which was killed: this one has not told yet
+            return False  # the page is that of an earlier writer, which was killed; this one has not written it yet
         time.sleep(_PAUSE_S)
         wrong = fault(directory, tail, checkpoint)
     if wrong is not None:
@@ -95,8 +102,11 @@ def _has_commit_point(directory: Path) -> bool:
 
 
 def fault(directory: Path, tail: Tail, checkpoint: Checkpoint) -> CorruptionError | None:
-    """Which word of a page cannot be right, beside the others and the files there are. They are read in an order in
-    which a writer that appends meanwhile leaves them right."""
+    """Return an error for the first word of a tail page that is not valid; None if all are.
+
+    The words are checked against each other and the segment files. They are read in an order in which a writer that
+    appends meanwhile cannot make them look wrong.
+    """
     start, shown = tail.start, (tail.visible, tail.visible_entry)
     synced, end = (tail.synced_end, tail.synced_entry), (tail.end, tail.end_entry)
     size, bases = checkpoint.segment_bytes, names.segment_bases(directory)
@@ -122,7 +132,10 @@ def fault(directory: Path, tail: Tail, checkpoint: Checkpoint) -> CorruptionErro
 
 
 def _entries(directory: Path, position: int, size: int) -> tuple[int, int]:
-    """The lowest and the highest number that the first entry behind a position may have, by the segment it lies in."""
+    """Return the lowest and the highest number that the first entry behind a position may have.
+
+    Both follow from the header of the segment that the position lies in. size: bytes of a segment.
+    """
     base = (position - 1) // size * size
     try:
         header = read_header(names.segment_path(directory, base))
@@ -135,9 +148,12 @@ def _entries(directory: Path, position: int, size: int) -> tuple[int, int]:
 
 
 def load(directory: Path) -> tuple[Tail, Checkpoint] | None:
-    """The page and the checkpoint of a log, if readers go by the page. Errors: as `is_believed`."""
+    """Return the tail page and the checkpoint of a log; None if the page is not trusted.
+
+    Raises the errors of `is_trusted`.
+    """
     tail = map_page(directory)
     checkpoint = checkpoints.load(directory)
-    if tail is None or checkpoint is None or not is_believed(directory, tail, checkpoint):
+    if tail is None or checkpoint is None or not is_trusted(directory, tail, checkpoint):
         return None
     return tail, checkpoint

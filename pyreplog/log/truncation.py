@@ -1,10 +1,11 @@
-"""Cutting the end of a log, crash-safe.
+"""Crash-safe truncation of a log.
 
-A marker file says what is being cut; opening a log with a marker finishes the job. The segment that is cut in the
-middle is replaced by a copy of what stays, so that readers who have it mapped keep reading the old bytes. Order:
+A marker file describes a truncation under way; a writer that opens a log with a marker finishes the truncation. A
+segment that is cut in the middle is replaced by a copy of the records that stay, so that readers which have the segment
+mapped can go on reading the old bytes. Order:
 
 1. marker {position, entry}, durable            crash before: nothing happened
-   tail page: readers of this boot end there
+   tail page: readers of this boot stop there
 2. later segments removed, the last one first   crash after: repeated at open
 3. copy of the cut segment, zero from the cut on, synced, renamed into place
 4. checkpoint moved back, with a new epoch
@@ -35,7 +36,10 @@ _MARKER_MAX = 4096  # bytes of a marker
 
 @dataclass(frozen=True)
 class Truncation:
-    """position: where the log ends from now on. entry: the number its next entry gets. epoch: of segments to come."""
+    """A truncation.
+
+    position: new end of the log. entry: number that the next entry gets. epoch: epoch of new segments.
+    """
 
     position: int
     entry: int
@@ -43,13 +47,16 @@ class Truncation:
 
 
 def announce(directory: Path, files: Files, truncation: Truncation) -> None:
-    """Step 1."""
+    """Write the marker, durably (step 1)."""
     body = json.dumps(asdict(truncation)).encode()
     files.replace_small(directory / names.TRUNCATION, b"%08x %s\n" % (crc32c(body), body))
 
 
 def pending(directory: Path) -> Truncation | None:
-    """The truncation that a crash interrupted, if any."""
+    """Return the truncation that a crash interrupted; None if there is no marker.
+
+    Raises CorruptionError if the marker is damaged.
+    """
     path = directory / names.TRUNCATION
     try:
         crc, _, body = read_regular(path, _MARKER_MAX).rstrip(b"\n").partition(b" ")
@@ -64,7 +71,7 @@ def pending(directory: Path) -> Truncation | None:
 
 
 def remove_later(directory: Path, files: Files, bases: list[int]) -> None:
-    """Step 2. bases: of the segments that go, ascending."""
+    """Remove the segments behind the cut (step 2). bases: of these segments, ascending."""
     for base in reversed(bases):
         files.remove(names.index_path(directory, base))
         files.remove(names.segment_path(directory, base))
@@ -72,7 +79,7 @@ def remove_later(directory: Path, files: Files, bases: list[int]) -> None:
 
 
 def replace_segment(directory: Path, files: Files, base: int, size: int, keep: int) -> None:
-    """Step 3. keep: bytes of the segment's file that stay; the rest becomes zero."""
+    """Replace the cut segment by a copy of its first `keep` bytes; the rest is zeros (step 3)."""
     path = names.segment_path(directory, base)
     fresh = directory / f"fresh-{base:020d}.seg"
     files.remove(fresh)
@@ -90,31 +97,31 @@ def replace_segment(directory: Path, files: Files, base: int, size: int, keep: i
 
 
 def finish(directory: Path, files: Files) -> None:
-    """Step 5."""
+    """Remove the marker, durably (step 5)."""
     files.remove(directory / names.TRUNCATION)
     files.sync_directory(directory)
 
 
 def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: CheckpointFile) -> None:
-    """Steps 2 to 5; doing them again changes nothing. Nobody may make segment files meanwhile."""
+    """Carry out steps 2 to 5, which are idempotent. No other thread may create segment files meanwhile."""
     size = checkpoint.last.segment_bytes
     base = wanted.position // size * size
     remove_later(directory, files, [other for other in names.segment_bases(directory) if other >= wanted.position])
-    if wanted.position > base:  # else the cut lies between two segments
+    if wanted.position > base:  # at `base` the cut lies between two segments
         replace_segment(directory, files, base, size, wanted.position - base)
     checkpoint.restart(position=wanted.position, entry=wanted.entry, epoch=wanted.epoch)
     finish(directory, files)
 
 
 def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint that step 4 writes, for a reader that may not."""
+    """Return the checkpoint that step 4 writes, for a reader, which writes no checkpoint."""
     return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)
 
 
-def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
-    """As `tell`, where no writer has the log open: readers go by the tail page, if it is of this boot and log.
+def publish_cut_offline(directory: Path, uuid: bytes, wanted: Truncation) -> None:
+    """Publish a truncation in the tail page of a log that no writer has open, if the page is of this boot and log.
 
-    Before the files change, and once more after: a reader may have looked meanwhile.
+    Call it before the files change and again afterwards: a reader may have read its table of segments meanwhile.
     """
     path = directory / names.TAIL
     if not path.exists() or path.stat().st_size < PAGE:
@@ -122,13 +129,13 @@ def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     with open_changing(path) as file:
         tail = Tail(file, writable=True)
     if tail.belongs_to(boot_id(), uuid):
-        tell(tail, tail.start, wanted, is_open=False)
+        publish_cut(tail, tail.start, wanted, is_open=False)
 
 
-def tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
-    """Readers of a tail page stop at the cut from now on: the files behind it go one by one."""
+def publish_cut(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
+    """Publish a truncation in a tail page, so that readers stop at the cut before the files behind it are removed."""
     end, entry = wanted.position, wanted.entry
-    visible, visible_entry = min((end, entry), (tail.visible, tail.visible_entry))  # less, with a commit point
+    visible, visible_entry = min((end, entry), (tail.visible, tail.visible_entry))  # a commit point may lie before it
     tail.publish(
         start=start, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
         visible=visible, visible_entry=visible_entry, is_open=is_open,

@@ -1,9 +1,10 @@
-"""A file that marks a bookie, or a broker, which may have acknowledged entries that are not on its disk: the boot id.
+"""UncleanShutdownMarker: a file that marks a bookie or broker which may have acknowledged entries not on its disk.
 
 A bookie with durability "appended" acknowledges entries from memory, and so does a broker. After a power cut the log
-ends earlier, and shows no trace of the lost entries. So this file exists durably from before the first acknowledgement
-until after the last sync of a clean close. A node that finds it after another boot may have lost entries. (BookKeeper:
-the DIRTY file of BP-46. Kafka: `.kafka_cleanshutdown`, which exists after a clean shutdown only.)
+ends earlier, and has no trace of the lost entries. So this file, which holds the boot id, exists durably from before
+the first acknowledgement until after the last sync of a clean close. A node that finds it after another boot may have
+lost entries. (BookKeeper: the DIRTY file of BP-46. Kafka: `.kafka_cleanshutdown`, which exists after a clean shutdown
+only.)
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ class UncleanShutdownMarker:
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / NAME, files
 
-    def tells_of_loss(self) -> bool:
-        """Whether the file is from another boot, or damaged: then entries may be lost."""
+    def last_shutdown_was_unclean(self) -> bool:
+        """Return whether entries may be lost: the file is from another boot, or damaged."""
         try:
             return read_regular(self._path, _FILE_MAX) != boot_id()
         except FileNotFoundError:
             return False
 
     def put(self) -> None:
-        """Write the file durably, before entries are acknowledged from memory. Raises OSError."""
+        """Write the file durably, before entries are acknowledged from memory. Raises OSError if the system refuses."""
         self._files.replace_small(self._path, boot_id())
 
     def remove(self) -> None:
-        """Remove the file: everything is on disk. If a power cut brings it back, limbo is entered needlessly."""
+        """Remove the file after all entries were synced. If a power cut brings it back, limbo is entered needlessly."""
         self._files.remove(self._path)

@@ -1,4 +1,4 @@
-"""Waiting for entries in asyncio: one thread sleeps on the tail page for all tasks, or on those of all logs."""
+"""Watcher: completes the futures of tasks that wait for entries, from one thread of the log or of its runtime."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _SLICE_US = 200_000
 
 
 class Watcher:
-    """Completes futures when an entry becomes visible. The thread starts with the first watch and ends when none is
-    left.
+    """Completes futures when an entry becomes visible.
 
-    sleep: waits until the visible end (a position) passes its first argument, at most its second (us). listeners: whose
-    thread is used in place of one of the log, which this process writes.
+    The thread starts with the first watch and ends when no watch is left.
+
+    tail: tail page of the log. sleep: waits until the visible end passes a position, its first argument, for at most
+    the microseconds of its second. listeners: of a log that this process writes; their thread is used instead of a
+    thread of the log.
     """
 
     def __init__(
@@ -37,12 +39,12 @@ class Watcher:
         self._error: BaseException | None = None
 
     def watch(self, entry: int) -> PurgatoryEntry:
-        """A watch whose AppendFuture completes when entry number `entry` may be read."""
+        """Return a watch whose AppendFuture completes when entry number `entry` is visible."""
         future: AppendFuture[Any] = AppendFuture(entry)
         if self._error is not None:
             set_exception(future, self._error)
             return PurgatoryEntry(VISIBLE, entry + 1, future, None)
-        self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
+        self._purgatory.reset(VISIBLE)  # a truncation may have moved the visible end back
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
         watch = self._purgatory.watch(VISIBLE, entry + 1, future)
         if self._listeners is not None:
@@ -59,19 +61,19 @@ class Watcher:
             if self._stopping:
                 return
             if self._listener is None:
-                self._listener = listeners.add(self._tail, self._look)
+                self._listener = listeners.add(self._tail, self._on_wakeup)
             self._listener.ask()
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
 
-    def _look(self) -> None:
-        """The log has grown, or was cut."""
+    def _on_wakeup(self) -> None:
+        """Complete the futures of visible entries after the log has grown or was truncated; ask for another wake-up."""
         with self._lock:
             if self._listener is not None and self._purgatory.waiting(VISIBLE):
                 self._listener.ask()
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
 
     async def reached(self, entry: int, timeout: float | None) -> bool:
-        """Whether `entry` becomes visible within `timeout` seconds (None: however long it takes)."""
+        """Return whether `entry` becomes visible within `timeout` seconds; None: wait without a limit."""
         watch = self.watch(entry)
 
         async def settled() -> None:

@@ -2,21 +2,21 @@
 
 | file | holds |
 |---|---|
-| store | MetadataStore: the calls and what they promise |
+| store | MetadataStore: the calls and their guarantees |
 | lease | Lease: keys that exist while their owner lives |
-| watching | the thread that tells watchers |
-| followed_folder | the values of all keys of one folder, as a process follows them |
-| keys | which keys and values are accepted |
+| watching | Watchers: the thread that calls the callbacks of watches |
+| followed_folder | FollowedFolder: a local copy of the values of all keys in one folder |
+| keys | checks of keys and values |
 | changes | compare-and-set of one key, repeated until no other process interferes |
-| layout | where keys are: which builds may use a store |
-| values | JSON objects as values, whatever lies there |
+| layout | the layout of keys, and which builds may use a store |
+| values | encoding and decoding of JSON objects as values |
 | snapshot_header | the first bytes of snapshots in system cursors |
 | memory | MemoryStore: one process, for tests |
 | sqlite | SQLiteStore: the processes of one machine |
 | database | its database file: schema, transactions, dead leases |
 | process_identity | which process owns a lease, and whether it lives |
 | zookeeper | ZooKeeperStore: a cluster |
-| zookeeper_session | one ZooKeeper session, and its errors in our terms |
+| zookeeper_session | ZooKeeperSession: kazoo's client, with its errors translated |
 | url | `open_store` |
 """
 

@@ -17,14 +17,14 @@ def change_key(store: MetadataStore, key: str, change: Callable[[bytes | None], 
     Args:
         store: metadata store.
         key: the key.
-        change: gets the value, None if the key does not exist; returns the new one, None to have no such key. It may be
-            called several times, also after a write whose outcome was unknown: it has to accept its own result.
+        change: gets the value, None if the key does not exist; returns the new value, None to delete the key. It may be
+            called several times, also after a write with an unknown outcome: it has to accept its own result.
 
     Returns:
-        The value that the key has now, or None.
+        The new value of the key, or None.
 
     Raises:
-        VersionConflictError: other processes change the key all the time.
+        VersionConflictError: other processes changed the key at each attempt.
         ReplogError: errors of the store, and of `change`.
     """
     for _ in range(_ATTEMPTS_MAX):
@@ -46,5 +46,5 @@ def change_key(store: MetadataStore, key: str, change: Callable[[bytes | None], 
 
 
 def delete_key(store: MetadataStore, key: str) -> None:
-    """Delete a key that may exist, whatever its value. Raises as `change_key`."""
+    """Delete a key with any value; no effect if it does not exist. Raises the errors of `change_key`."""
     change_key(store, key, lambda value: None)

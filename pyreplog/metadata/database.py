@@ -1,4 +1,4 @@
-"""The database file of SQLiteStore: schema, transactions, dead leases, and SQLite's errors in our terms."""
+"""Database: the database file of SQLiteStore, with its schema, transactions, dead leases, and translated errors."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from pyreplog.regular_files import check_regular
 APPLICATION_ID = 0x7079726D
 FORMAT = 1
 
-# version and children hold revisions: the store's count of changes, so no two lives of a key share a version.
-# children: when a child last came or went. lease: NULL, or the lease that the key vanishes with.
+# version and children hold revisions: the store's count of changes, so a key that is created again has a new version.
+# children: revision at which a child was last created or deleted. lease: the lease of the key, or NULL.
 _SCHEMA = f"""
 CREATE TABLE keys (
     path TEXT PRIMARY KEY, parent TEXT, name TEXT NOT NULL, value BLOB NOT NULL,
@@ -57,47 +57,57 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS keys_by_version ON keys (version)",
     "CREATE INDEX IF NOT EXISTS keys_by_children ON keys (children)",
 )
-"""For watches, which look for what changed. Databases of older versions get them, and older versions keep them."""
+"""Indexes for the polls of watches. Opening adds them to a database of an older version, which can still use it."""
 
 
-def _make(path: Path) -> None:
-    """An empty file for nobody else's eyes, if there is none. One that is there is not opened: closing it would drop
-    the POSIX locks of other connections of this process, and another process would remove the log under them."""
+def _create_file(path: Path) -> None:
+    """Create the database file, readable by this user only, if it does not exist.
+
+    An existing file is not opened: closing it would drop the POSIX locks of other connections of this process, and
+    another process would remove their write-ahead log.
+    """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 _STEP_MS = 25
-"""SQLite's wait for the transactions of others cannot be interrupted: it is made of steps."""
+"""Longest wait in SQLite for a lock. SQLite's wait cannot be interrupted, so a longer one consists of such steps."""
 
-_FORK_WAITS_S = 15.0
-"""More than a transaction waits for others by default."""
+_FORK_TIMEOUT_S = 15.0
+"""Seconds that a fork waits for a database: longer than a transaction waits for others by default."""
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
-_registering = threading.Lock()  # of them
-_held_to_fork: list[threading.Lock] = []
+_registering = threading.Lock()  # guards `_databases`
+_locked_for_fork: list[threading.Lock] = []
 
 
 def _before_fork() -> None:
-    """Let nobody be at work in SQLite meanwhile: its own mutexes, of a thread that the child does not have, would stay
-    locked there for ever, and whatever the child opened would hang."""
+    """Wait until no thread is inside SQLite.
+
+    A mutex of SQLite that another thread holds at the fork would stay locked in the child for ever, and every database
+    that the child opens would hang.
+    """
     _registering.acquire()
-    _held_to_fork.append(_registering)
-    _held_to_fork.extend(db._lock for db in list(_databases) if db._lock.acquire(timeout=_FORK_WAITS_S))
+    _locked_for_fork.append(_registering)
+    _locked_for_fork.extend(db._lock for db in list(_databases) if db._lock.acquire(timeout=_FORK_TIMEOUT_S))
 
 
 def _after_fork() -> None:
-    while _held_to_fork:
-        _held_to_fork.pop().release()
+    while _locked_for_fork:
+        _locked_for_fork.pop().release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class Database:
-    """One connection, used by one thread at a time; forking waits for it.
+    """One connection, used by one thread at a time. A fork waits for the thread that uses it.
 
-    timeout: seconds to wait for the transactions of others.
+    path: the database file. timeout: seconds to wait for the transactions of other connections. clock: for the expiry
+    of leases.
+
+    Raises DiskError if the file cannot be opened; CorruptionError, FormatVersionError, InvalidArgumentError if it is
+    not a database of this version; UnsupportedFilesystemError if it cannot have a write-ahead log.
     """
 
     def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
@@ -105,12 +115,12 @@ class Database:
         self._lock = threading.Lock()
         self._timeout = timeout
         self.deadline = math.inf
-        """By `time.monotonic()`: nobody waits any longer for the transactions of others."""
+        """Time of `time.monotonic()` after which no call waits for the transactions of other connections."""
         self._open = True
         for part in ("", "-wal", "-shm"):
             check_regular(Path(f"{path}{part}"), missing_ok=True)
         try:
-            _make(path)
+            _create_file(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", error)
@@ -126,7 +136,7 @@ class Database:
     def _set_up(self) -> None:
         with self._translated():
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            application_id = self._connection.execute("PRAGMA application_id").fetchone()[0]  # comes with the tables
+            application_id = self._connection.execute("PRAGMA application_id").fetchone()[0]  # set with the tables
             if tables and application_id != APPLICATION_ID:
                 raise InvalidArgumentError(
                     f"{self.path}: expected the metadata of a cluster, found an SQLite database of another application"
@@ -144,7 +154,7 @@ class Database:
                 self._connection.execute(statement)
 
     def _use_wal(self) -> None:
-        """The switch wants the file for itself, and SQLite does not wait for it."""
+        """Switch to a write-ahead log. That needs an exclusive lock, for which SQLite does not wait."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -164,14 +174,20 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """For SELECTs. Keys of dead leases are removed first, so that nobody sees what another no longer saw."""
+        """Run SELECTs in a `with` block.
+
+        The keys of dead leases are removed first, so that no reader sees a key that another reader found expired.
+        """
         self.sweep()
         with self._lock, self._translated():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, durable when the block has ended; undone when the block raises."""
+        """Run a transaction in a `with` block: it is durable when the block has ended, and rolled back if it raises.
+
+        Dead leases are removed first.
+        """
         with self._lock, self._immediate():
             for lease in self._dead_leases():
                 self.remove_lease(lease)
@@ -224,18 +240,18 @@ class Database:
             raise _translate(error, self.path) from error
 
     def next_revision(self) -> int:
-        """Inside `writing`: the number of this change."""
+        """Increment the revision, and return it. For a block of `writing`."""
         self._connection.execute("UPDATE revision SET number = number + 1")
         return self.revision()
 
     def revision(self) -> int:
-        """Inside `reading` or `writing`: the number of the newest change."""
+        """Return the revision: the number of the newest change. For a block of `reading` or `writing`."""
         return int(self._connection.execute("SELECT number FROM revision").fetchone()[0])
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
     def sweep(self) -> bool:
-        """Remove leases whose owners died or were silent for too long; whether there were any."""
+        """Remove leases whose owners died or did not renew them in time; return whether there were any."""
         with self._lock, self._translated():
             dead = self._dead_leases()
         if dead:
@@ -249,7 +265,7 @@ class Database:
         return [row[0] for row in rows.fetchall() if ProcessIdentity(*row[2:]).is_dead() or row[1] <= now]
 
     def remove_lease(self, lease: int) -> None:
-        """Inside `writing`: end a lease and its keys."""
+        """Delete a lease and its keys. For a block of `writing`."""
         revision = self.next_revision()
         self._connection.execute(
             "UPDATE keys SET children = ? WHERE path IN (SELECT parent FROM keys WHERE lease = ?)", (revision, lease)
@@ -260,19 +276,21 @@ class Database:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for the transaction under way, and close."""
+        """Wait for the transaction under way, and close the connection."""
         with self._lock:
             self._open = False
             self._connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: keep the connection from ever being closed, which would remove the parent's locks and
-        log (sqlite.org/howtocorrupt.html, 2.6)."""
+        """Keep the connection from being closed in a forked child.
+
+        Closing it would remove the locks and the write-ahead log of the parent (sqlite.org/howtocorrupt.html, 2.6).
+        """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 when the error is not SQLite's but the module's."""
+    """Return the primary result code of an error; 0 if the Python module raised it, not SQLite."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

@@ -1,4 +1,4 @@
-"""The values of all keys of one folder, as a process follows them."""
+"""FollowedFolder: a local copy of the values of all keys in one folder of the metadata store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ T = TypeVar("T")
 
 
 class FollowedFolder(Generic[T]):
-    """Reads the values of the keys in a folder, and reads them again after each change. Any thread may use it.
+    """A local copy of the values of the keys in a folder, which is read again after each change. Thread-safe.
 
-    Values that cannot be decoded are left out, with a warning. While the store cannot be read, the values that were
-    read before stay.
+    Values that cannot be decoded are left out, with a warning. While the store cannot be read, the last values that
+    were read stay.
 
-    folder: the key above. decode: raises InvalidMetadataError. on_change: called with the names of the keys that came,
-    went, or were written, by one thread at a time; with none when the values were read once, so that a folder without
-    keys is known to have none. retry: has a read that failed repeated a little later by a thread that may block.
+    folder: the parent of the keys. decode: decodes a value, or raises InvalidMetadataError. on_change: called by one
+    thread at a time with the names of the keys that were created, deleted or written; and with no names after the first
+    read, which tells that an empty folder is empty. retry: calls a function, which repeats a failed read, a little
+    later in a thread that may block.
     """
 
     def __init__(
@@ -46,16 +47,16 @@ class FollowedFolder(Generic[T]):
         self._names = store.watch(folder, lambda _: self._read_names())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the values were read once; return whether they were."""
+        """Wait for the first read of the values; return whether it succeeded within `timeout_s` seconds."""
         return self._read.wait(timeout_s)
 
     def get(self, name: str) -> T | None:
-        """Return the value of a key; None: there is none."""
+        """Return the value of a key; None if it does not exist or cannot be decoded."""
         value = self._values.get(name)
         return None if value is None else value[0]
 
     def versioned(self, name: str) -> tuple[int, T] | None:
-        """Return the version and the value of a key; None: there is none."""
+        """Return the version and the value of a key; None if it does not exist or cannot be decoded."""
         value = self._values.get(name)
         return None if value is None else (value[1], value[0])
 
@@ -68,22 +69,22 @@ class FollowedFolder(Generic[T]):
         self._is_closed = True
         self._names.close()
         with self._reading:
-            self._watches_of(frozenset())
+            self._set_watches(frozenset())
             self._values = {}
 
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _read_names(self) -> None:
-        """Read the values of new keys, and forget those of keys that went."""
+        """Read the values of new keys, and drop those of deleted keys."""
         with self._reading:
             if self._is_closed:
                 return
             try:
                 names = frozenset(self._store.list(self._folder))
-                self._watches_of(names)  # before the reads: a later change is not missed
+                self._set_watches(names)  # before the reads, so that no later change is missed
                 values = self._read_values(sorted(names - self._values.keys()))
             except ReplogError as error:
-                self._failed(error, self._read_names)
+                self._retry_later(error, self._read_names)
                 return
             self._update({**values, **dict.fromkeys(self._values.keys() - names)})
             if not self._read.is_set():
@@ -91,7 +92,7 @@ class FollowedFolder(Generic[T]):
                 self._on_change(frozenset())
 
     def _read_value(self, key: str) -> None:
-        """Read one value, after it changed."""
+        """Read one value again after a change."""
         with self._reading:
             name = name_of(key)
             if name not in self._watches:
@@ -99,18 +100,21 @@ class FollowedFolder(Generic[T]):
             try:
                 values = self._read_values([name])
             except ReplogError as error:
-                self._failed(error, lambda: self._read_value(key))
+                self._retry_later(error, lambda: self._read_value(key))
                 return
             self._update(values)
 
-    def _watches_of(self, names: Set[str]) -> None:
+    def _set_watches(self, names: Set[str]) -> None:
         for name in self._watches.keys() - names:
             self._watches.pop(name).close()
         for name in names - self._watches.keys():
             self._watches[name] = self._store.watch(f"{self._folder}/{name}", self._read_value)
 
     def _read_values(self, names: Sequence[str]) -> dict[str, tuple[T, int] | None]:
-        """Read values with their versions; None where there is none, or a damaged one. Raises errors of the store."""
+        """Read values with their versions; None for keys that do not exist, and for values that cannot be decoded.
+
+        Raises the errors of the store.
+        """
         values: dict[str, tuple[T, int] | None] = {}
         stored = self._store.get_many([f"{self._folder}/{name}" for name in names])
         for name, value in zip(names, stored, strict=True):
@@ -121,14 +125,14 @@ class FollowedFolder(Generic[T]):
                 values[name] = None
         return values
 
-    def _failed(self, error: ReplogError, read: Callable[[], None]) -> None:
+    def _retry_later(self, error: ReplogError, read: Callable[[], None]) -> None:
         """Keep the values that were read before, and schedule another read."""
         if not isinstance(error, ClosedError):
             logger.warning("%s cannot be read, another attempt follows: %s", self._folder, error)
             self._retry(read)
 
     def _update(self, values: dict[str, tuple[T, int] | None]) -> None:
-        """Set the values of some names; None: there is none any more."""
+        """Set the values of some names; None: remove the value."""
         changed = {name for name, value in values.items() if self._values.get(name) != value}
         for name in changed:
             value = values[name]

@@ -1,4 +1,4 @@
-"""Which keys and values a metadata store accepts: what ZooKeeper does, and nothing that needs care elsewhere."""
+"""Checks of keys and values: a metadata store accepts those that ZooKeeper accepts, without names that need quoting."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 KEY_MAX = 1024
-"""Characters of a key."""
+"""Longest key, characters."""
 
 VALUE_MAX = (1 << 20) - 4096
-"""Bytes of a value: a ZooKeeper request is at most 1 MiB, its key and the rest included (jute.maxbuffer)."""
+"""Largest value, bytes: a ZooKeeper request, with its key and header, has at most 1 MiB (jute.maxbuffer)."""
 
 VERSION_MAX = (1 << 63) - 1
 
@@ -21,9 +21,11 @@ _RESERVED = "/zookeeper"
 
 
 def check_key(key: str) -> None:
-    """`key` is "/name/name...": names of 1 to 255 printable ASCII characters but "/" and space, "." and ".." excepted.
+    """Check that a key is "/name/name...".
 
-    Errors: WrongTypeError, InvalidArgumentError.
+    A name has 1 to 255 printable ASCII characters other than "/" and space, and is neither "." nor "..".
+
+    Raises WrongTypeError if the key is not a str, InvalidArgumentError if it has another form.
     """
     if not isinstance(key, str):
         raise WrongTypeError(f"key: expected a str, found {type(key).__name__}")
@@ -39,7 +41,10 @@ def check_key(key: str) -> None:
 
 
 def check_value(value: bytes | bytearray | memoryview) -> bytes:
-    """The value as bytes. Errors: WrongTypeError; InvalidArgumentError, over VALUE_MAX bytes."""
+    """Return a value as bytes.
+
+    Raises WrongTypeError if it is not bytes-like, InvalidArgumentError if it has more than VALUE_MAX bytes.
+    """
     if not isinstance(value, bytes | bytearray | memoryview):
         raise WrongTypeError(f"value: expected bytes-like, found {type(value).__name__}")
     data = bytes(value)
@@ -49,7 +54,10 @@ def check_value(value: bytes | bytearray | memoryview) -> bytes:
 
 
 def check_version(version: int) -> None:
-    """ZooKeeper takes -1 for "any version"; here it is refused, as every write is to be compared."""
+    """Check a version. ZooKeeper takes -1 for "any version", which is refused here: every write compares versions.
+
+    Raises WrongTypeError if it is not an int, InvalidArgumentError if it is out of range.
+    """
     if not isinstance(version, int) or isinstance(version, bool):
         raise WrongTypeError(f"version: expected an int, found {type(version).__name__}")
     if not 0 <= version <= VERSION_MAX:
@@ -57,10 +65,10 @@ def check_version(version: int) -> None:
 
 
 def parent_of(key: str) -> str:
-    """The key above; ROOT is above the keys of one name."""
+    """Return the parent of a key; ROOT for a key of one name."""
     return key[: key.rindex("/")] or ROOT
 
 
 def name_of(key: str) -> str:
-    """The last name of a key."""
+    """Return the last name of a key."""
     return key[key.rindex("/") + 1 :]

@@ -1,8 +1,8 @@
-"""The layout of a store: where keys are, and which builds may use the store at all. FORMAT.md, "Layout of a store".
+"""The layout of a store: where keys are, and which builds may use the store. FORMAT.md, "Layout of a store".
 
-`/cluster` says it, which every bookie and client reads before anything else. Layout 1 had all ledgers in one folder,
-and `id` in `/cluster`. A build of that layout finds no `id` in a store of layout 2, and refuses it. That matters: it
-would take every ledger for deleted.
+The key `/cluster`, which every bookie and client reads first, has the number of the layout. Layout 1 had all ledgers in
+one folder, and `id` in `/cluster`. A build of layout 1 finds no `id` in a store of layout 2, and refuses the store;
+otherwise it would find no ledger, and take all of them for deleted.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ def encode_cluster(cluster: bytes, *, is_migrating: bool = False) -> bytes:
 
 
 def decode_cluster(data: bytes) -> tuple[bytes, bool]:
-    """Return (16 bytes that tell this cluster from others, whether a migration is unfinished), of any layout up to
-    LAYOUT.
+    """Decode the value of CLUSTER in a store of any layout up to LAYOUT.
+
+    Returns:
+        The id of the cluster, 16 bytes, and whether the store has an older layout or an unfinished migration.
 
     Raises:
         MetadataVersionError: the store has a newer layout.
-        InvalidMetadataError: it is no such value.
+        InvalidMetadataError: the value is malformed.
     """
     try:
         value = decode_object(data)
@@ -46,17 +48,17 @@ def decode_cluster(data: bytes) -> tuple[bytes, bool]:
 
 
 def cluster_id(store: MetadataStore) -> bytes:
-    """Return the 16 random bytes that tell this cluster from others; made by who asks first.
+    """Return the id of the cluster, 16 random bytes. The first process that calls this creates it.
 
     Raises:
         MetadataLayoutError: the store has an older layout, or a migration is unfinished.
         MetadataVersionError: the store has a newer layout.
-        InvalidMetadataError: it says nothing that makes sense.
-        ReplogError: the store's errors.
+        InvalidMetadataError: the value is malformed.
+        ReplogError: errors of the store.
     """
     stored = store.get(CLUSTER)
     if stored is None:
-        with suppress(KeyExistsError):  # somebody else was quicker
+        with suppress(KeyExistsError):  # another process has created it
             store.create(CLUSTER, encode_cluster(uuid.uuid4().bytes))
         return cluster_id(store)
     cluster, is_older = decode_cluster(stored.value)

@@ -1,4 +1,4 @@
-"""Leases: keys that exist while their owner lives, and what the owner may believe of them."""
+"""Leases: keys that exist while their owner lives, and the state of a lease as its owner knows it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _logger = logging.getLogger(__name__)
 
 
 class LeaseState(enum.Enum):
-    """What is known of a lease at this moment."""
+    """The state of a lease, as its owner knows it."""
 
     HELD = "held"
-    """Its keys exist, and will for some moments."""
+    """The keys of the lease exist, and will exist until the state changes."""
 
     UNKNOWN = "unknown"
-    """The store was silent for too long. Act as if the lease were lost, and do not conclude that it is."""
+    """The lease was not renewed in time. The owner must act as if it were lost, but the keys may still exist."""
 
     LOST = "lost"
-    """The lease has ended for good, and its keys are deleted. Begin a new one."""
+    """The lease has ended for good, and its keys are deleted. The owner may begin a new lease."""
 
 
 class Lease(Handle):
-    """Keys that vanish with their owner, as ZooKeeper's ephemeral nodes; made by `MetadataStore.lease`.
+    """Keys that are deleted when their owner ends, as ZooKeeper's ephemeral nodes; made by `MetadataStore.lease`.
 
     Close it before its store. Calls block, and any thread may make them.
     """
@@ -41,14 +41,14 @@ class Lease(Handle):
 
     @property
     def ttl(self) -> float:
-        """Seconds, as granted by the store, for which the keys may outlive their owner."""
+        """Time, in seconds, for which the keys may outlive their owner, as the store has granted it."""
         return self._heartbeat.ttl
 
     @property
     def state(self) -> LeaseState:
-        """What is known of the lease now.
+        """State of the lease now.
 
-        HELD is judged by the clock, so it is right also after the process was stopped for a while.
+        HELD is decided by the clock, so it is correct also after the process was suspended for a while.
         """
         self._check_open()
         return self._heartbeat.state
@@ -56,7 +56,7 @@ class Lease(Handle):
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
         """Create a key that exists while the lease is held. It cannot have children.
 
-        Everything else that `MetadataStore` does with keys works with it as well.
+        The other methods of `MetadataStore` work with the key as well.
 
         Args:
             key: the key.
@@ -83,16 +83,17 @@ class Lease(Handle):
     def _create(self, key: str, value: bytes) -> int: ...
 
     def close(self) -> None:
-        """End the lease and delete its keys. If the store cannot be reached, they vanish after `ttl`."""
+        """End the lease and delete its keys. If the store cannot be reached, the keys expire after `ttl`."""
         super().close()
 
 
 class Heartbeat:
-    """Renews a lease from a thread of its own, and knows until when it is surely held.
+    """Renews a lease from a thread of its own, and knows until when the lease is certainly held.
 
-    renew: does so and returns until when (monotonic microseconds) the lease is then held; LeaseLostError: never again;
-        other ReplogErrors: not this time.
-    give_up: called in the thread when the lease is lost, before `on_loss`.
+    ttl: seconds; a third of it is the interval of renewals. clock: source of monotonic time. renew: renews the lease,
+    and returns the monotonic time, in microseconds, until which it is held; raises LeaseLostError if the lease has
+    ended, another ReplogError if this attempt failed. give_up: called in the thread when the lease is lost, before
+    `on_loss`. on_loss: called in the thread when the lease is lost.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Heartbeat:
         self._clock, self._renew, self._give_up, self._on_loss = clock, renew, give_up, on_loss
         self._held_until = renew()
         self._condition = threading.Condition()
-        self._lost = self._stopping = self._renews_now = self._failing = False
+        self._lost = self._stopping = self._renewal_requested = self._failing = False
         self._thread = threading.Thread(target=self._run, name="pyreplog-lease", daemon=True)
         self._thread.start()
 
@@ -119,23 +120,23 @@ class Heartbeat:
         return LeaseState.HELD if self._clock.monotonic_us() < self._held_until else LeaseState.UNKNOWN
 
     def suspend(self) -> None:
-        """The store is out of reach: believe nothing until the next renewal."""
+        """Set the state to UNKNOWN until the next renewal: the store cannot be reached."""
         self._held_until = 0
 
     def renew_now(self) -> None:
-        """Renew now."""
+        """Have the thread renew the lease now."""
         with self._condition:
-            self._renews_now = True
+            self._renewal_requested = True
             self._condition.notify()
 
     def lose(self) -> None:
-        """The lease has ended."""
+        """Set the state to LOST: the lease has ended."""
         with self._condition:
             self._lost = True
             self._condition.notify()
 
     def stop(self) -> None:
-        """End the thread; `on_loss` is not called any more."""
+        """End the thread and wait for it. `on_loss` is not called afterwards."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -145,32 +146,32 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._stopping or self._lost or self._renews_now, self.ttl / 3)
+                self._condition.wait_for(lambda: self._stopping or self._lost or self._renewal_requested, self.ttl / 3)
                 if self._stopping:
                     return
-                self._renews_now = False
+                self._renewal_requested = False
             if not self._lost:
-                self._beat()
+                self._renew_once()
             if self._stopping:
                 return
             if self._lost:
-                self._mourn()
+                self._call_on_loss()
                 return
 
-    def _beat(self) -> None:
+    def _renew_once(self) -> None:
         try:
             self._held_until = self._renew()
             self._failing = False
         except LeaseLostError:
             self._lost = True
-        except ClosedError:  # the store was closed, and does not open again
+        except ClosedError:  # the store was closed
             self._stopping = True
         except ReplogError as error:
-            if not self._failing:  # said once
+            if not self._failing:  # the first of several failures is logged
                 _logger.warning("a lease could not be renewed: %s", error)
             self._failing = True
 
-    def _mourn(self) -> None:
+    def _call_on_loss(self) -> None:
         try:
             if self._give_up is not None:
                 self._give_up()

@@ -1,4 +1,4 @@
-"""MemoryStore: metadata of one process, gone when it is closed. For tests, and as the plainest form of the rules."""
+"""MemoryStore: metadata in the memory of one process, for tests; the simplest implementation of MetadataStore."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Node:
 class MemoryStore(MetadataStore):
     """A metadata store in the memory of one process, for tests. Closing it deletes the content.
 
-    Versions begin at 0 in each life of a key, as ZooKeeper's do.
+    Versions begin at 0 whenever a key is created, as in ZooKeeper.
 
     Example:
         ```python
@@ -109,7 +109,7 @@ class MemoryStore(MetadataStore):
 
     @contextmanager
     def _changing(self) -> Iterator[builtins.list[str]]:
-        """The lock, and a list for the keys whose watchers are to be told."""
+        """Hold the lock in a `with` block, and call the watches of the keys that the block puts into the list."""
         changed: list[str] = []
         with self._lock:
             yield changed
@@ -126,14 +126,14 @@ class MemoryStore(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> MemoryLease:
         return MemoryLease(self, ttl, on_loss, SystemClock())
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._watchers.stop()
         with self._lock:
             self._nodes = {ROOT: _Node()}
 
 
 class MemoryLease(Lease):
-    """A lease whose store never dies: tests say when it is lost or in doubt."""
+    """A lease that tests suspend, resume and expire."""
 
     def __init__(self, store: MemoryStore, ttl: float, on_loss: Callable[[], object] | None, clock: Clock) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class MemoryLease(Lease):
 
     def _create(self, key: str, value: bytes) -> int:
         self._keys[key] = self._store._insert(key, value, leased=True)
-        if self._heartbeat.state is LeaseState.LOST:  # just now
+        if self._heartbeat.state is LeaseState.LOST:  # it was lost meanwhile
             self._forget_keys()
             raise LeaseLostError(f"the lease was lost while {key} was created")
         return 0
@@ -159,25 +159,25 @@ class MemoryLease(Lease):
     def _forget_keys(self) -> None:
         with self._store._changing() as changed:
             for key, node in self._keys.items():
-                if self._store._nodes.get(key) is node:  # not deleted, and perhaps created anew, by somebody else
+                if self._store._nodes.get(key) is node:  # another caller may have deleted the key and created it again
                     changed += self._store._remove(key)
             self._keys.clear()
 
     def suspend(self) -> None:
-        """As if the store could not be reached: the state becomes unknown."""
+        """Act as if the store could not be reached: the state becomes UNKNOWN."""
         self._reachable.clear()
         self._heartbeat.suspend()
 
     def resume(self) -> None:
-        """As if the store could be reached again."""
+        """Act as if the store could be reached again."""
         self._reachable.set()
         self._heartbeat.renew_now()
 
     def expire(self) -> None:
-        """As if the store had not heard of the owner for too long: the keys vanish and the lease is lost."""
+        """Act as if the lease had expired: its keys are deleted, and the state becomes LOST."""
         self._heartbeat.lose()
         self._forget_keys()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
         self._forget_keys()

@@ -1,7 +1,7 @@
-"""Identifies the process that owns a lease in a file, and tells whether it lives.
+"""ProcessIdentity: identifies the process that owns a lease in a file, and tells whether it has ended.
 
-The system reuses process ids. A process id with its start time and the boot names one process; in another process-id
-namespace (containers that share a directory) it says nothing, and only the lease's expiry counts.
+The system reuses process ids, so that a process is identified by its id, its start time and the boot. A process of
+another process-id namespace (containers that share a directory) cannot be looked up; its leases end by expiry only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process of this machine or of an earlier boot. `started`: clock ticks since the boot."""
+    """A process of this machine, of this boot or an earlier one.
+
+    boot: id of the boot. pid_namespace: inode number of the process-id namespace. pid: process id. started: start time,
+    clock ticks since the boot.
+    """
 
     boot: str
     pid_namespace: int
@@ -48,17 +52,17 @@ def _pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
-@cache  # by process id: a forked child has another one
+@cache  # by process id, since a forked child has another one
 def _own_start(pid: int) -> int | None:
     """Return the start time of this process."""
     return _started(pid)
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process, clock ticks since the boot; None: it does not run, or is a zombie."""
+    """Return the start time of a process, clock ticks since the boot; None if it does not run, or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()  # the name before may hold anything
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name, in parentheses, may hold any characters
     return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,4 +1,4 @@
-"""The first bytes of snapshots in system cursors; FORMAT.md has a section for each kind."""
+"""The header of snapshots in system cursors; FORMAT.md has a section for each kind of snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADER_BYTES = _HEADER.size
 
 
 def encode_header(version: int, count: int) -> bytes:
-    """Return the header of a snapshot of `count` items that readers from `version` on may read."""
+    """Return the header of a snapshot of `count` items, which readers of `version` and later ones can read."""
     return _HEADER.pack(version, 0, count)
 
 
@@ -19,7 +19,7 @@ def decode_header(kind: str, data: bytes, supported: int) -> int:
     """Return the number of items of a snapshot.
 
     Args:
-        kind: what it is a snapshot of, for errors.
+        kind: name of this kind of snapshot, for errors.
         data: the snapshot.
         supported: the highest version that this build knows.
 

@@ -33,18 +33,18 @@ _logger = logging.getLogger(__name__)
 class SQLiteStore(MetadataStore):
     """A metadata store in one file, for the processes of one machine. An embedded cluster uses it.
 
-    The database has a write-ahead log and is synced at every commit; writers wait for each other, and readers for no
-    writer. Watches look for new revisions. A lease ends when its process dies, or when its time has passed on the
+    The database has a write-ahead log and is synced at every commit. Writers wait for each other; readers do not wait
+    for writers. Watches poll for new revisions. A lease ends when its process dies, or when it has expired by the
     monotonic clock, which all processes of the machine share.
 
     Args:
-        path: the database file. It is made if it is missing; its directory is not.
+        path: the database file. It is created if it does not exist; its directory is not.
         timeout: seconds to wait for the transactions of other threads and processes.
-        poll_interval: seconds between two looks for changes by other processes.
+        poll_interval: seconds between two polls for changes by other processes.
         clock: source of time; its monotonic time must be the same in all processes that use the file.
 
     Raises:
-        DiskError: the file cannot be opened or made.
+        DiskError: the file cannot be opened or created.
         CorruptionError: the file is damaged.
         InvalidArgumentError: the file is a database of another application.
         FormatVersionError: a newer version wrote the file.
@@ -65,7 +65,7 @@ class SQLiteStore(MetadataStore):
         self._clock = clock or SystemClock()
         self._database = Database(self.path, timeout, self._clock)
         try:
-            self._reads = Database(self.path, timeout, self._clock)  # a connection waits for its own commits
+            self._reads = Database(self.path, timeout, self._clock)  # reads do not wait for a commit of `_database`
         except BaseException:
             self._database.close()
             raise
@@ -135,18 +135,18 @@ class SQLiteStore(MetadataStore):
         """
         self._database.deadline = self._reads.deadline = deadline
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._watchers.stop()
         self._reads.close()
         self._database.close()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._database.abandon()
         self._reads.abandon()
 
 
 class SQLiteLease(Lease):
-    """A row that its owner renews before it expires."""
+    """A lease in an SQLite database: a row that its owner renews before it expires."""
 
     def __init__(self, store: SQLiteStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
         self._store = store
@@ -160,7 +160,7 @@ class SQLiteLease(Lease):
             self._id = lease = int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
 
         def renew() -> int:
-            """An expired lease was removed as the transaction began, or by somebody before."""
+            """Renew the lease. If it has expired, `writing` of this or of another process has removed it."""
             with database.writing() as connection:
                 until = clock.monotonic_us() + ttl_us
                 done = connection.execute("UPDATE leases SET expires_us = ? WHERE id = ?", (until, lease))
@@ -173,9 +173,9 @@ class SQLiteLease(Lease):
     def _create(self, key: str, value: bytes) -> int:
         return self._store._insert(key, value, self._id)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
-        with suppress(MetadataUnavailableError):  # nobody renews it any more: it expires
+        with suppress(MetadataUnavailableError):  # the lease expires, since it is not renewed
             self._remove()
         self._store._watchers.wake()
 
@@ -185,24 +185,27 @@ class SQLiteLease(Lease):
 
 
 class _Poller:
-    """Which keys changed since the last look. A look costs what changed, not what is watched."""
+    """Finds the keys that changed since the last poll. The cost of a poll grows with the changes, not the watches."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._revision = -1  # before the first look
+        self._revision = -1  # of the last poll; -1 before the first one
 
     def changed(self, keys: builtins.list[str]) -> builtins.list[str]:
-        """Return keys that changed, those of the watched `keys` among them. Called by the watchers' thread."""
+        """Return the keys that changed since the last poll, with all changed ones of the watched `keys`.
+
+        Called by the thread of the watches.
+        """
         try:
-            return self._look(keys)
+            return self._find_changes(keys)
         except ReplogError as error:
-            _logger.warning("watches could not be looked after: %s", error)
+            _logger.warning("watches could not be checked for changes: %s", error)
             return []
 
-    def _look(self, keys: builtins.list[str]) -> builtins.list[str]:
+    def _find_changes(self, keys: builtins.list[str]) -> builtins.list[str]:
         before = self._revision
         with self._database.reading() as connection:
-            revision = self._database.revision()  # first: a change of which a part is seen now is seen again
+            revision = self._database.revision()  # first: the next poll finds a change that commits meanwhile again
             if before < 0:
                 changed = keys
             elif revision == before:
@@ -212,16 +215,16 @@ class _Poller:
                 rows = connection.execute(query, (before, before)).fetchall()
                 folders = {path for path, children in rows if children > before}
                 changed = [path for path, _ in rows]
-                if folders:  # else no key came or went, and the watched ones need no look
+                if folders:  # otherwise no key was created or deleted
                     changed += _missing(connection, keys, folders)
         self._revision = revision
         return changed
 
 
 def _missing(connection: sqlite3.Connection, keys: builtins.list[str], folders: Set[str]) -> builtins.list[str]:
-    """Return those of the keys that do not exist, and may have gone when children of one of the folders came or went.
+    """Return the keys that do not exist, and whose deletion may be a change of the children of one of the folders.
 
-    The folder of a key is the nearest one above it that exists: those between may be gone as well.
+    The folder of a key is its nearest ancestor that exists, since the parents in between may be deleted as well.
     """
     missing: builtins.list[str] = []
     by_parent: dict[str, builtins.list[str]] = {}
@@ -247,7 +250,7 @@ def _expect(connection: sqlite3.Connection, key: str, version: int) -> None:
 
 
 def _make_parents(connection: sqlite3.Connection, key: str, revision: int) -> None:
-    """Make the missing ones, and note in the first that is there that it has a new child."""
+    """Create the missing parents of a key, and note the new child in the nearest ancestor that exists."""
     parent = parent_of(key)
     while (row := connection.execute("SELECT lease FROM keys WHERE path = ?", (parent,)).fetchone()) is None:
         _insert_row(connection, parent, b"", revision, None)

@@ -1,4 +1,4 @@
-"""What every metadata store does, and promises."""
+"""MetadataStore: the base class of metadata stores, with their calls and guarantees."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyreplog.metadata.keys import ROOT, check_key, check_value, check_version
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.watching import Watch
 
-_AT_ONCE = 256
-"""So many keys are asked for at once. Their values are in memory together."""
+_READ_KEYS_MAX = 256
+"""Number of keys that one request reads. Their values are in memory together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value, and the version of its key at that moment. Hand the version back to `put` and `delete`.
+    """A value, and the version of its key when it was read, for `put` and `delete`.
 
     Attributes:
         value: the value.
@@ -42,12 +42,11 @@ class MetadataStore(Handle):
 
     - A key is "/name/name…"; its parents are keys, too. `create` makes missing parents, with empty values. A key with
       children cannot be deleted.
-    - Versions are opaque: two are equal or not. They count within one life of a key: after a delete and a new create
-      an old version may match again, as in ZooKeeper. Put something unique into the value if that matters.
-    - A read sees everything that was written, by any process, before the call began.
+    - Versions are opaque, and are only compared for equality. After a key was deleted and created again, an old version
+      may match, as in ZooKeeper. Put a unique id into the value if that matters.
+    - A read sees all writes, of any process, that were complete before the call began.
     - The store never repeats a write. MetadataUnavailableError says that nothing was written. OutcomeUnknownError says
-      that the write may be done, may be done later, or may never be done: read, and compare with something unique in
-      the value.
+      that the write may be done, may be done later, or may never be done: read the value, and compare its unique id.
 
     Calls block, up to the timeout of the store. Any thread may make them; coroutines make them in a thread. Every call
     may raise InvalidArgumentError or WrongTypeError (key or value), ClosedError, ForkedError and
@@ -55,20 +54,20 @@ class MetadataStore(Handle):
     """
 
     def __init__(self, what: str) -> None:
-        self._lease_lock = threading.Lock()  # of the two that follow
+        self._lease_lock = threading.Lock()  # guards the leases
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._takes_leases = True
         self.what = what
-        """The store and its root, for messages: "metadata store PATH", or with the URL of its root."""
+        """Name of the store for messages: "metadata store", and the path of its file or the URL of its root."""
         super().__init__(what)
 
     def close(self) -> None:
         """End all leases and watches, and close the store. Closing twice has no effect.
 
-        Waits for a callback that runs. If the keys of a lease cannot be deleted, they expire; its error is raised when
-        all others have ended, and the store is closed.
+        Waits for a callback that runs. If the keys of a lease cannot be deleted, they expire; the error is raised after
+        all other leases have ended and the store is closed.
         """
-        if os.getpid() != self._pid or sys.is_finalizing():  # which ends the leases, as a kill does
+        if os.getpid() != self._pid or sys.is_finalizing():  # leases end with the process, as after a kill
             return
         with self._lease_lock:
             self._takes_leases = False
@@ -86,14 +85,14 @@ class MetadataStore(Handle):
     def end_calls_by(self, deadline: float) -> None:
         """Set a time after which no call waits for the store, for a caller that closes within a time limit.
 
-        A call that is cut short raises what it raises after the timeout of the store.
+        A call that ends at that time raises the error that it raises after the timeout of the store.
 
         Args:
             deadline: seconds of `time.monotonic()`.
         """
 
     def get(self, key: str) -> Versioned | None:
-        """Return the value of a key, or None if the key definitely does not exist.
+        """Return the value of a key, or None if the key does not exist.
 
         Args:
             key: the key.
@@ -106,9 +105,9 @@ class MetadataStore(Handle):
         return self._get(key)
 
     def get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
-        """Return the values of several keys, as `get` does of each; asked at once, as far as the store can.
+        """Return the values of several keys, with as few requests as the store allows.
 
-        The values may be of different moments, none of which is before the call began.
+        This is no snapshot: the values may be of different times after the call began.
 
         Args:
             keys: the keys.
@@ -123,8 +122,8 @@ class MetadataStore(Handle):
         for key in keys:
             check_key(key)
         values: builtins.list[Versioned | None] = []
-        for at in range(0, len(keys), _AT_ONCE):
-            values += self._get_many(keys[at : at + _AT_ONCE])
+        for at in range(0, len(keys), _READ_KEYS_MAX):
+            values += self._get_many(keys[at : at + _READ_KEYS_MAX])
         return values
 
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
@@ -189,7 +188,7 @@ class MetadataStore(Handle):
         self._delete(key, version)
 
     def list(self, key: str) -> builtins.list[str]:
-        """Return the names of the children of a key, sorted; none if the key does not exist.
+        """Return the names of the children of a key, sorted; an empty list if the key does not exist.
 
         Args:
             key: the key, or "/".
@@ -204,9 +203,10 @@ class MetadataStore(Handle):
     def watch(self, key: str, callback: Callable[[str], object]) -> Watch:
         """Call a function now, and after every change of a key: of its value, its existence, or its set of children.
 
-        A call says "look again", not what changed. Several changes may lead to one call, and a call may come without a
-        change. If the connection is lost, calls come when it is back, at the latest. Values of children are not
-        watched. One thread of the store makes the calls, one after the other. Does not block, and needs no connection.
+        A call does not say what changed: the callback reads the key again. Several changes may lead to one call, and a
+        call may come without a change. After a lost connection, calls come when the connection is back, at the latest.
+        Values of children are not watched. One thread of the store makes the calls, one after the other. `watch` does
+        not block, and needs no connection.
 
         Args:
             key: the key, or "/".
@@ -225,7 +225,7 @@ class MetadataStore(Handle):
     def lease(self, ttl: float, on_loss: Callable[[], object] | None = None) -> Lease:
         """Begin a lease: keys created through it exist while it is held.
 
-        They vanish at most about `ttl` seconds after the process dies, or loses the store.
+        The keys are deleted about `ttl` seconds after the process dies or loses its connection, or sooner.
 
         Args:
             ttl: seconds, more than 0 and at most 86400. A server may grant another time: see `Lease.ttl`.
@@ -246,13 +246,13 @@ class MetadataStore(Handle):
                 self._leases.add(lease)
                 return lease
         lease.close()  # the store was closed meanwhile
-        raise self._ending()
+        raise self._closed_error()
 
     @abstractmethod
     def _get(self, key: str) -> Versioned | None: ...
 
     def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
-        """Of at most _AT_ONCE keys."""
+        """Return the values of at most _READ_KEYS_MAX keys."""
         return [self._get(key) for key in keys]
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which store a URL names. Importing this loads neither sqlite3 nor kazoo."""
+"""`open_store`: open the metadata store of a URL. Importing this module loads neither sqlite3 nor kazoo."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ZOOKEEPER = re.compile(r"zk://(?P<hosts>[^/\s]+)(?P<root>/.*)?")
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file that holds the metadata of a URL; None: it is none of SQLite's."""
+    """Return the database file of a URL; None if the URL names no SQLite store."""
     match = _SQLITE.fullmatch(url)
     return None if match is None else Path(match["path"])
 
 
 def is_shared(url: str) -> bool:
-    """Whether it names a store that other processes open, too."""
+    """Return whether a URL names a store that other processes can open as well."""
     return sqlite_file(url) is not None or _ZOOKEEPER.fullmatch(url) is not None
 
 
@@ -39,7 +39,7 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
         WrongTypeError: `url` is not a str.
         InvalidArgumentError: `url` has another form.
         MissingExtraError: ZooKeeper needs kazoo, which is not installed.
-        ReplogError: as the class of the store.
+        ReplogError: errors of the class of the store.
 
     Example:
         ```python

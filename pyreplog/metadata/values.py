@@ -1,6 +1,6 @@
-"""JSON objects as values of keys: whatever lies there, and however large or deep it is, is one or a ValueError.
+"""JSON objects as values of keys. Any bytes, however large or deeply nested, decode to an object or raise ValueError.
 
-A value that processes of other versions rewrite says which versions may read it, and a reader that rewrites it keeps
+A value that processes of other versions rewrite has the versions that may read it, and a reader that rewrites it keeps
 the fields that it does not know: FORMAT.md, "Metadata values".
 """
 
@@ -22,7 +22,10 @@ NUMBER_MAX = 1 << 62
 
 
 def decode_object(data: bytes | memoryview) -> dict[str, Any]:
-    """ValueError: it is none, or holds what no text is made of (half of a surrogate pair)."""
+    """Decode a JSON object.
+
+    Raises ValueError if the bytes are not a JSON object, or have a string that is no text (half of a surrogate pair).
+    """
     try:
         value = json.loads(bytes(data))
         json.dumps(value, ensure_ascii=False).encode()
@@ -34,7 +37,7 @@ def decode_object(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def field(found: dict[str, Any], name: str, kind: type[T]) -> T:
-    """Of an object, exactly of this type. ValueError."""
+    """Return a field of an object. Raises ValueError if it is missing or not exactly of type `kind`."""
     value = found.get(name)
     if type(value) is not kind:
         raise ValueError(f"{name}: expected {kind.__name__}, found {str(value)[:80]!r}")
@@ -42,7 +45,7 @@ def field(found: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 def number(fields: dict[str, Any], name: str) -> int:
-    """Return a field that is an integer from 0 to NUMBER_MAX. Raises ValueError."""
+    """Return an integer field of an object. Raises ValueError if it is no integer from 0 to NUMBER_MAX."""
     value = field(fields, name, int)
     if not 0 <= value <= NUMBER_MAX:
         raise ValueError(f"{name}: expected 0 to {NUMBER_MAX}, found {str(value)[:80]}")
@@ -51,7 +54,7 @@ def number(fields: dict[str, Any], name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class UnknownFields:
-    """The part of a value that its reader does not interpret, and writes back as it was.
+    """The part of a value that its reader does not interpret, and writes back unchanged.
 
     Attributes:
         version: the highest version that wrote the value, if it is above that of this build; else 0.
@@ -62,7 +65,7 @@ class UnknownFields:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def encode(self, fields: Mapping[str, Any], supported: int) -> bytes:
-        """Return the value with these fields and those kept. supported: the version of this build."""
+        """Return the value with `fields` and the unknown fields. supported: the version of this build."""
         versions = {"version": max(self.version, supported), "min_reader": supported}
         return json.dumps({**versions, **fields, **self.fields}, separators=(",", ":")).encode()
 
@@ -71,13 +74,13 @@ def check_reader(kind: str, value: Mapping[str, Any], supported: int) -> tuple[i
     """Return (version, min_reader) of a value, if this build may read it.
 
     Args:
-        kind: what it is the value of, for the error.
+        kind: name of this kind of value, for the error.
         value: the object. Without `version` it is of version 1; without `min_reader`, that is the version.
         supported: the highest version that this build knows.
 
     Raises:
         MetadataVersionError: the value needs a newer reader.
-        ValueError: a version is no number from 1 on.
+        ValueError: a version is not an integer of 1 or more.
     """
     version = value.get("version", 1)
     min_reader = value.get("min_reader", version)
@@ -95,7 +98,7 @@ def split_object(
     """Decode a value that has a version.
 
     Args:
-        kind: what it is the value of, for the error.
+        kind: name of this kind of value, for the error.
         data: the value.
         known: names of the fields that this build knows.
         supported: the highest version that this build knows.
@@ -105,7 +108,7 @@ def split_object(
 
     Raises:
         MetadataVersionError: the value needs a newer reader.
-        ValueError: it is no object, or has no version.
+        ValueError: the value is no JSON object, or has no version.
     """
     value = decode_object(data)
     if "version" not in value:
@@ -125,17 +128,17 @@ class MetadataValue:
     `_encode_fields`; `_decode_fields` checks all fields, and converts them back.
 
     Attributes:
-        kept: versions and fields of newer builds, which every change writes back as they were.
+        kept: versions and fields of newer builds, which every change writes back unchanged.
     """
 
     KIND: ClassVar[str]
-    """Names the value, in errors."""
+    """Name of this kind of value, for errors."""
     VERSION: ClassVar[int] = 1
     """The highest version of the value that this build knows. Values that it writes need a reader of this version."""
     UNSTORED: ClassVar[frozenset[str]] = frozenset()
-    """Fields of the class that are no fields of the object."""
+    """Fields of the class that are not stored in the object."""
     STORED_NAMES: ClassVar[Mapping[str, str]] = {}
-    """The names in the object of fields whose names in the class are others."""
+    """Names in the object by names in the class, for fields where the two differ."""
 
     kept: UnknownFields = dataclasses.field(default=UnknownFields(), kw_only=True, repr=False)
 
@@ -176,4 +179,4 @@ def _field_names(value_type: type[MetadataValue]) -> tuple[str, ...]:
 
 
 field_names: Callable[[type], tuple[str, ...]] = cache(_field_names)
-"""Takes a subclass of MetadataValue; returns the names of the fields that the stored object has."""
+"""Return the names of the fields in the stored object of a subclass of MetadataValue."""

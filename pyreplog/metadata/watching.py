@@ -1,4 +1,4 @@
-"""Telling watchers: one thread per store calls everybody, so that nobody's callback runs inside a store's work."""
+"""Watchers: calls the callbacks of watches from one thread per store, so that no callback runs inside a store call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyreplog.errors import ClosedError
 _logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-_REST_MAX_S = 0.25
+_PAUSE_MAX_S = 0.25
 
 
 class Watch:
-    """A registered callback; made by `MetadataStore.watch`. Close it when it is no longer wanted."""
+    """A registered callback; made by `MetadataStore.watch`. Its owner closes it."""
 
     def __init__(self, watchers: Watchers, key: str, callback: Callable[[str], object]) -> None:
         self.key = key
@@ -25,8 +25,8 @@ class Watch:
     def close(self) -> None:
         """End the watch. Closing twice has no effect.
 
-        No call begins after this has returned, but one may still run. Any thread may close a watch, the callback
-        included.
+        No call begins after this has returned, but a call that has begun may still run. Any thread may close a watch,
+        also its callback.
         """
         self._watchers._remove(self)
 
@@ -40,18 +40,19 @@ class Watch:
         try:
             self._callback(self.key)
         except ClosedError:
-            _logger.debug("a watch of %s was overtaken by a close", self.key)
+            _logger.debug("a watch of %s ended, because the store was closed", self.key)
         except Exception:
             _logger.exception("a watch of %s failed", self.key)
 
 
 class Watchers:
-    """The watches of one store. The thread begins with the first one.
+    """The watches of one store, and the thread that calls their callbacks. It starts with the first watch.
 
-    arm: called in the thread for a key before its watchers are told, so that no change after what they then read goes
-        unnoticed; False: it could not, and will be asked again.
-    poll: called in the thread every `interval` seconds (and after `wake`) with the watched keys; returns those that
+    arm: called in the thread for a key before the callbacks of its watches, so that a change after the callbacks have
+        read the key is noticed; returns False if that failed, and is then called again.
+    poll: called in the thread every `interval` seconds, and after `wake`, with the watched keys; returns those that
         changed.
+    interval: seconds between two polls; None: there are none.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Watchers:
         self._thread: threading.Thread | None = None
 
     def add(self, key: str, callback: Callable[[str], object]) -> Watch:
-        """A new watch, to be told soon for the first time."""
+        """Register a callback, and have the thread call it for the first time."""
         watch = Watch(self, key, callback)
         with self._condition:
             self._by_key.setdefault(key, []).append(watch)
@@ -88,26 +89,26 @@ class Watchers:
                 self._by_key.pop(watch.key, None)
 
     def changed(self, keys: Iterable[str]) -> None:
-        """Tell the watchers of these keys."""
+        """Have the thread call the watches of these keys."""
         with self._condition:
             self._changed.update(key for key in keys if key in self._by_key)
             self._condition.notify()
 
     def all_changed(self) -> None:
-        """Tell everybody: something may have been missed."""
+        """Have the thread call all watches, since changes may have been missed."""
         with self._condition:
             self._changed.update(self._by_key)
             self._awake = True
             self._condition.notify()
 
     def wake(self) -> None:
-        """Poll now."""
+        """Have the thread poll now."""
         with self._condition:
             self._awake = True
             self._condition.notify()
 
     def stop(self) -> None:
-        """End the thread, and wait for a callback that is under way, unless called by it."""
+        """End the thread, and wait for a callback that runs, unless the callback itself calls this."""
         with self._condition:
             self._stopping = True
             self._by_key.clear()
@@ -129,28 +130,32 @@ class Watchers:
             began = time.thread_time()
             if self._poll is not None:
                 changed.update(self._poll(watched))
-            unarmed = [key for key in sorted(changed) if not self._tell(key)]
+            unarmed = [key for key in sorted(changed) if not self._notify(key)]
             with self._condition:
                 self._changed.update(key for key in unarmed if key in self._by_key)
             timeout = self._interval
             if unarmed and self._wait_to_retry():
                 return
-            if self._poll is not None and self._rest(3 * (time.thread_time() - began)):
+            if self._poll is not None and self._pause_polling(3 * (time.thread_time() - began)):
                 return
 
-    def _rest(self, seconds: float) -> bool:
-        """Let changes gather after work that took long: a look at many costs little more than at one. True: stop."""
+    def _pause_polling(self, seconds: float) -> bool:
+        """Pause after a poll that took long: one poll for many changes costs little more than one for a single change.
+
+        Returns whether the thread has to stop.
+        """
         with self._condition:
-            return self._condition.wait_for(lambda: self._stopping, min(seconds, _REST_MAX_S))
+            return self._condition.wait_for(lambda: self._stopping, min(seconds, _PAUSE_MAX_S))
 
     def _wait_to_retry(self) -> bool:
-        """Wait until something new happens or some time has passed; True: stop."""
+        """Wait until another key changes, `wake` is called, or RETRY_S has passed; return whether the thread has to
+        stop."""
         with self._condition:
             known = len(self._changed)
             self._condition.wait_for(lambda: self._stopping or self._awake or len(self._changed) > known, RETRY_S)
             return self._stopping
 
-    def _tell(self, key: str) -> bool:
+    def _notify(self, key: str) -> bool:
         if self._arm is not None and not self._arm(key):
             return False
         with self._condition:

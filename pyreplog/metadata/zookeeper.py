@@ -1,4 +1,4 @@
-"""ZooKeeperStore: metadata of a cluster. A key is a node below the store's root."""
+"""ZooKeeperStore: metadata in a ZooKeeper ensemble. A key is a node below the store's root."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class ZooKeeperStore(MetadataStore):
     """A metadata store in a ZooKeeper ensemble. A key is a node below a root.
 
     A `sync` precedes each read, so that a server which lags behind its leader does not answer with old values. The
-    server keeps a closed watch until its key changes once more, or the session ends. Needs the extra `zookeeper`.
+    server keeps a closed watch until its key changes again, or the session ends. Needs the extra `zookeeper`.
 
     Args:
         hosts: "host:port,host:port".
-        root: the key below which the keys of this store lie, made if it is missing; "/": the top.
+        root: key below which the keys of this store lie; created if it does not exist. "/": the root of ZooKeeper.
         timeout: seconds that a call may take.
         session_timeout: seconds of silence after which a server ends the session that reads, writes and watches use.
             Each lease has a session of its own.
@@ -93,22 +93,22 @@ class ZooKeeperStore(MetadataStore):
         except NoNodeError:
             return None
         except KazooException as error:
-            _refused(key, error)
+            _raise_translated(key, error)
         return Versioned(value, stat.version)
 
     def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
-        """All are sent before the first answer is waited for; the sync in front holds for those behind it."""
+        """Send all reads before waiting for the first answer; the `sync` before them covers all of them."""
         try:
-            answers = self._session.read(lambda zk: _Gathered(zk, [self._path(key) for key in keys]))
+            answers = self._session.read(lambda zk: _CombinedResult(zk, [self._path(key) for key in keys]))
         except KazooException as error:
-            _refused(keys[0], error)
+            _raise_translated(keys[0], error)
         return [None if answer is None else Versioned(answer[0], answer[1].version) for answer in answers]
 
     def _create(self, key: str, value: bytes) -> int:
         return self._make(self._session, key, value, ephemeral=False)
 
     def _make(self, session: ZooKeeperSession, key: str, value: bytes, *, ephemeral: bool) -> int:
-        """Create, and if a parent is missing make it and try again: others may remove it meanwhile."""
+        """Create a node. While a parent is missing, create the parents and retry: other processes may remove them."""
         path = self._path(key)
         while True:
             try:
@@ -117,7 +117,7 @@ class ZooKeeperStore(MetadataStore):
                 self._make_parents(session, path)
                 continue
             except KazooException as error:
-                _refused(key, error)
+                _raise_translated(key, error)
             return 0
 
     def _make_parents(self, session: ZooKeeperSession, path: str) -> None:
@@ -129,19 +129,19 @@ class ZooKeeperStore(MetadataStore):
         for parent in reversed(missing):
             try:
                 session.write(partial(_create_empty, parent))
-            except NodeExistsError:  # somebody else was quicker
+            except NodeExistsError:  # another process has created it
                 continue
-            except NoNodeError:  # or removed the one before
+            except NoNodeError:  # another process has removed the parent that was created before
                 return
             except KazooException as error:
-                _refused(path, error)
+                _raise_translated(path, error)
 
     def _put(self, key: str, value: bytes, version: int) -> int:
         self._check_version(key, version)
         try:
             stat = self._session.write(lambda zk: zk.set_async(self._path(key), value, version))
         except KazooException as error:
-            _refused(key, error, version)
+            _raise_translated(key, error, version)
         return int(stat.version)
 
     def _delete(self, key: str, version: int) -> None:
@@ -149,10 +149,10 @@ class ZooKeeperStore(MetadataStore):
         try:
             self._session.write(lambda zk: zk.delete_async(self._path(key), version))
         except KazooException as error:
-            _refused(key, error, version)
+            _raise_translated(key, error, version)
 
     def _check_version(self, key: str, version: int) -> None:
-        if version > _VERSION_MAX:  # no version that this store gives, and more than its protocol holds
+        if version > _VERSION_MAX:  # more than ZooKeeper's protocol holds, so the key cannot have it
             raise VersionConflictError(f"{key}: expected version {version}")
 
     def _list(self, key: str) -> builtins.list[str]:
@@ -162,7 +162,7 @@ class ZooKeeperStore(MetadataStore):
         except NoNodeError:
             return []
         except KazooException as error:
-            _refused(key, error)
+            _raise_translated(key, error)
         return [name for name in children if path != ROOT or name != "zookeeper"]
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
@@ -182,25 +182,25 @@ class ZooKeeperStore(MetadataStore):
             assert isinstance(lease, ZooKeeperLease), "they are all made here"
             lease._session_heartbeat.session.deadline = deadline
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._session.close()
         self._watchers.stop()
 
 
-class _Gathered:
-    """The answers to reads of several nodes, as one: what kazoo's `IAsyncResult.get` is for a single one."""
+class _CombinedResult:
+    """The combined result of reads of several nodes, with the interface of kazoo's `IAsyncResult`."""
 
     def __init__(self, zk: KazooClient, paths: Sequence[str]) -> None:
         zk.sync_async(paths[0])
-        self._asked = [zk.get_async(path) for path in paths]
+        self._results = [zk.get_async(path) for path in paths]
 
     def get(self, timeout: float) -> builtins.list[Any]:
-        """Return an answer for each, None where there is no node. Raises what a single read does."""
+        """Return an answer for each node, None for nodes that do not exist. Raises the errors of a single read."""
         deadline = time.monotonic() + timeout
         answers: builtins.list[Any] = []
-        for asked in self._asked:
+        for result in self._results:
             try:
-                answers.append(asked.get(timeout=max(0.0, deadline - time.monotonic())))
+                answers.append(result.get(timeout=max(0.0, deadline - time.monotonic())))
             except NoNodeError:
                 answers.append(None)
         return answers
@@ -214,8 +214,8 @@ def _create_empty(path: str, zk: KazooClient) -> Any:
     return zk.create_async(path, b"")
 
 
-def _refused(key: str, error: KazooException, version: int | None = None) -> NoReturn:
-    """Raise a server's refusal in our terms."""
+def _raise_translated(key: str, error: KazooException, version: int | None = None) -> NoReturn:
+    """Translate an error of a server and raise it. version: the expected version, for the text."""
     match error:
         case NoNodeError():
             raise NoSuchKeyError(f"there is no {key}") from error
@@ -236,8 +236,10 @@ def _refused(key: str, error: KazooException, version: int | None = None) -> NoR
 
 
 class _WatchRearmer:
-    """Sets ZooKeeper's watches, which fire once and end with the session, anew: before the watchers are told that
-    something fired, and after every reconnection."""
+    """Sets ZooKeeper's watches again: before the callbacks of a watch that fired, and after every reconnection.
+
+    ZooKeeper's watches fire once, and end with the session.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -249,14 +251,17 @@ class _WatchRearmer:
             self.watchers.all_changed()
 
     def _arm(self, key: str) -> bool:
-        """The same function for all paths, so that kazoo keeps it once per path."""
+        """Set ZooKeeper's watches of a key; return whether that succeeded.
+
+        All keys share one callback function, which kazoo keeps once per path.
+        """
         if self.session is None or not self.session.connected:
             return False
         path = (self._root if key == ROOT else self._root + key) or ROOT
         try:
             self.session.read_once(lambda zk: zk.exists_async(path, self._fired), _ARM_S)
             self.session.read_once(lambda zk: zk.get_children_async(path, self._fired), _ARM_S)
-        except NoNodeError:  # its creation fires
+        except NoNodeError:  # the first watch fires when the node is created
             return True
         except ClosedError:
             return False
@@ -266,12 +271,12 @@ class _WatchRearmer:
         return True
 
     def _fired(self, event: WatchedEvent) -> None:
-        if event.path is not None:  # else the connection was lost, and its return will be heard of
+        if event.path is not None:  # None: the connection was lost; `state_changed` handles the reconnection
             self.watchers.changed([event.path[len(self._root) :] or ROOT])
 
 
 class ZooKeeperLease(Lease):
-    """A session of its own, whose timeout is the lease's ttl; its keys are ephemeral nodes."""
+    """A lease with its own session, whose timeout is the lease's ttl; its keys are ephemeral nodes."""
 
     def __init__(self, store: ZooKeeperStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
         self._store = store
@@ -285,17 +290,20 @@ class ZooKeeperLease(Lease):
 
     def _create(self, key: str, value: bytes) -> int:
         version = self._store._make(self._session_heartbeat.session, key, value, ephemeral=True)
-        if self._heartbeat.state is LeaseState.LOST:  # kazoo has begun another session, which is given up at once
+        if self._heartbeat.state is LeaseState.LOST:  # kazoo has begun another session, which the heartbeat closes
             raise LeaseLostError(f"the lease was lost while {key} was created")
         return version
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
         self._session_heartbeat.session.close()
 
 
 class _SessionHeartbeat:
-    """What a lease's heartbeat knows of its session. Does not know the lease, so that a forgotten one is noticed."""
+    """Connects the heartbeat of a lease with its session.
+
+    It has no reference to the lease, so that a lease which was not closed is garbage-collected, and warns.
+    """
 
     def __init__(self, hosts: str, ttl: float, timeout: float) -> None:
         self._clock = SystemClock()
@@ -312,13 +320,16 @@ class _SessionHeartbeat:
         return self._heartbeat
 
     def _renew(self) -> int:
-        """kazoo keeps the session; asking something tells until when it surely lives: a server counts its timeout from
-        a later moment than the question's. A third is left for followers that tell the leader late."""
-        asked = self._clock.monotonic_us()
+        """Send a request, and return until when the session certainly lives. kazoo's pings keep the session.
+
+        A server counts the session timeout from the arrival of the request, which is later than its sending. A third of
+        the timeout is subtracted, since a follower may report the session to the leader late.
+        """
+        sent_us = self._clock.monotonic_us()
         self.session.read_once(lambda zk: zk.exists_async(ROOT), self.session.ttl / 3)
         if self._lost:
             raise LeaseLostError("the session has expired")
-        return asked + round(self.session.ttl * 2 / 3 * 1e6)
+        return sent_us + round(self.session.ttl * 2 / 3 * 1e6)
 
     def _state_changed(self, state: str) -> None:
         self._lost = self._lost or (state == KazooState.LOST)

@@ -1,8 +1,8 @@
-"""One ZooKeeper session: kazoo's client, with bounded calls and its errors in our terms.
+"""ZooKeeperSession: kazoo's client, with time limits for calls and translated errors.
 
-kazoo's states: CONNECTED; SUSPENDED, the connection is lost and the session may live; LOST, the server has ended the
-session (or this client has), after which kazoo begins another one by itself. A request that is made while the
-connection is down waits in kazoo and may be sent much later; so nothing is asked before it is up.
+kazoo's states: CONNECTED; SUSPENDED, the connection is lost and the session may live; LOST, the server or this client
+has ended the session, after which kazoo begins another one by itself. A request that is made while the connection is
+down waits in kazoo and may be sent much later. So a call waits for the connection before it makes its request.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ Send = Callable[[KazooClient], Any]
 
 
 class ZooKeeperSession:
-    """A session with one of `hosts` ("host:port,host:port"); any thread may use it.
+    """A session with one of `hosts` ("host:port,host:port"). Any thread may use it.
 
-    ttl: the session timeout to ask for, in seconds.
+    ttl: session timeout to request, in seconds.
     timeout: seconds that a call, or the first connection, may take.
     listener: called with every change of kazoo's state, from kazoo's thread; must not block.
-    Errors: MetadataUnavailableError, none of the hosts answers; InvalidArgumentError, no such hosts.
+
+    Raises MetadataUnavailableError if none of the hosts answers, InvalidArgumentError if `hosts` is malformed.
     """
 
     def __init__(self, hosts: str, *, ttl: float, timeout: float, listener: Callable[[str], object]) -> None:
         self._hosts, self._timeout, self._listener = hosts, timeout, listener
         self.ttl = ttl
         self.deadline = math.inf
-        """By `time.monotonic()`: calls that begin from now on do not wait any longer."""
+        """Time of `time.monotonic()` after which no call waits; for calls that begin after it was set."""
         self._connected = threading.Event()
         self._closing, self._closed = threading.Lock(), False
         try:
@@ -63,11 +64,14 @@ class ZooKeeperSession:
         self._client.add_listener(self._changed)
         try:
             self._client.start(timeout)
-        except (KazooTimeoutError, KazooException) as error:  # the second: kazoo could not stop in time
-            raise MetadataUnavailableError(self._silence()) from error
+        except (KazooTimeoutError, KazooException) as error:  # KazooException: kazoo could not stop in time
+            raise MetadataUnavailableError(self._no_answer()) from error
 
     def _note_granted_ttl(self) -> None:
-        """The server bounds session timeouts; kazoo keeps what it granted in a local variable, as 2/3 of it."""
+        """Set `ttl` to the session timeout that the server grants; it may limit the requested one.
+
+        kazoo keeps two thirds of the granted timeout in a local variable, which its `_connect` returns.
+        """
         connection = self._client._connection
         connect = connection._connect
 
@@ -89,50 +93,58 @@ class ZooKeeperSession:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is up, as far as is known."""
+        """Whether the connection is up, as far as kazoo knows."""
         return self._connected.is_set()
 
     def read(self, send: Send) -> Any:
-        """Ask until an answer comes or the time has run out. Errors: MetadataUnavailableError; kazoo's answers."""
+        """Send a request, and repeat it after a lost connection; return the answer.
+
+        Raises MetadataUnavailableError if no answer comes within the timeout, and the errors of kazoo that are answers
+        of the server.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                return self._ask(send, deadline)
+                return self._send(send, deadline)
             except _INTERRUPTED as error:
                 if time.monotonic() >= min(deadline, self.deadline):
-                    raise MetadataUnavailableError(self._silence()) from error
+                    raise MetadataUnavailableError(self._no_answer()) from error
 
     def read_once(self, send: Send, timeout: float) -> Any:
-        """Ask once. Errors: MetadataUnavailableError; kazoo's answers."""
+        """Send a request once; return the answer. timeout: seconds. Raises the errors of `read`."""
         try:
-            return self._ask(send, time.monotonic() + timeout)
+            return self._send(send, time.monotonic() + timeout)
         except _INTERRUPTED as error:
-            raise MetadataUnavailableError(self._silence()) from error
+            raise MetadataUnavailableError(self._no_answer()) from error
 
     def write(self, send: Send) -> Any:
-        """Ask once. Errors: MetadataUnavailableError, it was not sent; OutcomeUnknownError; kazoo's answers."""
+        """Send a request once; return the answer.
+
+        Raises MetadataUnavailableError if the request was not sent, OutcomeUnknownError if it was sent and no answer
+        came, and the errors of kazoo that are answers of the server.
+        """
         try:
-            return self._ask(send, time.monotonic() + self._timeout)
+            return self._send(send, time.monotonic() + self._timeout)
         except _INTERRUPTED as error:
             lost = f"the connection to {self._hosts} was lost before the answer came: {type(error).__name__}"
             raise OutcomeUnknownError(lost) from error
 
-    def _ask(self, send: Send, deadline: float) -> Any:
+    def _send(self, send: Send, deadline: float) -> Any:
         deadline = min(deadline, self.deadline)
         up = self._connected.wait(max(0.0, deadline - time.monotonic()))
         if self._closed:
             raise ClosedError(f"the session with {self._hosts} was closed")
         if not up:
-            raise MetadataUnavailableError(self._silence())
+            raise MetadataUnavailableError(self._no_answer())
         return send(self._client).get(timeout=max(0.0, deadline - time.monotonic()))
 
-    def _silence(self) -> str:
+    def _no_answer(self) -> str:
         return f"no ZooKeeper server at {self._hosts} answered in time; nothing was changed"
 
     def close(self) -> None:
-        """End the session, and with it its ephemeral nodes; they last until it times out if no server can be told.
+        """End the session and delete its ephemeral nodes. If no server answers, they exist until the session times out.
 
-        Calls that wait raise ClosedError, or OutcomeUnknownError. Closing twice is fine.
+        Calls that wait raise ClosedError or OutcomeUnknownError. Closing twice has no effect.
         """
         with self._closing:
             if self._closed:
@@ -140,12 +152,12 @@ class ZooKeeperSession:
             self._closed = True
             if self.deadline == math.inf:
                 self._end()
-            else:  # kazoo waits for a server that does not answer, 10 s or more
+            else:  # kazoo waits 10 s or more for a server that does not answer
                 ending = threading.Thread(target=self._end, name="pyreplog-zookeeper-close", daemon=True)
                 ending.start()
                 ending.join(max(0.0, self.deadline - time.monotonic()))
                 if ending.is_alive():
-                    _logger.warning("a ZooKeeper session was left to time out: %s", self._silence())
+                    _logger.warning("a ZooKeeper session was left to time out: %s", self._no_answer())
             self._connected.set()
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""Delays before connecting again."""
+"""Delays between attempts to connect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ BACKOFF_MOST_S = 5.0
 
 
 class Backoff:
-    """Doubling delays with jitter (Brooker, "Exponential Backoff and Jitter", 2015): between a half and the whole.
+    """Doubling delays with jitter: each is between half of it and the whole (Brooker, "Exponential Backoff and Jitter",
+    2015).
 
     random: returns a number from 0 to 1.
     """
@@ -21,10 +22,10 @@ class Backoff:
         self._delay_s = first_s
 
     def next_s(self) -> float:
-        """Return the seconds to wait now."""
+        """Return the delay before the next attempt, seconds."""
         delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, self._most_s)
         return delay_s * (0.5 + self._random() / 2)
 
     def reset(self) -> None:
-        """Begin with the first delay again, after a success."""
+        """Start with the first delay again, after a success."""
         self._delay_s = self._first_s

@@ -1,4 +1,4 @@
-"""Channel: requests to one address and their replies, over a connection that is made again when it is lost."""
+"""Channel: requests to one address and their replies, over a connection that is established again when it is lost."""
 
 from __future__ import annotations
 
@@ -43,15 +43,20 @@ OnLost: TypeAlias = Callable[[ReplogError], object]
 class Channel(Endpoint):
     """Connects to `address` (host, port) in the background, and again whenever the connection is lost.
 
-    expected: what the server must be. identity: of this node. secret: the server must know it too, and gets this side's
-    proof only after its own. tls: a context for clients; the certificate must be for the host of `address`. random:
-    returns a number from 0 to 1, for the delays between attempts.
-
-    `close` disconnects: requests without an outcome get DisconnectedError, or NotConnectedError if they were never
-    sent.
-
     Requests made before the first attempt has ended wait for it. After a failed attempt requests are refused at once,
-    until an attempt succeeds.
+    until an attempt succeeds. `close` disconnects: requests without an outcome get DisconnectedError, or
+    NotConnectedError if they were never sent.
+
+    Args:
+        reactor: drives the connection.
+        address: host and port of the server.
+        expected: identity that the server must have.
+        identity: identity of this node.
+        secret: the server must know it too, and gets this side's proof only after its own.
+        tls: a context for clients; the certificate must be for the host of `address`.
+        limits: limits of the connection; None: the defaults.
+        random: returns a number from 0 to 1, for the delays between attempts.
+        nonce: returns random bytes.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class Channel(Endpoint):
     ) -> None:
         self.address = address
         self.limits = limits or Limits()
-        self.unknown_replies = 0  # replies that come late, or belong to no request
+        self.unknown_replies = 0  # replies that arrived late, or belong to no request
         self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or none has ended
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._dialer = Dialer(
@@ -78,25 +83,25 @@ class Channel(Endpoint):
             limits=self.limits, secret=secret, tls=tls, nonce=nonce,
         )  # fmt: skip
         self._connection: Connection | None = None
-        self._proven: Connection | None = None  # the last connection on which anything was received
+        self._proven: Connection | None = None  # the last connection on which a frame was received
         self._lock = Mutex()  # guards the requests and their order on the wire
         self.requests = PendingRequests(self._lock)
         self._deadline_timer: Timer | None = None
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # requests that wait for the first attempt
         self._unsent_bytes = 0
-        self._watchers: list[OnLost] = []  # of the present connection
+        self._watchers: list[OnLost] = []  # of the current connection
         self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
         reactor.call_soon(weak_callback(self._connect))
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the channel is connected."""
         return self._connection is not None
 
     @property
     def peer(self) -> Peer | None:
-        """The server; None: there is no connection."""
+        """The server; None: the channel is not connected."""
         connection = self._connection
         return None if connection is None else connection.peer
 
@@ -172,11 +177,14 @@ class Channel(Endpoint):
     def _queue_unsent(
         self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
     ) -> ReplogError | None:
-        """Keep a request for the first connection; return the error if it is refused instead. Called under the lock."""
+        """Keep a request until the first connection; return an error if it is refused instead.
+
+        Called under the lock.
+        """
         if self.error is None:
             if self._unsent_bytes + size > self.limits.queued_bytes:
                 wait = f"{self._unsent_bytes} of at most {self.limits.queued_bytes} bytes wait for it (queued_bytes)"
-                return NotConnectedError(f"no {self._what} yet: {wait}")
+                return NotConnectedError(f"no {self._label} yet: {wait}")
             if self.requests.add(correlation_id, on_reply, deadline_us):
                 self._set_deadline_timer(deadline_us)
             self._unsent[correlation_id] = buffers, size
@@ -185,14 +193,14 @@ class Channel(Endpoint):
         return self._not_connected()
 
     def _not_connected(self) -> NotConnectedError:
-        error = NotConnectedError(f"no {self._what}: {self.error or 'the connection was just lost'}")
+        error = NotConnectedError(f"no {self._label}: {self.error or 'the connection was just lost'}")
         error.__cause__ = self.error
         return error
 
     def _settle(self, correlation_id: int, outcome: memoryview | ReplogError) -> bool:
-        """Give a request its outcome, and then forget it, so that Ctrl-C loses none; False: it is unknown.
+        """Call a request's callback with its outcome, and then remove it, so that Ctrl-C loses no outcome.
 
-        By the driver.
+        Called by the driver. Returns False if the request is unknown.
         """
         waiting = self.requests.waiting
         entry = waiting.get(correlation_id)
@@ -206,10 +214,11 @@ class Channel(Endpoint):
         return True
 
     def watch(self, on_lost: OnLost) -> None:
-        """Tell when the present connection is lost.
+        """Call `on_lost` when the current connection is lost.
 
         Args:
-            on_lost: called once, with the error, by the thread that drives the reactor; soon if there is no connection.
+            on_lost: called once, with the error, by the thread that drives the reactor; soon if the channel is not
+                connected.
         """
         with self._lock:
             if self._connection is not None:
@@ -223,7 +232,7 @@ class Channel(Endpoint):
     def _set_deadline_timer(self, deadline_us: int) -> None:
         """Set the timer for the deadlines, in place of the current one. Called under the lock.
 
-        Each timer sets the next one, so that a second one would go on forever.
+        Each timer sets the next one, so two timers would run forever.
         """
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
@@ -239,9 +248,9 @@ class Channel(Endpoint):
                 unsent = self._unsent.pop(correlation_id, None)
                 self._unsent_bytes -= 0 if unsent is None else unsent[1]
             if unsent is None:
-                self._settle(correlation_id, PeerTimeoutError(f"no reply in time from the {self._what}"))
+                self._settle(correlation_id, PeerTimeoutError(f"no reply in time from the {self._label}"))
             else:
-                self._settle(correlation_id, NotConnectedError(f"no {self._what} in time"))
+                self._settle(correlation_id, NotConnectedError(f"no {self._label} in time"))
         with self._lock:
             next_us = self.requests.next_check_us(now_us)
             if next_us is not None and self._error is None:
@@ -286,7 +295,7 @@ class Channel(Endpoint):
         """Do nothing: requests wait only for their replies."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """Fail the requests without a reply, and connect again later."""
+        """Fail the requests without a reply, and connect again after a delay."""
         with self._lock:
             self._connection = None
             self.requests.end()
@@ -294,7 +303,7 @@ class Channel(Endpoint):
             watchers, self._watchers = self._watchers, []
         if self._error is None:
             self._reactor.call_later(self._backoff.next_s(), weak_callback(self._connect))
-        outcome = DisconnectedError(f"the {self._what} was lost: {error}")
+        outcome = DisconnectedError(f"the {self._label} was lost: {error}")
         outcome.__cause__ = error
         for correlation_id in lost:
             self._settle(correlation_id, outcome)
@@ -317,7 +326,7 @@ class Channel(Endpoint):
             Connection(self._reactor, outcome.stream, self, self.limits, outcome.peer).open()
 
     def _failed(self, error: ReplogError) -> None:
-        """Fail the requests that waited for an attempt."""
+        """Fail the requests that waited for an attempt to connect."""
         with self._lock:
             self.error = error
             unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
@@ -328,23 +337,23 @@ class Channel(Endpoint):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._connection is None and not self._dialer.dialing and not self.requests.waiting
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.requests.end()
-        super()._let_go()
+        super()._do_close()
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self.requests.end()
         self._lock = self.requests.lock = Mutex()  # a thread of the parent process may have held it
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._dialer.abandon()
         if self._connection is not None:
-            self._connection.close(ClosedError(f"the {self._what} was closed"))
-        self._failed(ClosedError(f"the {self._what} was closed"))
+            self._connection.close(ClosedError(f"the {self._label} was closed"))
+        self._failed(ClosedError(f"the {self._label} was closed"))
 
 
 def _too_large(connection: Connection, size: int) -> InvalidArgumentError:

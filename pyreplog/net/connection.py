@@ -59,14 +59,17 @@ class Handler(Protocol):
 
 
 class Connection:
-    """A socket after the hello. Its owner must keep it, because the reactor does not.
+    """A connection after the hello. Its owner must keep it, because the reactor does not.
 
-    peer: the other side, from its hello. Any thread may call `send`, `pause`, `resume` and `close`.
+    Any thread may call `send`, `pause`, `resume` and `close`. The native callbacks of the reactor (`Replies`,
+    `FastPathReceiver`) receive for the connection, and use some attributes, in the driver's thread.
 
-    The native callbacks of the reactor (`Replies`, `FastPathReceiver`) receive for it and use, in the driver's thread:
-    send_queue: what is to be sent; its lock guards `reasons`, too. parser: takes in what arrives. reasons: the set bits
-    say why nothing is read (ASKED and so on); 0: it reads. waiting: requests without a reply, by correlation id
-    (`settle_plainly`).
+    Attributes:
+        peer: the other side, from its hello.
+        send_queue: buffers to send; its lock guards `reasons`, too.
+        parser: parses the received bytes.
+        reasons: bits (ASKED and so on) of the reasons not to read; 0: the connection reads.
+        waiting: requests without a reply, by correlation id (`settle_plainly`).
     """
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
@@ -95,7 +98,7 @@ class Connection:
         handles.opened(self)
 
     def open(self) -> None:
-        """Call the handler, and begin to read. Called by the driver."""
+        """Call the handler, and start to read. Called by the driver."""
         self._reactor.register(self._stream.fileno(), self._event_callback(), READ)
         self._timer = self._reactor.call_later(self._keep_alive.interval_s, weak_callback(self._check_keep_alive))
         self._handler.opened(self)
@@ -108,7 +111,7 @@ class Connection:
 
     @property
     def error(self) -> ReplogError | None:
-        """Why the connection is closed, or is about to be; None: it is open."""
+        """The error with which the connection was closed, or is about to be; None: it is open."""
         return self.send_queue.error
 
     @error.setter
@@ -136,7 +139,7 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that have arrived and were not read, so that the handler is about to be called again. By the driver."""
+        """Bytes that have arrived and were not read; the handler is about to be called with them. For the driver."""
         return unread_bytes(self._stream)
 
     def attach(self, sender: PendingRequestsBase | FrameFeedBase) -> None:
@@ -144,9 +147,9 @@ class Connection:
         sender.begin(self.send_queue, self.peer.max_body_bytes)
 
     def settle_plainly(self, waiting: dict[int, Any]) -> None:
-        """Have plain OK replies to requests in `waiting` settled before frames reach the handler (`Replies`).
+        """Settle plain OK replies to requests in `waiting` before frames reach the handler (`Replies`).
 
-        By the driver.
+        Called by the driver.
         """
         if self.send_queue.plain:
             self.waiting = waiting
@@ -155,10 +158,11 @@ class Connection:
     # ---- sending --------------------------------------------------------------------------------------------
 
     def send(self, *buffers: ReadableBuffer) -> bool:
-        """Send whole frames, their parts in order, without anything of another thread between them.
+        """Send whole frames, their parts in order, without bytes of another thread between them.
 
-        Never blocks and does not copy: the buffers must not change until they are sent. False: the connection is
-        closed, and nothing was sent. True: the frames were sent, or will be unless the connection ends before.
+        Never blocks and does not copy: the buffers must not change until they are sent. Returns False if the connection
+        is closed, so that nothing was sent; True if the frames were sent, or will be unless the connection is closed
+        before.
         """
         with self._lock:
             return self._send_or_queue(buffers, size_of(buffers))
@@ -219,22 +223,22 @@ class Connection:
         self._flushed()
 
     def _flushed(self) -> None:
-        """Call the handler if the queue is empty. Called after buffers were sent from the queue."""
+        """Call the handler if the queue is empty. Called after queued buffers were sent."""
         if not self.send_queue.queued_bytes:
             self._handler.drained(self)
 
     def _update_events(self) -> None:
-        """Have the reactor report the events that matter now."""
+        """Register for the events that are needed now."""
         events = (0 if self.reasons else READ) | (WRITE if self.send_queue.queued_bytes else 0)
         if self.reasons & JOBS_FULL:
-            events |= HALF_CLOSED  # jobs of a peer that has gone need not run
+            events |= HALF_CLOSED  # jobs of a disconnected peer need not run
         if events != self._events and self.error is None:
             try:
                 self._reactor.modify(self._stream.fileno(), events)
             except OSError:
                 if self.error is None:
                     raise
-                return  # another thread has just closed it
+                return  # another thread has closed the socket
             self._events = events
 
     # ---- receiving ------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ class Connection:
         self.hold(ASKED)
 
     def resume(self) -> None:
-        """Read again, unless there is another reason not to."""
+        """Read again, unless there is another reason not to read."""
         self.release(ASKED)
 
     def hold(self, reason: int) -> None:
@@ -263,7 +267,7 @@ class Connection:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def handle_events(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
-        """Handle events of the socket. taken: what was received already."""
+        """Handle events of the socket. taken: (bytes, frames) that were received already."""
         if self.send_queue.error is not None:
             return
         try:
@@ -280,7 +284,7 @@ class Connection:
             self.handle_error(error)
 
     def handle_error(self, error: BaseException) -> None:
-        """Close after an error of receiving. No bytes, BlockingIOError, is no error."""
+        """Close the connection after an error of receiving. BlockingIOError (no bytes) is ignored."""
         if isinstance(error, BlockingIOError):
             return
         if isinstance(error, OSError):
@@ -295,7 +299,7 @@ class Connection:
             raise error
 
     def _received(self, count: int, batch: FrameBatch) -> None:
-        """Handle the frames of one read; other connections get their turn before the next."""
+        """Handle the frames of one read; other connections get their turn before the next read."""
         if not count:
             cut = f", {self.parser.buffered} bytes into a frame" if self.parser.buffered else ""
             raise DisconnectedError(f"{self._peer_name()} closed the connection{cut}")
@@ -313,7 +317,7 @@ class Connection:
         self._handler.frames(self, batch)
 
     def _dispatch_corked(self, batch: FrameBatch) -> None:
-        """Call the handler, and send together what it sends."""
+        """Call the handler, and send all its frames together."""
         self.send_queue.corked = True
         try:
             self._dispatch(batch)
@@ -325,7 +329,7 @@ class Connection:
             self.send_queue.corked = False
             if not self.send_queue.queued_bytes:
                 return
-            self.send_queue.flush()  # also what was sent before an error
+            self.send_queue.flush()  # sends also the frames before an error
             if self.error is not None:
                 return
             self._queue_grew()
@@ -348,7 +352,9 @@ class Connection:
         if action is KeepAliveAction.SILENT:
             self.close(PeerTimeoutError(f"{self._peer_name()} was silent for {self.limits.silence_ms / 1000:g} s"))
         elif action is KeepAliveAction.STALLED:
-            self.close(SlowPeerError(f"{self._peer_name()} left {self.queued_bytes} bytes in the queue"))
+            self.close(
+                SlowPeerError(f"{self._peer_name()} does not receive the {self.queued_bytes} bytes in its queue")
+            )
         else:
             if action is KeepAliveAction.SEND and not self.queued_bytes:
                 self.send(_HEARTBEAT)
@@ -357,16 +363,16 @@ class Connection:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """Send nothing more, and let the peer take what is on its way. By the driver.
+        """Send nothing more, and let the peer receive what is being sent. Called by the driver.
 
-        What the peer sends is dropped until it closes, or `close` is called. A socket that is closed with unread bytes
-        in it would discard what has not arrived at the peer.
+        Received bytes are dropped until the peer closes, or `close` is called. Closing a socket with unread bytes would
+        discard what has not arrived at the peer.
         """
         if self.error is not None:
             return
         self.error, self._is_shutting_down = ClosedError("the connection is being closed"), True
         try:
-            with self._lock:  # no thread is in the middle of a frame
+            with self._lock:  # no thread is sending a part of a frame
                 fd = self._stream.fileno()
                 self._stream.shutdown(socket.SHUT_WR)
                 self._reactor.unregister(fd)
@@ -390,14 +396,17 @@ class Connection:
             return
         self._is_shutting_down = False
         error = error or ClosedError("the connection was closed")
-        self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references
+        self.error = error.with_traceback(None)  # avoids a cycle of references through its frames
         try:
             self._reactor.call_soon(self._finish)
         except ReplogError:  # the reactor was closed before
             self._finish()
 
     def _break(self, error: ReplogError) -> None:
-        """Close, under the lock. Without a driver the owner closes it later, because handlers take locks."""
+        """Close the connection, under the lock.
+
+        Without a driver its owner closes it later, because handlers take locks.
+        """
         if self.error is not None:
             return
         self.error = error.with_traceback(None)
@@ -415,7 +424,7 @@ class Connection:
     def _finish(self) -> None:
         if self._closed:
             return
-        with self._lock:  # no thread is about to use the descriptor, which may be reused at once
+        with self._lock:  # no thread may use the descriptor after this, because it may be reused at once
             self._reactor.unregister(self._stream.fileno())
             self._stream.close()
         if self._timer is not None:
@@ -427,6 +436,6 @@ class Connection:
     def _peer_name(self) -> str:
         return repr(self.peer.identity.node) if self.peer.identity.node else "the peer"
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self.error = ClosedError("the connection belongs to the parent process")
         self._stream.close()

@@ -1,4 +1,4 @@
-"""Connecting to an address: name lookup, TLS, hello, and connecting again when the connection is lost."""
+"""Connecting to an address: name lookup, TLS, hello, and reconnecting after a lost connection."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class Dialer:
             threading.Thread(target=self._look_up, args=(attempt, address), name="pyreplog-lookup", daemon=True).start()
 
     def abandon(self) -> None:
-        """Abandon the attempt, if there is one, without a callback."""
+        """Abandon the current attempt, if there is one, without a callback."""
         self._attempt = None
         if self._pending is not None:
             self._pending.abandon()
             self._pending = None
 
     def _look_up(self, attempt: object, address: Address) -> None:
-        """Look a name up, in a thread of its own because it may take long."""
+        """Look up the name of the host, in a thread of its own because it may block."""
         with suppress(ClosedError):  # the reactor was closed meanwhile
             try:
                 family, resolved = resolve_address(*address)
@@ -126,8 +126,8 @@ class Dialer:
 class ReconnectingConnection(Endpoint):
     """Keeps a connection to `address` (host, port) for `handler`.
 
-    It connects again, with a growing delay, whenever the connection is lost or cannot be made. `redirect` changes the
-    address. The delay starts from the beginning after the handler has called `succeeded`. The arguments are those of
+    It connects again, with a growing delay, whenever the connection is lost or cannot be established. `redirect`
+    changes the address. The delay is reset after the handler has called `succeeded`. The arguments are those of
     `Channel`. Any thread may call any method.
     """
 
@@ -146,11 +146,11 @@ class ReconnectingConnection(Endpoint):
     ) -> None:
         self.address = address
         self.limits = limits or Limits()
-        self.error: ReplogError | None = None  # why there is no connection; None: there is one, or none was tried yet
+        self.error: ReplogError | None = None  # the last error; None: connected, or no attempt has ended
         self._handler, self.fast_path = handler, getattr(handler, "fast_path", None)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
-        self._telling = False  # while the handler's `closed` runs
+        self._is_reporting_loss = False  # while the handler's `closed` runs
         self._dialer = Dialer(
             reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
             expected=expected or NodeIdentity(),
@@ -164,7 +164,7 @@ class ReconnectingConnection(Endpoint):
         return self._connection is not None
 
     def redirect(self, address: Address) -> None:
-        """Connect to another address from now on, and close the connection to the former one."""
+        """Connect to another address from now on, and close the current connection."""
         self._check_open()
         if address != self.address:
             self.address = address
@@ -210,20 +210,20 @@ class ReconnectingConnection(Endpoint):
         self._handler.drained(connection)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        self._telling = True
+        self._is_reporting_loss = True
         try:
             self._connection = None
             self._lost(error)
             self._handler.closed(connection, error)
         finally:
-            self._telling = False
+            self._is_reporting_loss = False
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
-        return self._connection is None and not self._dialer.dialing and not self._telling
+    def _is_released(self) -> bool:
+        return self._connection is None and not self._dialer.dialing and not self._is_reporting_loss
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._dialer.abandon()
         if self._connection is not None:
-            self._connection.close(ClosedError(f"the {self._what} was closed"))
+            self._connection.close(ClosedError(f"the {self._label} was closed"))

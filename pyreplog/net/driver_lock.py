@@ -1,12 +1,12 @@
-"""DriverLock: which thread drives a reactor, its own or one that waits for an outcome.
+"""DriverLock: decides which thread drives a reactor, its own one or one that waits for an outcome.
 
 This is the Leader/Followers pattern (Schmidt, Stal, Rohnert, Buschmann: POSA 2): one thread waits for events, and the
 others sleep until it leaves. A thread that waits for a reply and is the driver itself receives that reply without being
 woken by another thread, which costs 25 to 40 us on a sleeping core.
 
 Ctrl-C may come between any two bytecodes that call something. So the holder is one dict item: it is taken by one C call
-that cannot half succeed (`setdefault`), and released by statements without a call. An interrupted thread may omit only
-waking others; therefore no thread sleeps longer than REST_S without looking.
+that cannot half succeed (`setdefault`), and released by statements without a call. An interrupted thread can fail only
+to wake others; therefore no thread sleeps longer than REST_S without checking.
 """
 
 from __future__ import annotations
@@ -45,27 +45,30 @@ class DriverLock(DriverLockBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner: int | None = None  # ident of the thread that drives when nobody else does
+        self.owner: int | None = None  # ident of the thread that drives when no other thread does
         self._wakeup = allocate_lock()  # released to wake the owner early
         self._wakeup.acquire()
 
     def take(self) -> bool:
-        """Take the lock if it is free. Return whether this thread holds it now."""
+        """Take the lock if it is free; return whether this thread holds it now."""
         me = get_ident()
         return self.holder.setdefault(DRIVER, me) == me
 
     def is_owned(self) -> bool:
-        """Whether this thread holds the lock."""
+        """Return whether this thread holds the lock."""
         return self.holder.get(DRIVER) == get_ident()
 
     def is_lent(self) -> bool:
-        """Whether another thread than the owner drives."""
+        """Return whether another thread than the owner drives."""
         return self.holder.get(DRIVER) != self.owner
 
     def wait(self, done: Callable[[], bool], timeout_s: float, call_off: Callable[[], object]) -> None:
         """Sleep until `done()` may be true or no thread drives, for at most REST_S.
 
-        `call_off` makes the owner leave.
+        Args:
+            done: whether the outcome of this thread is known.
+            timeout_s: longest sleep, seconds.
+            call_off: makes the owner stop driving.
         """
         waiter = Waiter(done)
         self._borrowed = True
@@ -83,7 +86,7 @@ class DriverLock(DriverLockBase):
         for waiter in list(self.waiting):
             try:
                 over = waiter.done()
-            except Exception:  # the waiting thread gets the exception
+            except Exception:  # the waiting thread calls `done` itself, and gets the exception
                 over = True
             if over:
                 self._release(waiter)
@@ -97,13 +100,13 @@ class DriverLock(DriverLockBase):
         if self._wakeup.locked():
             try:
                 self._wakeup.release()
-            except RuntimeError:  # another thread rang in between
+            except RuntimeError:  # another thread has released it
                 return
 
     def rest(self) -> bool:
         """Sleep, as the owner; return whether it should drive now, because no thread drove or waited for QUIET_S.
 
-        The owner sleeps through a long loan; the thread that returns the lock rings.
+        The owner sleeps while the lock is lent for long; the thread that returns the lock wakes it by `ring`.
         """
         self._borrowed = False
         self._wakeup.acquire(timeout=QUIET_S)
@@ -124,7 +127,7 @@ class DriverLock(DriverLockBase):
     def _release(self, waiter: Waiter) -> None:
         """Wake a waiter.
 
-        Only the thread that removes a waiter from the dict releases its lock, so that this happens once.
+        Only the thread that removes a waiter from the dict releases the waiter's lock, so it is released once.
         """
         if self.waiting.pop(waiter, self) is None:
             waiter.lock.release()

@@ -15,32 +15,32 @@ _CLOSE_S = 5.0
 class Endpoint(Handle):
     """A handle whose work, closing included, is done by callbacks of a reactor."""
 
-    def __init__(self, what: str, reactor: Reactor) -> None:
+    def __init__(self, label: str, reactor: Reactor) -> None:
         self._reactor = reactor
-        super().__init__(what)
+        super().__init__(label)
 
     @abstractmethod
-    def _shut(self) -> None:
-        """Release everything. Called by the driver, or after the reactor was closed."""
+    def _close_in_driver(self) -> None:
+        """Release all connections. Called by the driver of the reactor, or after the reactor was closed."""
 
     @abstractmethod
-    def _gone(self) -> bool:
-        """Whether everything is released."""
+    def _is_released(self) -> bool:
+        """Return whether all connections are released."""
 
     def close(self) -> None:
         """Close at once, and wait for running callbacks, unless the caller is one of them."""
         super().close()
-        if os.getpid() == self._pid and not self._reactor.in_driver() and not self._gone():
-            self._reactor.drive(self._gone, _CLOSE_S)
+        if os.getpid() == self._pid and not self._reactor.in_driver() and not self._is_released():
+            self._reactor.drive(self._is_released, _CLOSE_S)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         try:
-            self._reactor.call_soon(self._shut)
+            self._reactor.call_soon(self._close_in_driver)
         except ReplogError:  # the reactor was closed before
-            self._shut()
+            self._close_in_driver()
 
-    def _forked(self) -> None:
-        self._error = ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
+    def _after_fork(self) -> None:
+        self._error = ForkedError(f"the {self._label} was opened by process {self._pid}; open it again in this one")
 
     def _close_forgotten(self) -> None:
         super().close()  # without waiting

@@ -1,6 +1,6 @@
 """FairExecutor: threads for requests that block. Connections take turns, and jobs end with their connection.
 
-A job notices the end of its connection by `check_connected`, which it calls between its steps, and by
+A job notices that its connection was closed by `check_connected`, which it calls between its steps, and by
 `wait_while_connected`, in which it waits.
 """
 
@@ -35,10 +35,12 @@ _current = threading.local()  # `queue`: of the job that this thread runs
 
 
 class _Queue:
-    """Jobs of one connection.
+    """The jobs of one connection.
 
-    is_ready: the connection waits for its turn. is_held: nothing is read from the connection. is_disconnected: it has
-    ended.
+    Attributes:
+        is_ready: the connection waits for its turn.
+        is_held: the connection does not read.
+        is_disconnected: the connection was closed.
     """
 
     __slots__ = ("is_disconnected", "is_held", "is_ready", "jobs", "running")
@@ -50,17 +52,24 @@ class _Queue:
 
 
 def check_connected() -> None:
-    """Raise ClosedError if this thread runs a job whose connection has ended. In other threads nothing happens."""
+    """Raise ClosedError if this thread runs a job whose connection was closed.
+
+    In other threads the call does nothing.
+    """
     queue: _Queue | None = getattr(_current, "queue", None)
     if queue is not None and queue.is_disconnected:
         raise ClosedError("the connection that asked for this has ended")
 
 
 def wait_while_connected(wait: Callable[..., Any], future: AppendFuture[T]) -> T:
-    """Return `wait(future)`. A job waits only as long as its connection exists, and up to POLL_S longer.
+    """Return `wait(future)`. A job stops waiting up to POLL_S after its connection was closed.
 
-    wait: accepts a timeout as second argument, after which it raises OutcomeUnknownError. Raises the errors of `wait`
-    and of `check_connected`.
+    Args:
+        wait: accepts a timeout as second argument, after which it raises OutcomeUnknownError.
+        future: the future to wait for.
+
+    Raises:
+        ReplogError: errors of `wait` and of `check_connected`.
     """
     if getattr(_current, "queue", None) is None:
         result: T = wait(future)
@@ -79,14 +88,14 @@ def wait_while_connected(wait: Callable[..., Any], future: AppendFuture[T]) -> T
 class FairExecutor:
     """Runs jobs of many connections: round robin among connections, and up to `running_max` of one at a time, in order.
 
-    So a connection with many or slow jobs delays only its own.
+    So a connection with many or slow jobs delays only its own jobs.
 
-    Up to `threads` jobs run at a time, because more jobs that compute would take the processor from everything else. If
-    no job could be started for STALL_S, the running ones wait for something, and one more is started, up to
-    `threads_max`. Threads are started when needed, and end when there is no job for a while. They are daemons.
+    Up to `threads` jobs run at a time, because more jobs that compute would take the processor from all other threads.
+    If no job could be started for STALL_S, the running ones are waiting, and one more is started, up to `threads_max`.
+    Threads are started when needed, and end when there is no job for a while. They are daemons.
 
-    Nothing is read from a connection with `queued_max` waiting jobs until half of them were started: TCP then slows its
-    client down. Any thread may call any method.
+    A connection with `queued_max` waiting jobs stops reading until half of them were started: TCP then slows its client
+    down. Any thread may call any method.
     """
 
     def __init__(
@@ -106,22 +115,22 @@ class FairExecutor:
         self._ready: deque[Connection] = deque()  # connections with a job that may start, each once
         self._threads: set[threading.Thread] = set()
         self._idle = self._running = self._begun = 0
-        self._is_watching = False  # a thread watches whether the running jobs make progress
+        self._is_watching = False  # whether a thread checks for progress of the running jobs
         self._closed = False
 
     @property
     def queued(self) -> int:
-        """Number of jobs that wait."""
+        """Number of waiting jobs."""
         with self._changed:
             return sum(len(queue.jobs) for queue in self._queues.values())
 
     @property
     def running(self) -> int:
-        """Number of jobs that run."""
+        """Number of running jobs."""
         return self._running
 
     def submit(self, connection: Connection, job: Job) -> None:
-        """Have `job()` called, unless the connection ends before. After `stop` the job is dropped."""
+        """Have `job()` called, unless the connection is closed before. After `stop` the job is dropped."""
         with self._changed:
             if self._closed:
                 return
@@ -133,7 +142,7 @@ class FairExecutor:
             self._make_ready(connection, queue)
 
     def leave(self, connection: Connection) -> None:
-        """Drop the waiting jobs of a connection that has ended; running ones notice."""
+        """Drop the waiting jobs of a connection that was closed; running jobs notice by themselves."""
         with self._changed:
             queue = self._queues.get(connection)
             if queue is None:
@@ -147,7 +156,7 @@ class FairExecutor:
                 del self._queues[connection]
 
     def stop(self) -> list[threading.Thread]:
-        """Drop the waiting jobs, and start no more. Return the threads that run. A job may call it, too."""
+        """Drop the waiting jobs, and start no more; return the running threads. A job may call it, too."""
         with self._changed:
             self._closed = True
             self._queues.clear()
@@ -158,7 +167,7 @@ class FairExecutor:
     def close(self, timeout: float | None = None) -> None:
         """Stop, and wait for the running jobs. Must not be called by a job.
 
-        timeout: seconds; None: as long as they run.
+        timeout: seconds; None: no limit.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self.stop():
@@ -174,7 +183,7 @@ class FairExecutor:
         self._wake_or_start_thread()
 
     def _wake_or_start_thread(self) -> None:
-        """Wake or start a thread that looks for a job, unless one is about to."""
+        """Wake or start a thread that takes a job, unless a thread is about to take one."""
         if self._idle:
             self._changed.notify()
         elif len(self._threads) == self._running < self._threads_max:
@@ -218,7 +227,7 @@ class FairExecutor:
             except Exception:
                 logger.exception("a job raised an exception")
             _current.queue = None
-            del taken, job  # so that a waiting thread keeps nothing alive
+            del taken, job  # a waiting thread keeps no objects alive
             with self._changed:
                 self._job_ended(connection)
             del connection
@@ -235,7 +244,10 @@ class FairExecutor:
             return None
 
     def _is_stalled(self) -> bool:
-        """Whether a job waits, and none was started for STALL_S. One thread watches; the others rest."""
+        """Return whether a job waits, and none was started for STALL_S.
+
+        One thread watches for STALL_S; the others wait for a job.
+        """
         if self._is_watching:
             self._wait_for_job()
             return False
@@ -245,7 +257,7 @@ class FairExecutor:
         return not was_woken and bool(self._ready) and self._begun == begun
 
     def _wait_for_job(self) -> bool:
-        """Sleep until there may be a job; False: there was none for long."""
+        """Sleep until there may be a job; return False if there was none for IDLE_S."""
         self._idle += 1
         was_woken = self._changed.wait(IDLE_S)
         self._idle -= 1

@@ -25,17 +25,15 @@ class FastPath(Protocol):
     def fast_path(self, connection: Any, batch: FrameBatch) -> bytes | None:
         """Answer a batch of one frame.
 
-        Returns the frame of the answer; an empty one if there is nothing more to do now (the request is among the
-        `pending_requests`, and will be answered before more is read); None if nothing was done, and `frames` is to be
-        called.
+        Returns:
+            The frame of the answer. An empty one: there is nothing more to do now, because the request is among the
+                `pending_requests`, and is answered before more is read. None: nothing was done, and `frames` is to be
+                called.
         """
 
 
 class FastPathConnection(Connection):
-    """A connection that tries the fast path of its handler first, if it has one.
-
-    fast_path: that of the handler; None: it has none.
-    """
+    """A connection that tries the fast path of its handler first. fast_path: that of the handler; None: it has none."""
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
         super().__init__(reactor, stream, handler, limits, peer)
@@ -47,5 +45,5 @@ class FastPathConnection(Connection):
         return FastPathReceiver(weakref.ref(self))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """Send a frame as `Connection` does, directly if nothing is queued."""
+        """Send a frame as `Connection` does, without the queue if that is empty."""
         return self.send_queue.leaves(offset, body, size) or super().send_frame(offset, body, size)

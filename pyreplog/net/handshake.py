@@ -58,7 +58,7 @@ class Secret:
 
     @classmethod
     def of(cls, secret: bytes | Secret | None) -> Secret | None:
-        """Return a Secret for bytes; a Secret is returned as it is, so that its owner may replace it.
+        """Return a Secret for bytes; return a Secret unchanged, so that its owner may replace it.
 
         Raises as `replace`.
         """
@@ -83,7 +83,7 @@ class Secret:
         self._keys = tuple(map(bytes, (key, *others)))
 
     def take(self, other: Secret) -> None:
-        """Take over the keys of another secret."""
+        """Use the keys of another secret."""
         self._keys = other._keys
 
     def proof(self, kind: HelloKind, server: bytes, client: bytes) -> Proof:
@@ -91,7 +91,7 @@ class Secret:
         return _proof(self._keys[0], kind, server, client)
 
     def check(self, proof: Proof, server: bytes, client: bytes) -> Secret:
-        """Return the key that the other side knows. Raises AuthenticationError if it knows none."""
+        """Return the key that the other side has proved to know. Raises AuthenticationError if it knows none."""
         known = [
             key for key in self._keys if hmac.compare_digest(_proof(key, proof.kind, server, client).mac, proof.mac)
         ]
@@ -127,9 +127,11 @@ def _proof(key: bytes, kind: HelloKind, server: bytes, client: bytes) -> Proof:
 class NodeIdentity:
     """The identity of a node.
 
-    incarnation: 16 random bytes, stored with its data; zeros if it stores none. version: the highest version of its
-    service's protocol that it speaks. features: what it supports beyond that. extended_from: protocol version from
-    which a server accepts a hello with features.
+    Attributes:
+        incarnation: 16 random bytes, stored with its data; zeros if it stores none.
+        version: the highest version of its service's protocol that it speaks.
+        features: features that it supports beyond that version.
+        extended_from: protocol version from which a server accepts a hello with features.
     """
 
     node: str = ""
@@ -150,10 +152,11 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side, as its hello describes it, with the limits that it asks this side to keep.
+    """The other side, as its hello describes it, with the limits that it demands of this side.
 
-    inflight_bytes: bytes of requests that it reads before their replies have left; None: it is a client. features:
-    those that both sides support.
+    Attributes:
+        inflight_bytes: bytes of requests that it reads before their replies are sent; None: it is a client.
+        features: features that both sides support.
     """
 
     identity: NodeIdentity
@@ -167,7 +170,10 @@ class Peer:
 class ServerHandshake:
     """The server's side of the handshake of one connection. `peer` is set when it is complete.
 
-    nonce: 32 random bytes. secret: None: no authentication by secret. mutual_tls: the client has shown a certificate.
+    Args:
+        nonce: 32 random bytes.
+        secret: the client must know it; None: no authentication by secret.
+        mutual_tls: whether the client has shown a certificate.
     """
 
     def __init__(
@@ -203,7 +209,10 @@ class ServerHandshake:
         return [self._hello.encode()]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
+        """Return the bodies to send in reply.
+
+        Raises HandshakeError if the client is refused: then send `refusal(error)`, and close.
+        """
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)
@@ -212,7 +221,7 @@ class ServerHandshake:
         if isinstance(message, Proof) and message.kind is HelloKind.CLIENT_PROOF and self._client and self._secret:
             self._secret.check(message, self._hello.encode(), self._client_bytes)
             return self._welcome(self._client)
-        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+        raise HandshakeError(f"expected another message of the handshake, found a {type(message).__name__}")
 
     def _receive_hello(self, client: ClientHello, body: bytes) -> list[bytes]:
         server = self._hello
@@ -242,7 +251,9 @@ class ServerHandshake:
 class ClientHandshake:
     """The client's side of the handshake of one connection. `peer` is set when it is complete.
 
-    expected: what the server must be; empty names and an incarnation of zeros accept any. tls: the connection uses TLS.
+    Args:
+        expected: identity that the server must have; empty names and an incarnation of zeros accept any.
+        tls: the connection uses TLS.
     """
 
     def __init__(
@@ -277,7 +288,10 @@ class ClientHandshake:
         return []
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
+        """Return the bodies to send in reply.
+
+        Raises HandshakeError if the server is refused, or refuses: then send `refusal(error)`, and close.
+        """
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)
@@ -287,7 +301,7 @@ class ClientHandshake:
             return self._receive_proof(message)
         if isinstance(message, Welcome) and self._server is not None and self._proven:
             return self._receive_welcome(message, self._server)
-        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+        raise HandshakeError(f"expected another message of the handshake, found a {type(message).__name__}")
 
     def _receive_hello(self, server: ServerHello, body: bytes) -> list[bytes]:
         _common_version(server, self._hello)
@@ -339,7 +353,7 @@ class ClientHandshake:
 
 
 class RefusedByPeerError(HandshakeError):
-    """The peer has refused, for the reason in `error`; no refusal is sent back."""
+    """The peer has refused the connection, for the reason in `error`; no refusal is sent back."""
 
     def __init__(self, error: HandshakeError) -> None:
         self.error = type(error)(f"the peer refuses: {error}")

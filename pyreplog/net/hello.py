@@ -59,7 +59,7 @@ class HelloKind(IntEnum):
 
 
 class Auth(IntEnum):
-    """How the two sides authenticate each other."""
+    """The kind of authentication between both sides."""
 
     NONE = 0
     SECRET = 1
@@ -188,7 +188,7 @@ Message: TypeAlias = ServerHello | ClientHello | Proof | Welcome | Refusal
 
 
 def decode_hello(body: bytes) -> Message:
-    """Decode a hello. Raises HandshakeError, whose message does not repeat the peer's bytes."""
+    """Decode a hello. Raises HandshakeError when it is malformed; its message does not repeat the peer's bytes."""
     if len(body) < _START.size or body[:8] != MAGIC:
         raise HandshakeError(f"expected a hello of pyreplog, found {len(body)} other bytes")
     try:
@@ -210,7 +210,7 @@ def _names(*names: str) -> bytes:
 
 
 def check_features(features: Collection[str]) -> frozenset[str]:
-    """Return the names of features as a set. Raises InvalidArgumentError for too many names, and for an invalid one."""
+    """Return the names of features as a set. Raises InvalidArgumentError if there are too many, or one is invalid."""
     if len(features) > FEATURES_MAX or not all(_FEATURE.fullmatch(name) for name in features):
         raise InvalidArgumentError(
             f"features: expected at most {FEATURES_MAX} names of 1 to {FEATURE_BYTES_MAX} of a-z, 0-9 and '-', found "
@@ -238,7 +238,7 @@ def _read_features(body: bytes, at: int) -> frozenset[str] | None:
 
 
 def _read_names(body: bytes, at: int, count: int) -> tuple[list[str], int]:
-    """Return so many names, and the offset after them."""
+    """Return `count` names, and the offset after them."""
     names = []
     for _ in range(count):
         end = at + 1 + body[at] if at < len(body) else len(body) + 1

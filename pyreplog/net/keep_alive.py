@@ -9,10 +9,10 @@ _SHORTEST_S = 0.005
 
 
 class KeepAliveAction(Enum):
-    """What a check demands."""
+    """The action that a check returns."""
 
     NOTHING = 0
-    SEND = 1  # a heartbeat: nothing else was sent for heartbeat_s
+    SEND = 1  # send a heartbeat: nothing was sent for heartbeat_s
     SILENT = 2  # nothing was received for silence_s
     STALLED = 3  # the queue was over its limit for stall_s
 
@@ -23,12 +23,12 @@ class KeepAlive:
     It notices silence and stalls up to one `interval_s` late.
     """
 
-    __slots__ = ("_heard_us", "_limits_us", "_received", "_sent", "_stalled_us", "_told_us", "interval_s")
+    __slots__ = ("_limits_us", "_received", "_received_us", "_sent", "_sent_us", "_stalled_us", "interval_s")
 
     def __init__(self, now_us: int, *, heartbeat_s: float, silence_s: float, stall_s: float) -> None:
         self.interval_s = max(min(heartbeat_s, silence_s, stall_s) / _CHECKS, _SHORTEST_S)
         self._limits_us = (int(heartbeat_s * 1e6), int(silence_s * 1e6), int(stall_s * 1e6))
-        self._heard_us = self._told_us = now_us
+        self._received_us = self._sent_us = now_us
         self._stalled_us: int | None = None
         self._received = self._sent = 0
 
@@ -37,23 +37,27 @@ class KeepAlive:
     ) -> KeepAliveAction:
         """Compare the counters, and return what to do.
 
-        received, sent: bytes so far. listening: this side reads; if not, the peer cannot be called silent. full: the
-        queue is over its limit. unheard_s: seconds since the peer's machine acknowledged anything, even if this side
-        does not read.
+        Args:
+            now_us: monotonic time, microseconds.
+            received: bytes received so far.
+            sent: bytes sent so far.
+            listening: this side reads; otherwise the peer is not silent.
+            full: the queue is over its limit.
+            unheard_s: seconds since the peer's machine acknowledged any bytes, even if this side does not read.
         """
         heartbeat_us, silence_us, stall_us = self._limits_us
         if received != self._received or not listening:
-            self._received, self._heard_us = received, now_us
+            self._received, self._received_us = received, now_us
         if sent != self._sent:
-            self._sent, self._told_us = sent, now_us
+            self._sent, self._sent_us = sent, now_us
         if not full:
             self._stalled_us = None
         elif self._stalled_us is None:
             self._stalled_us = now_us
         elif now_us - self._stalled_us >= stall_us:
             return KeepAliveAction.STALLED
-        if now_us - self._heard_us >= silence_us or unheard_s * 1e6 >= silence_us:
+        if now_us - self._received_us >= silence_us or unheard_s * 1e6 >= silence_us:
             return KeepAliveAction.SILENT
-        if now_us - self._told_us >= heartbeat_us - int(self.interval_s * 1e6):
+        if now_us - self._sent_us >= heartbeat_us - int(self.interval_s * 1e6):
             return KeepAliveAction.SEND
         return KeepAliveAction.NOTHING

@@ -70,13 +70,13 @@ class Limits(Settings):
 
 
 def check_connecting(tls: ssl.SSLContext | None, limits: Limits | None) -> None:
-    """Check the arguments of a client. Raises WrongTypeError."""
+    """Check the arguments of a client. Raises WrongTypeError if one has another type."""
     check_tls("tls", tls)
     if limits is not None:
         check_type("limits", limits, Limits, "Limits")
 
 
 def check_tls(what: str, tls: ssl.SSLContext | None) -> None:
-    """Check a TLS context. what: name of the argument. Raises WrongTypeError."""
+    """Check a TLS context. Raises WrongTypeError if it is none. what: name of the argument."""
     if tls is not None:
         check_type(what, tls, ssl.SSLContext, "an ssl.SSLContext")

@@ -19,12 +19,18 @@ _NO_DESCRIPTORS_S = 0.5
 class Listener:
     """Listens at an address, and passes each connection on. Belongs to the reactor's driver from `begin` on.
 
-    Connections wait in the backlog before `begin`, and while no descriptor or memory is left.
+    Connections wait in the backlog before `begin`, and while the process has no free descriptor or memory.
 
-    reactor: calls it. host: a name or an address. port: 0: a free one. accepted: gets each socket, with its options
-    set, and the address of its peer; it must not keep the object of the listener alive.
+    Args:
+        reactor: calls the listener.
+        host: a name or an address.
+        port: 0: a free one.
+        accepted: called with each socket, with its options set, and the address of its peer; it must not keep the
+            object of the listener alive.
 
-    Raises OSError if the address is in use or not of this machine, and InvalidArgumentError if the host does not exist.
+    Raises:
+        OSError: the address is in use, or does not belong to this machine.
+        InvalidArgumentError: the host does not exist.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class Listener:
             try:
                 set_socket_options(sock)
             except OSError as error:
-                logger.debug("%s: gone before it was accepted: %s", name[0], error)
+                logger.debug("%s: disconnected before it was accepted: %s", name[0], error)
                 sock.close()
                 continue
             self._accepted(sock, (name[0], name[1]))

@@ -1,4 +1,4 @@
-"""PendingConnection: a connection while it is made: connecting, TLS, hello. It cannot be used yet."""
+"""PendingConnection: a connection that is being established: connecting, TLS, hello. It cannot be used yet."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Handshake(Protocol):
 
 
 class Established(NamedTuple):
-    """A connection whose handshake is complete: what is sent over, and the other side."""
+    """A connection whose handshake is complete: its stream, and the other side."""
 
     stream: Stream
     peer: Peer
@@ -60,9 +60,14 @@ OnOutcome = Callable[["PendingConnection", Established | ReplogError], object]
 class PendingConnection:
     """Performs a handshake over a non-blocking socket, and reports the stream or the error, once.
 
-    timeout_s: for all of it. on_outcome: called by the driver with this object, and with the established connection or,
-    after the socket was closed, the error. tls: makes the TLS stream of the connected socket; None: no TLS. is_client:
-    this is the client's side. The owner must keep this object, because the reactor does not.
+    The owner must keep this object, because the reactor does not.
+
+    Args:
+        timeout_s: seconds for the whole handshake.
+        on_outcome: called by the driver with this object, and with the established connection or, after the socket was
+            closed, the error.
+        tls: makes the TLS stream of the connected socket; None: no TLS.
+        is_client: whether this is the client's side.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class PendingConnection:
         self._reactor, self._handshake, self._on_outcome = reactor, handshake, on_outcome
         self._sock = sock
         self._stream: Stream = sock
-        self._make_tls = tls  # None once it was called
+        self._make_tls = tls  # None after it was called
         self._tls_handshake: TlsStream | None = None  # until the TLS handshake is complete
         self._fd = sock.fileno()
         self._out = b""
@@ -131,13 +136,13 @@ class PendingConnection:
                 self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
 
     def _advance(self) -> None:
-        """Go on with the handshake, as far as possible without waiting."""
+        """Continue the handshake as far as possible without blocking."""
         if not self._connected:
             self._check_connected()
         if self._make_tls is not None:
             self._begin_tls(self._make_tls)
         if self._tls_handshake is not None:
-            events = self._tls_handshake.shake_hands()
+            events = self._tls_handshake.do_handshake()
             if events:
                 self._reactor.modify(self._fd, events)
                 return
@@ -180,7 +185,7 @@ class PendingConnection:
             raise tls_mismatch_error("server" if self._is_client else "client")
         batch = self._parser.feed(data)
         for offset, body in batch:
-            if not body:  # the first heartbeat of a client, which saw no hello for a while
+            if not body:  # the first heartbeat of a client that received no hello for a while
                 continue
             if offset != CONTROL_OFFSET:
                 raise HandshakeError(f"expected a hello at offset {CONTROL_OFFSET}, found a frame at {offset}")
@@ -192,7 +197,7 @@ class PendingConnection:
         self._out += b"".join(encode(CONTROL_OFFSET, body) for body in bodies)
 
     def _refuse(self, error: HandshakeError) -> None:
-        """Send a refusal, if the socket takes it at once."""
+        """Send a refusal, if the socket accepts it without blocking."""
         self._queue(refusal(error))
         if self._tls_handshake is not None and isinstance(error, TlsMismatchError):
             self._tls_handshake.send_plainly(self._out)

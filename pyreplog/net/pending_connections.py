@@ -20,7 +20,7 @@ class PendingConnections:
     def __init__(self, limit: int, address_limit: int) -> None:
         self._limit, self._address_limit = limit, address_limit
         self._places: dict[PendingConnection, str] = {}
-        self._addresses: dict[str, dict[PendingConnection, None]] = {}  # the oldest first
+        self._addresses: dict[str, dict[PendingConnection, None]] = {}  # ordered by age, the oldest first
 
     def __len__(self) -> int:
         return len(self._places)
@@ -29,7 +29,7 @@ class PendingConnections:
         return iter(list(self._places))
 
     def add(self, connection: PendingConnection, address: str) -> PendingConnection | None:
-        """Add a connection. Return the one that has to be closed, which was removed."""
+        """Add a connection; return the one that was removed in its place and has to be closed, or None."""
         place = _place_of(address)
         connections = self._addresses.get(place, {})
         former = None
@@ -61,7 +61,8 @@ class PendingConnections:
 
 
 def _place_of(address: str) -> str:
-    """Return what counts as one address: for IPv6 the network, in which a host may have any number of addresses."""
+    """Return the unit that counts as one address: for IPv6 the network, in which a host may have any number of
+    addresses."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if parsed.version == 4:
         return address

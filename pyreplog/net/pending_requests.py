@@ -15,10 +15,10 @@ TICK_US = 10_000
 
 
 class PendingRequests(PendingRequestsBase):
-    """Callbacks and deadlines by correlation id. All calls but `ask` are made under the channel's lock.
+    """Callbacks and deadlines by correlation id. All calls except `ask` are made under the channel's lock.
 
-    Most replies come long before their deadline, so that only adding and removing must be cheap: deadlines are in no
-    order, and all of them are checked when the earliest known one has passed, about once per timeout.
+    Most replies arrive long before their deadline, so only adding and removing must be cheap: deadlines are not sorted,
+    and all of them are checked when the earliest known one has passed, about once per timeout.
     """
 
     __slots__ = ()

@@ -36,13 +36,20 @@ Call = Callable[[], object]
 
 
 class Reactor(Handle, ReactorBase):
-    """Calls back when descriptors are ready, when time has passed, and as soon as possible.
+    """Calls back when descriptors are ready, when time has passed, and as soon as possible. Any thread may use any
+    method.
 
-    Any thread may use any method. It runs while a thread drives it: its own (`start`), the caller's (`run`), or one
-    that waits for something (`drive`).
+    It runs while a thread drives it: its own (`start`), the caller's (`run`), or one that waits for an outcome
+    (`drive`).
 
-    clock: for timers. busy_poll_us: microseconds to look for events without sleeping; this saves the wake-up of a core,
-    and keeps the core busy. Raises MonkeyPatchedError and InvalidArgumentError.
+    Args:
+        clock: clock of the timers.
+        busy_poll_us: microseconds to look for events without sleeping; this saves the wake-up of a core, and keeps the
+            core busy.
+
+    Raises:
+        MonkeyPatchedError: a library has replaced threads, sockets or epoll.
+        InvalidArgumentError: `busy_poll_us` is out of range.
     """
 
     clock: Clock
@@ -144,7 +151,7 @@ class Reactor(Handle, ReactorBase):
             self._running = False
 
     def stop(self) -> None:
-        """End the thread of `start`, or `run`. Waits for the thread, unless this is it."""
+        """Stop driving in the thread of `start`, or in `run`. Wait for that thread, unless it is the caller."""
         self._running = False
         self._wake()
         self._driver_lock.ring()
@@ -160,23 +167,23 @@ class Reactor(Handle, ReactorBase):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def in_driver(self) -> bool:
-        """Whether this thread drives, that is, is in a callback."""
+        """Return whether this thread drives; then it is in a callback."""
         return self._driver_lock.is_owned()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.stop()
         self._driver_lock.wake_all()
-        if self._driver_lock.is_owned():  # a callback closes its reactor: the driver finishes after it
+        if self._driver_lock.is_owned():  # a callback closes its reactor: the driver finishes after the callback
             return
         while not self._driver_lock.take():
             self._wake()
             self._driver_lock.wait(lambda: False, REST_S, self._wake)
         self._finish()
         del self._driver_lock.holder[DRIVER]
-        self._driver_lock.wake_all()  # threads that have started to wait meanwhile
+        self._driver_lock.wake_all()  # threads that began to wait meanwhile
 
     def _finish(self) -> None:
-        """Make the remaining calls, and close the descriptors. For the thread that holds the driver lock."""
+        """Make the remaining calls, and close the descriptors. Called by the thread that holds the driver lock."""
         if self._wakeup is None:  # another thread has finished already
             return
         self._call_those_handed_over()
@@ -184,14 +191,14 @@ class Reactor(Handle, ReactorBase):
         self._epoll.close()
         self._wakeup = None
 
-    def _left(self) -> None:
-        """Finish, if the reactor was closed while this thread drove. Called after a driver has left."""
+    def _driver_left(self) -> None:
+        """Finish, if the reactor was closed while this thread drove. Called after a thread has stopped driving."""
         if self._error is not None and self._wakeup is not None and self._driver_lock.take():
             self._finish()
             del self._driver_lock.holder[DRIVER]
         self._driver_lock.given_back()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._error = ForkedError(f"the reactor was created by process {self._pid}; create another one in this process")
         self._epoll.close()
         self._wakeup = None
@@ -200,8 +207,8 @@ class Reactor(Handle, ReactorBase):
 def check_not_patched() -> None:
     """Raise MonkeyPatchedError if a library has replaced threads, sockets or epoll.
 
-    The reactor's thread sleeps in epoll, and others wait for it by locks. If all of them were greenlets of one thread,
-    the first that slept would stop them all.
+    The reactor's thread sleeps in epoll, and other threads wait for it by locks. If all of them were greenlets of one
+    thread, the first one that slept would block all others.
     """
     for patcher, probe in _PATCHERS.items():
         library = sys.modules.get(patcher)
@@ -221,7 +228,7 @@ def _patched(library: str, patched: str) -> str:
 
 
 def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready: threading.Event | None) -> None:
-    """Drive until stopped, whenever no other thread does."""
+    """Drive until the reactor is stopped, whenever no other thread does."""
     driver_lock.owner = me = threading.get_ident()
     if ready is not None:
         ready.set()
@@ -235,6 +242,6 @@ def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready
             if DRIVER in driver_lock.holder and driver_lock.holder[DRIVER] == me:
                 del driver_lock.holder[DRIVER]
             if (reactor := ref()) is not None:
-                reactor._left()
+                reactor._driver_left()
         del reactor
         wanted = driver_lock.rest()

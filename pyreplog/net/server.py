@@ -34,14 +34,23 @@ class Server(Endpoint):
     """Serves `handler` at `address` until `drain` or `close`.
 
     Above `limits.connection_inflight_bytes` and `inflight_bytes` the server does not read from that connection, or from
-    any, until replies leave. It never refuses a request. `close` closes the port and all connections without waiting
-    for replies.
+    any, until replies were sent. It never refuses a request. `close` closes the port and all connections without
+    waiting for replies.
 
-    handler: gets `ServerConnection`s. host: default loopback. port: 0: a free one. identity: of this node. secret:
-    clients must know it, and get a proof that this server does. tls: a context for servers; with verify_mode
-    CERT_REQUIRED and no secret, certificates authenticate both sides. random: returns `count` random bytes.
+    Args:
+        reactor: drives the server.
+        handler: handles `ServerConnection`s.
+        host: address to listen at; the default is loopback.
+        port: 0: a free one.
+        identity: identity of this node.
+        secret: clients must know it, and get a proof that this server does.
+        limits: limits of the connections; None: the defaults.
+        tls: a context for servers; with verify_mode CERT_REQUIRED and no secret, certificates authenticate both sides.
+        random: returns `count` random bytes.
 
-    Raises OSError if the address is in use or not of this machine, and InvalidArgumentError if the host does not exist.
+    Raises:
+        OSError: the address is in use, or does not belong to this machine.
+        InvalidArgumentError: the host does not exist.
     """
 
     def __init__(
@@ -78,7 +87,7 @@ class Server(Endpoint):
 
     @property
     def inflight_bytes(self) -> int:
-        """Bytes of requests that were read and whose replies have not left."""
+        """Bytes of requests that were read and whose replies were not sent."""
         return self._budget.used_bytes
 
     # ---- accepting ------------------------------------------------------------------------------------------
@@ -118,7 +127,7 @@ class Server(Endpoint):
         self._pending.discard(pending)
         if isinstance(outcome, ReplogError):
             self.refused += 1
-            logger.info("%s: a handshake failed: %s", self._what, outcome)
+            logger.info("%s: a handshake failed: %s", self._label, outcome)
             return
         stream, peer = outcome
         if len(self.connections) >= self.limits.connections:  # several handshakes ended at the same time
@@ -156,16 +165,21 @@ class Server(Endpoint):
     def drain(self, timeout: float) -> bool:
         """Accept no more connections and requests, send the remaining replies, and close, within `timeout` seconds.
 
-        The last quarter of this time, at most 2 s, is for clients to receive what was sent, and to close. Returns
-        whether all replies were sent. Raises InvalidArgumentError if called by a callback.
+        The last quarter of this time, at most 2 s, is left for clients to receive the replies, and to close.
+
+        Returns:
+            Whether all replies were sent.
+
+        Raises:
+            InvalidArgumentError: a callback called it.
         """
         self._check_open()
         parting_s = min(_PARTING_S, timeout / 4)
-        self._reactor.call_soon(self._stop_taking)
+        self._reactor.call_soon(self._stop_accepting)
         try:
             replied = self._reactor.drive(self._all_replied, timeout - parting_s)
             self._reactor.call_soon(self._shut_down_connections)
-            self._reactor.drive(self._gone, parting_s)
+            self._reactor.drive(self._is_released, parting_s)
             return replied
         finally:
             self.close()
@@ -173,7 +187,7 @@ class Server(Endpoint):
     def _all_replied(self) -> bool:
         return self._listener.closed and all(connection.idle for connection in list(self.connections))
 
-    def _stop_taking(self) -> None:
+    def _stop_accepting(self) -> None:
         self._listener.end()
         for pending in self._pending:
             pending.abandon()
@@ -188,14 +202,14 @@ class Server(Endpoint):
             else:
                 connection.close(ClosedError("the server was closed"))
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._listener.closed and not self.connections
 
-    def _shut(self) -> None:
-        self._stop_taking()
+    def _close_in_driver(self) -> None:
+        self._stop_accepting()
         for connection in list(self.connections):
             connection.close(ClosedError("the server was closed"))
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self._listener.close()

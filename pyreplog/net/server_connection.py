@@ -1,7 +1,4 @@
-"""ServerConnection: requests whose replies have not left are counted and limited.
-
-A server reads no more than it can hold.
-"""
+"""ServerConnection: counts and limits requests whose replies were not sent. A server reads no more than it can hold."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Budget:
         self.full = False
 
     def add(self, count: int) -> None:
-        """Take bytes, or return them (negative)."""
+        """Add bytes to those in flight; a negative number removes bytes."""
         with self._lock:
             self.used_bytes += count
             full = self.used_bytes > self._limit
@@ -73,25 +70,25 @@ class ServerConnection(FastPathConnection):
         self.inflight_bytes = 0
         self._budget = budget
         self.requests: dict[int, int] = {}
-        self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes when a reply has left, bytes of its request)
+        self._queued_replies: deque[tuple[int, int]] = deque()  # (`sent_bytes` after a reply, bytes of its request)
 
     @property
     def inflight(self) -> int:
-        """Number of requests that were not answered."""
+        """Number of unanswered requests."""
         return len(self.requests)
 
     def reply(self, correlation_id: int, *buffers: ReadableBuffer) -> bool:
         """Answer a request once, with a body that consists of `buffers`. Any thread may call it.
 
-        Like `send`, it never blocks, and keeps the buffers. False: the connection is closed. When the reply has left,
-        the bytes of the request are returned to the budget.
+        Like `send`, it never blocks, and keeps the buffers. Returns False if the connection is closed. When the reply
+        was sent, the bytes of the request are removed from the budget.
         """
         size = size_of(buffers)
         with self._lock:
             sent = self._send_or_queue_frame(correlation_id, buffers, size)
             charge = self._settle(correlation_id)
         if charge:
-            self._give_back(charge)
+            self._return_budget(charge)
         return sent
 
     def reply_frames(self, correlation_ids: Sequence[int], frames: Sequence[ReadableBuffer]) -> bool:
@@ -101,32 +98,33 @@ class ServerConnection(FastPathConnection):
             sent = self._send_or_queue(tuple(frames), size)
             charge = self._settle(*correlation_ids)
         if charge:
-            self._give_back(charge)
+            self._return_budget(charge)
         return sent
 
     def forget(self, correlation_id: int) -> None:
         """Drop a request that gets no reply, or no further one. Any thread may call it."""
         with self._lock:
             charge = self._settle(correlation_id)
-        self._give_back(charge)
+        self._return_budget(charge)
 
     def _settle(self, *correlation_ids: int) -> int:
-        """Remove requests.
+        """Remove requests; return the bytes to remove from the budget now.
 
-        Return the bytes to give back now; those of queued replies are given back when they have left.
+        Those of queued replies are removed when they were sent.
         """
         charge = sum(map(self.requests.pop, correlation_ids, repeat(0)))
         send_queue = self.send_queue
         if send_queue.queued_bytes:
-            self._leaving.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
+            self._queued_replies.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
             return 0
         self.inflight_bytes -= charge
         return charge
 
     def _dispatch(self, batch: FrameBatch) -> None:
-        """Pass requests to the handler. One that is answered on the fast path is never counted as in flight.
+        """Pass requests to the handler.
 
-        For a plain socket FastPathReceiver has tried the fast path already.
+        A request that is answered on the fast path is never counted as in flight. For a plain socket FastPathReceiver
+        has tried the fast path already.
         """
         send_queue = self.send_queue
         if (
@@ -157,22 +155,22 @@ class ServerConnection(FastPathConnection):
                 self.reasons |= INFLIGHT_FULL
                 self._update_events()
 
-    def _give_back(self, charge: int) -> None:
-        """Return bytes to the budget, and read on if the limit of this connection has stopped it."""
+    def _return_budget(self, charge: int) -> None:
+        """Remove bytes from the budget, and resume reading if the limit of this connection has stopped it."""
         if charge:
             self._budget.add(-charge)
             if self.reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
                 self.release(INFLIGHT_FULL)
 
     def _flushed(self) -> None:
-        """Return the bytes of requests whose replies have left."""
-        leaving, sent = self._leaving, self.send_queue.sent_bytes
+        """Remove the bytes of requests whose replies were sent from the budget."""
+        leaving, sent = self._queued_replies, self.send_queue.sent_bytes
         charge = 0
         with self._lock:
             while leaving and leaving[0][0] <= sent:
                 charge += leaving.popleft()[1]
             self.inflight_bytes -= charge
-        self._give_back(charge)
+        self._return_budget(charge)
         super()._flushed()
 
     def _finish(self) -> None:
@@ -180,12 +178,12 @@ class ServerConnection(FastPathConnection):
             with self._lock:
                 charge, self.inflight_bytes = self.inflight_bytes, 0
                 self.requests.clear()
-                self._leaving.clear()
+                self._queued_replies.clear()
             self._budget.add(-charge)
         super()._finish()
         self._ended(self)
 
     @property
     def idle(self) -> bool:
-        """Whether all requests are answered and all replies have left."""
+        """Whether all requests are answered and all replies were sent."""
         return not self.requests and not self.queued_bytes

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 _HOST_MAX, _PORT_DIGITS_MAX = 255, 5
-_SHOWN_MAX = 300  # characters of what is no address
+_SHOWN_MAX = 300  # characters that no address has
 
 _TCP_INFO = struct.Struct("=24xI28xI")
 """From Linux's tcp_info: tcpi_unacked, segments; tcpi_last_ack_recv, milliseconds."""
@@ -64,15 +64,15 @@ def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, Fra
 
 
 def unread_bytes(stream: Stream) -> int:
-    """Return the bytes that have arrived and were not read; with TLS, those that it has not decrypted."""
+    """Return the number of bytes that have arrived and were not read; with TLS, of those that it has not decrypted."""
     return int.from_bytes(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def unacknowledged_s(stream: Stream) -> float:
-    """Return for how long the peer's machine has acknowledged nothing that was sent; 0: nothing is unacknowledged.
+    """Return for how many seconds the peer's machine has acknowledged no sent byte; 0: all were acknowledged.
 
-    Heartbeats are sent even while this side does not read: only this detects that the peer's machine or network is
-    gone.
+    Heartbeats are sent even while this side does not read. So only this number shows that the peer's machine or network
+    failed.
     """
     info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     if len(info) < _TCP_INFO.size:
@@ -110,7 +110,12 @@ def resolve_address(host: str, port: int) -> tuple[socket.AddressFamily, Address
 
 
 def parse_address(text: str) -> Address:
-    """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
+    """Parse "host:port" or "[v6]:port".
+
+    Raises:
+        WrongTypeError: the address is no str.
+        InvalidArgumentError: the address is malformed.
+    """
     check_text("address", text)
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -128,7 +133,7 @@ def address_text(address: Address) -> str:
 
 
 def size_of(buffers: Iterable[ReadableBuffer]) -> int:
-    """Return the bytes in all buffers."""
+    """Return the number of bytes in all buffers."""
     size = 0
     for buffer in buffers:
         size += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes

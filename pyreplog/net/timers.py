@@ -12,7 +12,7 @@ TICK_US = 1000
 
 
 class Timer:
-    """One pending call; `cancel` cancels it."""
+    """One scheduled call; `cancel` cancels it."""
 
     __slots__ = ("_deadline_us", "_timers", "call")
 
@@ -20,7 +20,7 @@ class Timer:
         self._timers, self.call, self._deadline_us = timers, call, deadline_us
 
     def cancel(self) -> bool:
-        """Cancel the call. Return False if it was made, or is about to be. Any thread may call it."""
+        """Cancel the call; return False if it was made, or is about to be. Any thread may call it."""
         return self._timers.cancel(self, self._deadline_us)
 
 
@@ -46,7 +46,7 @@ class Timers:
         return timer, next_us is None or timer._deadline_us < next_us
 
     def cancel(self, timer: Timer, deadline_us: int) -> bool:
-        """Cancel a timer. Return whether it had not expired."""
+        """Cancel a timer; return whether it had not expired."""
         with self._lock:
             cancelled = self._wheel.cancel(timer, deadline_us)
             self.next_us = self._wheel.next_deadline_us()

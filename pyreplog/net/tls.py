@@ -1,4 +1,4 @@
-"""TLS around a non-blocking socket, with the methods of a plain one.
+"""TLS around a non-blocking socket, with the methods of a plain socket.
 
 The user's context decides on versions, certificates, and whether a client needs one. `Connection` handles two
 differences: decrypted bytes may wait where epoll does not see them (`pending`), and OpenSSL allows one thread at a
@@ -62,10 +62,10 @@ class TlsStream:
             sock, server_side=host is None, do_handshake_on_connect=False, server_hostname=host
         )
 
-    def shake_hands(self) -> int:
-        """Go on with the handshake. Return the events to wait for; 0: it is complete.
+    def do_handshake(self) -> int:
+        """Continue the handshake; return the events to wait for; 0: it is complete.
 
-        Raises AuthenticationError, HandshakeError and OSError.
+        Raises AuthenticationError, HandshakeError and OSError when it fails.
         """
         try:
             self._sock.do_handshake()
@@ -119,10 +119,10 @@ class TlsStream:
         return sent
 
     def send_plainly(self, data: bytes) -> None:
-        """Send to a peer that does not use TLS, if the socket takes it at once, after a failed handshake.
+        """Send bytes without TLS after a failed handshake, if the socket accepts them without blocking.
 
-        What the peer has sent is read, because a socket that is closed with unread bytes may discard what has not
-        arrived.
+        Received bytes are read, because closing a socket with unread bytes may discard what has not arrived at the
+        peer.
         """
         with suppress(OSError):
             socket.socket.send(self._sock, data)
@@ -133,7 +133,7 @@ class TlsStream:
         return self._sock.pending()
 
     def shutdown(self, how: int, /) -> None:
-        """Shut down. What is received later is not decrypted."""
+        """Shut down. Bytes that are received later are not decrypted."""
         with self._lock:
             self._sock.shutdown(how)
 

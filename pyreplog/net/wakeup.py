@@ -11,9 +11,9 @@ from pyreplog._native.net.socket_io import ring
 class Wakeup:
     """An eventfd whose descriptor is closed with the last reference to this object.
 
-    A thread that rings while the reactor is being closed must not write into a file that has the same number by then. A
-    finalizer would not do: those of a forgotten reactor run first, and something may close the reactor after them. An
-    epoll object has no finalizer, and closes its descriptor when it is freed; so one keeps the eventfd.
+    A thread that rings while the reactor is being closed must not write into a file that has got the same number by
+    then. A finalizer would not do: those of an unclosed reactor run first, and another object may close the reactor
+    after them. An epoll object has no finalizer, and closes its descriptor when it is freed; so one keeps the eventfd.
     """
 
     __slots__ = ("_keeper", "fd")
@@ -30,7 +30,7 @@ class Wakeup:
             return
 
     def clear(self) -> None:
-        """Take back all rings."""
+        """Reset the eventfd after the driver woke."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:

@@ -154,7 +154,7 @@ class _Offload:
         size = known.segment_bytes
         for base in self._missing(start, end, size):
             try:
-                local = self._look(base)
+                local = self._verify_segment(base)
             except TrimmedError:
                 if self._done:
                     raise
@@ -215,7 +215,7 @@ class _Offload:
     def _try(self, base: int) -> _Local | None:
         """Return a verified sealed segment; None: it was trimmed just now. Raises CorruptionError."""
         try:
-            return self._look(base)
+            return self._verify_segment(base)
         except TrimmedError:
             return None
 
@@ -264,7 +264,7 @@ class _Offload:
             )
         yield from range(first, end - size + 1, size)
 
-    def _look(self, base: int) -> _Local:
+    def _verify_segment(self, base: int) -> _Local:
         """Return a verified sealed segment. Raises TrimmedError and CorruptionError."""
         segment = map_locked(self._source, base)
         index = SparseIndex(segment.size)

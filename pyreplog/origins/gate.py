@@ -88,7 +88,7 @@ class GateState(NamedTuple):
 class OriginGate:
     """The gate of one origin. The caller has to hold its lock.
 
-    After each call, `take_outcomes` returns futures to settle, and `take_waiting` waiters to judge again.
+    After each call, `take_outcomes` returns futures to settle, and `take_waiting` waiters to try again.
 
     Args:
         topic: name of the topic, for errors.
@@ -170,7 +170,7 @@ class OriginGate:
 
     # ---- admission ------------------------------------------------------------------------------------------
 
-    def judge(self, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]) -> Admission | None:
+    def admit(self, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]) -> Admission | None:
         """Return the entries and gaps of a call to push; None: the call has to wait for the batches in flight.
 
         Raises OriginSessionError, OriginGapError, OriginHistoryError, and the error that left outcomes unknown.
@@ -248,7 +248,7 @@ class OriginGate:
         self.in_flight += bool(admission.entries)
 
     def wait(self, waiter: Any) -> None:
-        """Register a call that has to wait. `take_waiting` returns it, to be judged again."""
+        """Register a call that has to wait. `take_waiting` returns it, to be tried again."""
         self._waiting.append(waiter)
 
     def waits_for_doubt(self, waiter: Any) -> bool:
@@ -256,7 +256,7 @@ class OriginGate:
         return self._held is not None and self._held is not waiter
 
     def set_in_doubt(self, waiter: Any) -> None:
-        """Note that a call is in doubt, and judged later. Later calls of its session wait until `settle_doubt`."""
+        """Note that a call is in doubt, and tried again later. Later calls of its session wait until `settle_doubt`."""
         self._held = waiter
 
     def settle_doubt(self, waiter: Any) -> None:
@@ -344,7 +344,7 @@ class OriginGate:
         return outcomes
 
     def take_waiting(self) -> list[Any]:
-        """Return the waiters to judge again."""
+        """Return the waiters to try again."""
         ready, self._ready = self._ready, []
         return ready
 

@@ -1,4 +1,5 @@
-"""Broker: the replicas of one process, as the metadata store says which, with all that lets them lead and follow."""
+"""Broker: opens the replicas that the metadata store assigns to it, and runs the services with which they lead and
+follow."""
 
 from __future__ import annotations
 
@@ -78,16 +79,16 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
-_AGAIN_S = 0.1
-"""Seconds until retention looks again at a partition of which more goes when it is replicated."""
+_RECHECK_S = 0.1
+"""Seconds until retention checks a partition again of which more can be removed once it is replicated."""
 _HOUSEKEEPING_S = 0.005
-"""Seconds that retention may take of the clock's thread at once, and one partition longer."""
+"""Seconds after which retention releases the clock's thread, once the present partition is done."""
 _STRAY_CHECK_S = 60.0
 
 
 @dataclass(frozen=True)
 class _Replica:
-    """A replica that is open. path: of its log."""
+    """An open replica. path: directory of its log."""
 
     partition: Partition
     log: PartitionLog
@@ -95,37 +96,37 @@ class _Replica:
 
 
 class _Housekeeper:
-    """Applies the retention of all partitions, a few at a time: others wait for the thread. One thread.
+    """Applies the retention of all partitions, a few at a time, because other tasks wait for the thread. One thread.
 
     Args:
         replicas: the partitions.
-        interval_s: seconds between two looks at a partition.
+        interval_s: seconds between two checks of a partition.
     """
 
     def __init__(self, replicas: ReplicaManager, interval_s: float) -> None:
         self._replicas, self._interval_s = replicas, interval_s
-        self._next_s, self._again_s = time.monotonic() + interval_s, 0.0
+        self._next_s, self._recheck_s = time.monotonic() + interval_s, 0.0
         self._due: deque[Partition] = deque()
-        self._again: list[Partition] = []  # looked at again soon
+        self._recheck: list[Partition] = []  # checked again soon
 
     def run(self, now_s: float) -> None:
-        """Look at some of the partitions that are due; now_s: monotonic seconds."""
+        """Check some of the partitions that are due; now_s: monotonic seconds."""
         if now_s >= self._next_s:
-            self._next_s, self._due, self._again = now_s + self._interval_s, deque(self._replicas), []
-        elif self._again and now_s >= self._again_s:
-            self._due.extend(self._again)
-            self._again.clear()
+            self._next_s, self._due, self._recheck = now_s + self._interval_s, deque(self._replicas), []
+        elif self._recheck and now_s >= self._recheck_s:
+            self._due.extend(self._recheck)
+            self._recheck.clear()
         while self._due:
             partition = self._due.popleft()
             if partition.apply_retention():
-                self._again.append(partition)
-                self._again_s = now_s + _AGAIN_S
+                self._recheck.append(partition)
+                self._recheck_s = now_s + _RECHECK_S
             if time.monotonic() - now_s > _HOUSEKEEPING_S:
                 return
 
 
 def _retention(settings: TopicSettings) -> RetentionConfig:
-    """What retention does with a topic: of one that is only compacted nothing goes for its age."""
+    """Return the retention of a topic. If it is only compacted, segments are rolled by age, and not removed."""
     if settings.is_trimmed:
         return RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms)
     ages = [limit for limit in (settings.segment_ms, settings.max_compaction_lag_ms) if limit is not None]
@@ -133,35 +134,36 @@ def _retention(settings: TopicSettings) -> RetentionConfig:
 
 
 class Broker(Handle):
-    """A broker of partitions. It opens, moves and removes replicas as the metadata store says, and closes all of them.
+    """A broker of partitions. It opens and removes replicas according to the metadata store, and closes them.
 
     Appends and fetches go to `replicas`. Other brokers reach it over TCP, or within the process by a transport. Any
     thread may use it; `close` blocks.
 
     Args:
-        directory: of the broker, with the logs of its replicas; made if it does not exist.
-        name: of the broker, 1 to 100 letters, digits, ".", "_" and "-".
+        directory: directory of the broker, with the logs of its replicas; created if it does not exist.
+        name: name of the broker, 1 to 100 letters, digits, ".", "_" and "-".
         store: metadata store. Close the broker before it.
-        transport: to the other brokers; None: over TCP.
+        transport: transport to the other brokers; None: TCP.
         config: settings.
-        host: where it listens for other brokers.
-        port: 0: a free one.
-        address: where other brokers reach it, "host:port"; "": where it listens.
-        secret: all brokers of the cluster know it.
+        host: host on which it listens for other brokers.
+        port: port on which it listens; 0: a free one.
+        address: address for other brokers, "host:port"; "": the one on which it listens.
+        secret: the secret of the cluster.
         tls: contexts for servers and for clients; None: no TLS.
-        limits: of connections.
-        rack: for placement; "": none.
+        limits: limits of connections.
+        rack: rack for the placement of replicas; "": none.
         clock: source of time.
-        replaces: whether an empty directory may take the place of the one that the broker was made with.
-        directories: more directories for logs, on other disks; made if they do not exist. A replica lies in one of all;
-            a new one goes where fewest are. If a disk fails, the replicas of the others go on. The identity of the
-            broker stays in `directory`.
-        files: how files are opened and synced; None: as the operating system does.
-        transaction_transport: sends the requests of transactions to other brokers; None: `transport`, if that can.
+        replaces: whether an empty directory may replace the one with which the broker was created.
+        directories: more directories for logs, on other disks; created if they do not exist. A new replica is placed in
+            the directory with fewest replicas. If a disk fails, replicas on others continue. The identity of the broker
+            stays in `directory`.
+        files: opens and syncs files; None: the operating system's files.
+        transaction_transport: sends the requests of transactions to other brokers; None: `transport`, if it supports
+            them.
 
     Raises:
         LockedError: another process has a directory open.
-        IdentityError: the directory is not that of this broker; its subclasses say why.
+        IdentityError: the directory does not belong to this broker; subclasses name the reason.
         CorruptionError: a file of the directory is damaged.
         InvalidArgumentError: the name is invalid.
         ReplogError: errors of the metadata store.
@@ -184,21 +186,21 @@ class Broker(Handle):
         self.name, self.directory, self.config = name, directory, config or BrokerConfig()
         self._store, self._clock = store, clock or SystemClock()
         self._files = files or RealFiles()
-        self._open: dict[PartitionId, _Replica] = {}  # for the thread of changes, and after its end
-        self._open_numbers: dict[str, set[int]] = {}  # of the partitions of `_open`, by topic id
-        self._due: dict[PartitionId, float] = {}  # replicas that failed, and when they are tried again
-        self._errors: dict[PartitionId, str] = {}  # why they could not be opened
+        self._open: dict[PartitionId, _Replica] = {}  # used by the thread of changes, and after its end
+        self._open_numbers: dict[str, set[int]] = {}  # numbers of the partitions in `_open`, by topic id
+        self._due: dict[PartitionId, float] = {}  # failed replicas, and when they are retried
+        self._errors: dict[PartitionId, str] = {}  # why replicas could not be opened
         self._next_stray_check_s = 0.0
-        self._replaceable: set[PartitionId] = set()  # when it stops: others have all of what these replicas have
-        self._lock = threading.Condition()  # guards what follows
+        self._replaceable: set[PartitionId] = set()  # set when it stops: others have all records of these replicas
+        self._lock = threading.Condition()  # guards the fields below
         self._changed: set[PartitionId] = set()
-        self._failures: set[PartitionId] = set()  # whose logs failed just now
+        self._failures: set[PartitionId] = set()  # replicas whose logs have just failed
         self._changed_topics: set[str] = set()  # ids
         self._brokers_changed = self._stopping = False
         self._controller: Controller | None = None
-        self._storing = threading.Lock()  # one thread at a time stores high watermarks
-        self._ticking = threading.Event()  # set to end the clock's thread
-        self._network = ExitStack()  # closes what talks to other brokers
+        self._storing = threading.Lock()  # held while high watermarks are stored
+        self._ticking = threading.Event()  # set to stop the clock's thread
+        self._network = ExitStack()  # closes the connections to other brokers
         with ExitStack() as undo:
             self._files.make_directory(directory)
             lock = WriterLock(directory)
@@ -217,7 +219,7 @@ class Broker(Handle):
             self.replicas = ReplicaManager(self._purgatory, self._clock)
             """The partitions of this broker, for appends and fetches."""
             self.address = address
-            """Where other brokers reach it, "host:port"; "": by the transport alone."""
+            """The address for other brokers, "host:port"; "": only the transport reaches it."""
             service = BrokerService(self.replicas)
             if transport is None:
                 transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
@@ -226,22 +228,22 @@ class Broker(Handle):
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
             undo.callback(self._lease.close)
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
-            """What the metadata store holds of partitions, as this broker knows it."""
+            """The broker's cache of the metadata of partitions."""
             undo.callback(self.metadata.close)
             self._states = StateStore(store, self.metadata)
             undo.callback(self._states.close)
             self.producer_ids = ProducerIds(store)
-            """Ids of producers."""
+            """Allocates ids of producers."""
             transactions = _transactions_over(transaction_transport or transport)
-            self.transactions = self._coordinate(transactions)
+            self.transactions = self._make_coordinator(transactions)
             """The coordinator of the transactional ids whose partitions this broker leads."""
             undo.callback(self.transactions.close)
             service.verify = self.transactions.verify
             self.verifier = RemoteVerifier(name, self.transactions, transactions)
-            """Asks the coordinators of all transactional ids."""
+            """Sends verifications to the coordinators of all transactional ids."""
             self.append_guard = AppendGuard(self.replicas, self.verifier)
             """Appends for producers with a transactional id."""
-            self._leave_lost()
+            self._leave_isr_of_lost()
             self._lease.refresh(address=self.address)
             self._controller = Controller(
                 store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000,
@@ -251,7 +253,7 @@ class Broker(Handle):
             super().__init__(f"broker {self.member}")
             undo.pop_all()
         self.cleaner = self._make_cleaner(transport)
-        """Compacts its partitions."""
+        """Compacts the partitions of this broker."""
         self._start_threads()
 
     def _make_cleaner(self, transport: BrokerTransport) -> CleanerThread:
@@ -267,7 +269,7 @@ class Broker(Handle):
         self.cleaner.start()
 
     def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
-        """Take a directory beside the first one. A disk that failed is no reason not to start."""
+        """Lock an additional directory. A failed disk does not prevent the start."""
         try:
             self._files.make_directory(directory)
             lock = WriterLock(directory)
@@ -305,7 +307,7 @@ class Broker(Handle):
         self.address = self.address or address_text(server.address)
         return transport
 
-    def _coordinate(self, transport: TransactionTransport) -> TransactionCoordinator:
+    def _make_coordinator(self, transport: TransactionTransport) -> TransactionCoordinator:
         config = TransactionConfig(
             max_timeout_ms=self.config.transaction_max_timeout_ms,
             expiration_ms=self.config.transactional_id_expiration_ms,
@@ -321,7 +323,7 @@ class Broker(Handle):
 
     @property
     def is_registered(self) -> bool:
-        """Whether other brokers surely take this one for alive."""
+        """Whether the broker's lease is held, so that other brokers count it as alive."""
         return self._lease.is_held
 
     @property
@@ -330,18 +332,18 @@ class Broker(Handle):
         return self._store
 
     def advertise_kafka(self, address: str) -> None:
-        """Publish where Kafka clients reach this broker, to all brokers and their clients.
+        """Publish the address of the Kafka listener to all brokers and their clients.
 
         Args:
-            address: "host:port"; "": nowhere.
+            address: "host:port"; "": no listener.
 
         Raises:
-            ReplogError: errors of the store. It is tried again by and by.
+            ReplogError: errors of the store. The broker retries later.
         """
         self._lease.refresh(kafka_address=address)
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """Return a replica of this broker; None: it has none of this partition.
+        """Return this broker's replica of a partition; None: it has no such replica.
 
         Args:
             topic: name of the topic.
@@ -355,8 +357,8 @@ class Broker(Handle):
         """Delete the records before an offset, in partitions that this broker leads (KIP-107). Blocks for the disk.
 
         Args:
-            offsets: by partition: the first offset that stays, at most the last stable one; -1: that one.
-            timeout: seconds to wait for the other replicas.
+            offsets: first offset that stays, by partition, at most the last stable offset; -1: the last stable offset.
+            timeout: seconds that it waits at most for the other replicas.
 
         Returns:
             A future of the outcomes by partition; see `ReplicaManager.delete_records`.
@@ -365,7 +367,7 @@ class Broker(Handle):
 
     @property
     def failed_replicas(self) -> dict[TopicPartition, str]:
-        """The replicas of this broker whose logs failed or could not be opened, and why. They are tried again."""
+        """The replicas of this broker whose logs failed or could not be opened, with the errors. They are retried."""
         names = {topic.topic_id: name for name, topic in self.metadata.topics().items()}
         failed = {
             TopicPartition(names[partition.topic_id], partition.number): error
@@ -379,14 +381,14 @@ class Broker(Handle):
 
     @property
     def failed_directories(self) -> dict[Path, str]:
-        """The directories whose disks failed, and why. They are tried again."""
+        """The directories whose disks failed, with the errors. They are retried."""
         return dict(self._directories.failed)
 
     def describe_directories(self, partitions: Set[TopicPartition] | None = None) -> list[LogDirectory]:
-        """Return the directories with the sizes of the replicas in them, and the room of their disks. It blocks.
+        """Return the directories with the sizes of their replicas and the free space of their disks. Blocks.
 
         Args:
-            partitions: whose replicas are told of; None: those of all.
+            partitions: partitions whose replicas are included; None: all.
         """
         failed = self._directories.failed
         found: dict[Path, list[ReplicaSize]] = {path: [] for path in self._directories.paths if path not in failed}
@@ -395,7 +397,7 @@ class Broker(Handle):
             if of_directory is None or (partitions is not None and name not in partitions):
                 continue
             lag = 0
-            with suppress(ReplogError):  # its log was closed a moment ago
+            with suppress(ReplogError):  # its log was closed meanwhile
                 lag = max(replica.log.end_mark.entry - replica.partition.high_watermark.entry, 0)
             of_directory.append(ReplicaSize(name, size_on_disk(replica.path), lag))
         return [
@@ -406,21 +408,21 @@ class Broker(Handle):
     # ---- changes of metadata --------------------------------------------------------------------------------
 
     class _Listener:
-        """Notes what changed, for the thread of changes."""
+        """Notes changes for the thread of changes."""
 
         def __init__(self, broker: Broker) -> None:
             self._broker = broker
 
         def topics_changed(self, topics: Set[str]) -> None:
-            self._broker._note(topics=topics)
+            self._broker._note_changes(topics=topics)
 
         def states_changed(self, partitions: Set[PartitionId]) -> None:
-            self._broker._note(partitions=partitions)
+            self._broker._note_changes(partitions=partitions)
 
         def brokers_changed(self) -> None:
-            self._broker._note(brokers=True)
+            self._broker._note_changes(brokers=True)
 
-    def _note(
+    def _note_changes(
         self, *, partitions: Set[PartitionId] = frozenset(), topics: Set[str] = frozenset(), brokers: bool = False
     ) -> None:  # fmt: skip
         with self._lock:
@@ -467,11 +469,11 @@ class Broker(Handle):
         return self._stopping or bool(is_changed)
 
     def _wait_s(self) -> float:
-        """Until something is tried again."""
+        """Return the seconds until the next retry or check."""
         return max(min([self._next_stray_check_s, *self._due.values()]) - time.monotonic(), 0.0)
 
     def _apply(self, partition: PartitionId, topic: tuple[str, TopicMetadata] | None) -> None:
-        """Open, tell or remove a replica, as its state says."""
+        """Open, update or remove a replica, according to its state."""
         try:
             stored = self.metadata.state(partition)
             if topic is None or topic[1].is_deleted or (stored is not None and self.name not in stored[1].replicas):
@@ -482,37 +484,37 @@ class Broker(Handle):
                 replica = self._open.get(partition)
                 is_failed = partition in self._errors or (replica is not None and replica.partition.failure is not None)
                 if is_failed and time.monotonic() >= self._due.get(partition, 0.0):
-                    replica = self._open_again(partition, *topic, stored[1])
+                    replica = self._reopen(partition, *topic, stored[1])
                 elif not is_failed and replica is None:
                     replica = self._open_replica(partition, *topic, stored[1])
                 if replica is not None:
                     replica.partition.state_changed(machine_version(stored[0]), stored[1])
                 else:
-                    self._leave(partition, topic[0], *stored)
+                    self._leave_isr(partition, topic[0], *stored)
         except (ReplogError, OSError) as error:
-            logger.error("broker %s: %s cannot be served, which is tried again: %s", self.name, partition, error)
+            logger.error("broker %s: %s cannot be served, which is retried: %s", self.name, partition, error)
             self._errors[partition] = str(error)
-            self._try_later(partition)
+            self._retry_later(partition)
             if topic is not None and stored is not None and partition not in self._open:
-                self._leave(partition, topic[0], *stored)
+                self._leave_isr(partition, topic[0], *stored)
 
     # ---- failures -------------------------------------------------------------------------------------------
 
     def _replica_failed(self, partition: PartitionId) -> None:
-        """Called by a replica, on any thread."""
+        """Note the failure of a replica's log. Any thread."""
         with self._lock:
             self._failures.add(partition)
             self._lock.notify()
 
-    def _try_later(self, partition: PartitionId) -> None:
+    def _retry_later(self, partition: PartitionId) -> None:
         self._due[partition] = time.monotonic() + self.config.readmit_ms / 1000
 
     def _note_failure(self, partition: PartitionId) -> None:
-        """A log failed: if its whole disk did, the others there go offline as well."""
+        """Handle the failure of a log: if its disk failed, take the other replicas on that disk offline as well."""
         replica = self._open.get(partition)
         if replica is None:
             return
-        self._try_later(partition)
+        self._retry_later(partition)
         directory = replica.path.parent
         if self._directories.is_failed(directory) or self._directories.probe(directory):
             return
@@ -520,18 +522,18 @@ class Broker(Handle):
         for other, each in list(self._open.items()):
             if each.path.parent == directory and each.partition.failure is None:
                 each.partition.fail(failure)
-                self._try_later(other)
+                self._retry_later(other)
 
-    def _open_again(self, partition: PartitionId, name: str, topic: TopicMetadata, state: PartitionState) -> _Replica:
-        """Readmit a replica whose log failed.
+    def _reopen(self, partition: PartitionId, name: str, topic: TopicMetadata, state: PartitionState) -> _Replica:
+        """Open a replica again whose log failed.
 
-        A damaged log is copied anew when other replicas have what is committed. One whose disk is gone begins on
-        another disk.
+        A damaged log is set aside, and copied again if other replicas have all committed records. If the disk failed,
+        the new log is created on another disk.
 
         Raises:
-            ReplogError, OSError: it fails still.
+            ReplogError, OSError: it fails again.
         """
-        replica = self._take_out(partition)
+        replica = self._stop_serving(partition)
         if replica is not None:
             with suppress(ReplogError, OSError):
                 replica.partition.close()
@@ -545,7 +547,7 @@ class Broker(Handle):
         return opened
 
     def _is_replaceable(self, state: PartitionState) -> bool:
-        """Whether others have what is committed, and this replica does not count."""
+        """Return whether others have all committed records, and this replica is neither in ISR nor ELR."""
         members = {member.broker for member in (*state.isr, *state.elr)}
         return bool(members) and self.name not in members
 
@@ -553,13 +555,13 @@ class Broker(Handle):
         if not self._is_replaceable(state) or not path.exists():
             return False
         aside = self._directories.set_aside(path, self._clock.now_us() // 1000, is_damaged=True)
-        logger.warning("broker %s: a damaged log is copied anew; what it held is in %s for now", self.name, aside)
+        logger.warning("broker %s: a damaged log is copied again; its files are kept in %s for now", self.name, aside)
         return True
 
-    def _leave_lost(self) -> None:
-        """Leave the ISR of partitions whose logs are gone, before anybody takes this broker for alive.
+    def _leave_isr_of_lost(self) -> None:
+        """Leave the ISR of partitions whose logs are lost, before other brokers count this one as alive.
 
-        Else it might be elected, and others would cut their logs to what it has.
+        Otherwise it might be elected, and the other replicas would truncate their logs to its empty one.
         """
         for name in self._high_watermarks.names():
             topic_id, _, number = name.rpartition("-")
@@ -570,11 +572,11 @@ class Broker(Handle):
             if stored is None or after is None:
                 continue
             logger.error("broker %s: the log of %s is lost, it leaves the ISR", self.name, name)
-            with suppress(VersionConflictError, NoSuchKeyError):  # it is looked at again when it is opened
+            with suppress(VersionConflictError, NoSuchKeyError):  # checked again when the replica is opened
                 self._store.put(state_key(topic_id, int(number)), after.encode(), stored.version)
 
-    def _leave(self, partition: PartitionId, name: str, version: int, state: PartitionState) -> None:
-        """Leave the ISR for a replica that is not open."""
+    def _leave_isr(self, partition: PartitionId, name: str, version: int, state: PartitionState) -> None:
+        """Remove a replica that is not open from the ISR."""
         after = state.without(self.name)
         if after is not None:
             logger.warning("broker %s leaves the ISR of %s: its log is not open", self.name, partition)
@@ -584,10 +586,10 @@ class Broker(Handle):
     # ---- replicas -------------------------------------------------------------------------------------------
 
     def _path(self, partition: PartitionId, state: PartitionState) -> Path:
-        """Where the log of a replica is, or will be.
+        """Return the path of a replica's log, which may not exist yet.
 
         Raises:
-            MissingIdentityError: it is lost, with records that count.
+            MissingIdentityError: the log is lost, with records for which this broker is in sync.
             OSError: all disks failed.
         """
         name = f"{partition.topic_id}-{partition.number}"
@@ -599,7 +601,7 @@ class Broker(Handle):
             return path
         if self._high_watermarks.get(name) is not None and not self._is_replaceable(state):
             raise MissingIdentityError(
-                f"the log of {name} had records of which this broker is in sync, and is in none of its directories"
+                f"expected the log of {name} in a directory of this broker, which is in sync, and found it in none"
             )
         return self._directories.choose(name)
 
@@ -636,8 +638,8 @@ class Broker(Handle):
         self._open_numbers.setdefault(partition.topic_id, set()).add(partition.number)
         return replica
 
-    def _take_out(self, partition: PartitionId) -> _Replica | None:
-        """Serve a replica no more, and return it; None: it is not open."""
+    def _stop_serving(self, partition: PartitionId) -> _Replica | None:
+        """Stop serving a replica, and return it; None: it is not open."""
         replica = self._open.pop(partition, None)
         if replica is not None:
             numbers = self._open_numbers[partition.topic_id]
@@ -648,8 +650,8 @@ class Broker(Handle):
         return replica
 
     def _check_strays(self, now_s: float) -> None:
-        """Set aside the logs that no metadata name: their topics were deleted, or their replicas moved, while this
-        broker was down. Remove what was set aside long ago."""
+        """Set aside strays: logs whose topics were deleted, or whose replicas moved, while this broker was down. Remove
+        strays whose grace period is over."""
         topics = {topic.topic_id: topic for topic in self.metadata.topics().values()}
         if not self.metadata.wait(0) or not all(map(self.metadata.has_states, topics)):
             self._next_stray_check_s = now_s + _RETRY_S
@@ -660,18 +662,19 @@ class Broker(Handle):
             for path, topic_id, number in self._directories.replicas():
                 partition = PartitionId(topic_id, number)
                 replica = self._open.get(partition)
-                if replica is not None and replica.path != path:  # begun on another disk, when this one had failed
+                if replica is not None and replica.path != path:  # replaced while its disk had failed
                     self._directories.set_aside(path, now_ms, is_damaged=True)
                 elif replica is None and self._is_stray(partition, topics.get(topic_id)):
                     aside = self._directories.set_aside(path, now_ms, is_damaged=False)
-                    logger.warning("broker %s: no metadata name %s, it is %s now", self.name, path, aside.name)
+                    logger.warning("broker %s: %s is a stray, it is renamed to %s", self.name, path, aside.name)
             for path in self._directories.remove_aside(now_ms - self.config.stray_grace_ms):
                 logger.info("broker %s: %s is removed", self.name, path)
         except OSError as error:
-            logger.warning("broker %s: strays are looked for again: %s", self.name, error)
+            logger.warning("broker %s: the check for strays is retried: %s", self.name, error)
 
     def _is_stray(self, partition: PartitionId, topic: TopicMetadata | None) -> bool:
-        """Whether nobody can want a replica: a partition without a state may get one."""
+        """Return whether a replica is not assigned to this broker. A partition without a state is not a stray: it may
+        get one."""
         if topic is None or topic.is_deleted:
             return True
         stored = self.metadata.state(partition)
@@ -693,7 +696,7 @@ class Broker(Handle):
         )  # fmt: skip
 
     def _apply_settings(self, topic: TopicMetadata) -> None:
-        """Tell the replicas of a topic that are open which settings it has."""
+        """Apply the settings of a topic to its open replicas."""
         config = self._topic_config(topic)
         for number in self._open_numbers.get(topic.topic_id, ()):
             partition = self._open[PartitionId(topic.topic_id, number)].partition
@@ -702,7 +705,7 @@ class Broker(Handle):
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
-        replica = self._take_out(partition)
+        replica = self._stop_serving(partition)
         if replica is None:
             return
         self._fetcher.forget(replica.partition.name)
@@ -745,16 +748,16 @@ class Broker(Handle):
         try:
             self._lease.refresh()
         except ReplogError as error:
-            logger.warning("broker %s is not registered, which is tried again: %s", self.name, error)
+            logger.warning("broker %s is not registered, which is retried: %s", self.name, error)
 
     def _store_marks(self) -> None:
-        """Store high watermarks, and before which offsets records are deleted. Raises OSError."""
+        """Store the high watermarks and log start offsets of all replicas. Raises OSError."""
         with self._storing:
             marks = {}
             for replica in list(self._open.values()):
                 if replica.log.is_usable:
                     marks[replica.path.name] = replica.log.stored_high_watermark
-            for partition in list(self._due):  # its log may be lost, which is told by this
+            for partition in list(self._due):  # keeps the proof that the broker had this log, which may be lost
                 name = f"{partition.topic_id}-{partition.number}"
                 marks.setdefault(name, self._high_watermarks.get(name))
             self._high_watermarks.store(marks)
@@ -765,10 +768,10 @@ class Broker(Handle):
         except OSError as error:
             logger.warning("broker %s: the high watermarks are not stored: %s", self.name, error)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- close ----------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        """Hand over what it leads, then close all; after that its next start is a clean one."""
+    def _do_close(self) -> None:
+        """Hand over the leaderships, then close all replicas, so that the next start is a clean one."""
         with ExitStack() as stack:
             for lock in self._locks.values():
                 stack.callback(lock.release)
@@ -791,13 +794,13 @@ class Broker(Handle):
         try:
             self._lease.refresh(is_stopping=True)
         except ReplogError as error:
-            logger.warning("broker %s leaves without handing over: %s", self.name, error)
+            logger.warning("broker %s stops without handing over its leaderships: %s", self.name, error)
             return
         while time.monotonic() < deadline and any(self._can_hand_over(partition) for partition in self.replicas):
             time.sleep(_EXPIRE_S)
 
     def _can_hand_over(self, partition: Partition) -> bool:
-        """Whether it is led here, and another replica could lead it."""
+        """Return whether this broker leads a partition that another replica could lead."""
         topic = self.metadata.topic(partition.name.topic)
         stored = None if topic is None else self.metadata.state(PartitionId(topic.topic_id, partition.name.partition))
         return partition.is_leader and stored is not None and len(stored[1].isr) > 1
@@ -816,7 +819,8 @@ class Broker(Handle):
         }
 
     def _close_replicas(self) -> None:
-        """Sync and close all logs; the next start is a clean one only if all of that succeeded, so far as it counts."""
+        """Sync and close all logs. The next start is a clean one only if this succeeded for all replicas whose records
+        count."""
         self.replicas.close_sessions()
         self._store_high_watermarks()
         is_clean = True

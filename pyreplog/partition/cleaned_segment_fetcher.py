@@ -1,4 +1,4 @@
-"""CleanedSegmentFetcher: a follower takes over the segments that its leader has compacted, byte for byte."""
+"""CleanedSegmentFetcher: a follower copies the segments that its leader has compacted, byte for byte."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20
-"""Bytes of a segment that are asked for at a time."""
+"""Bytes of a segment in one request."""
 _ANSWER_S = 30.0
-_LOOK_S = 0.1  # between two looks whether the broker stops
+_STOP_CHECK_S = 0.1  # interval at which a wait checks whether the broker is stopping
 
 
 @runtime_checkable
@@ -48,11 +48,11 @@ class SegmentTransport(Protocol):
 
 
 class CleanedSegmentFetcher:
-    """Takes over the compacted segments of leaders, one partition at a time. One thread.
+    """Copies the compacted segments of leaders, one partition at a time. One thread.
 
     Args:
-        transport: to other brokers.
-        stopping: is set when the broker stops.
+        transport: transport to other brokers.
+        stopping: set when the broker is stopping.
     """
 
     def __init__(self, transport: SegmentTransport, stopping: threading.Event) -> None:
@@ -60,17 +60,18 @@ class CleanedSegmentFetcher:
         self._unreachable: set[str] = set()
 
     def fetch(self, partition: Partition) -> int:
-        """Make the closed segments of a follower those of its leader, the first one first.
+        """Replace sealed segments of a follower by its leader's compacted ones, in order.
 
         Args:
-            partition: the replica. Nothing happens if it does not follow, or is compacted further than its leader.
+            partition: the replica. The call has no effect if it is not a follower, or is compacted further than its
+                leader.
 
         Returns:
-            How many segments were replaced.
+            Number of replaced segments.
 
         Raises:
-            StreamError, CorruptionError: what the leader sent is not the segment that it has named. It is asked again
-                later.
+            StreamError, CorruptionError: the bytes are not those of the segment that the leader has listed. A later
+                call tries again.
             ReplogError, OSError: the leader did not answer, or the disk failed.
         """
         mirrored = partition.begin_mirroring()
@@ -83,7 +84,8 @@ class CleanedSegmentFetcher:
             raise
 
     def begin_round(self) -> None:
-        """Try all leaders again: one that did not answer for one partition is not asked about others in a round."""
+        """Try all leaders again. Within a round, a leader that did not answer for one partition is not asked about
+        others."""
         self._unreachable.clear()
 
     def _fetch(self, partition: Partition, mirrored: MirroredSegments) -> int:
@@ -98,17 +100,18 @@ class CleanedSegmentFetcher:
             if digest.base < mirrored.start or own == digest:
                 continue
             if own is None or (own.first, own.end) != (digest.first, digest.end):
-                return replaced  # it is not closed, or not committed, here yet
+                return replaced  # it is not sealed, or not committed, here yet
             if not self._fetch_segment(partition, mirrored, digest):
                 return replaced
             replaced += 1
         if answer.cleaned > mirrored.cleaned and partition.end_mirroring(mirrored, answer.cleaned):
             request = request._replace(cleaned=answer.cleaned)
-            self._wait(self._transport.cleaned_segments(mirrored.leader, request))  # it waits for that
+            self._wait(self._transport.cleaned_segments(mirrored.leader, request))  # the leader waits for it
         return replaced
 
     def _fetch_segment(self, partition: Partition, mirrored: MirroredSegments, digest: SegmentDigest) -> bool:
-        """Return whether a segment was replaced; False: the leader has another one by now, or is not the leader."""
+        """Copy a segment; return whether it was replaced. False: the leader's segment has changed, or it is not the
+        leader any more."""
         copy = partition.begin_segment_copy(digest)
         try:
             while copy.size < digest.size:
@@ -127,7 +130,7 @@ class CleanedSegmentFetcher:
         deadline = time.monotonic() + _ANSWER_S
         while True:
             try:
-                return future.result(_LOOK_S)
+                return future.result(_STOP_CHECK_S)
             except TimeoutError:
                 if self._stopping.is_set() or time.monotonic() >= deadline:
                     raise NotConnectedError("the leader did not answer a request for its compacted segments") from None

@@ -26,7 +26,7 @@ _UNCOMPRESSED_MAX = 256 << 20
 
 
 def keyless(data: ReadableBuffer, head: RecordBatchHeader) -> str:
-    """Return why a compacted topic refuses a batch whose head is checked; "": it takes it.
+    """Return why a compacted topic refuses a batch whose header is valid; "": it accepts the batch.
 
     Args:
         data: the batch.
@@ -43,16 +43,16 @@ def keyless(data: ReadableBuffer, head: RecordBatchHeader) -> str:
 
 
 class CleanerThread:
-    """Looks for partitions to compact, and compacts the dirtiest, until none is due. It has a thread of its own.
+    """Compacts the partitions that are due, the dirtiest one first, in its own thread.
 
-    A partition that cannot be read is left alone until the broker starts again (Kafka: "uncleanable"). Partitions that
-    follow take over what their leaders have compacted.
+    A partition that cannot be read is skipped until the broker restarts (Kafka: "uncleanable"). Followers copy the
+    segments that their leaders have compacted.
 
     Args:
-        partitions: those of the broker, anew for each look.
-        interval_s: seconds between two looks.
+        partitions: the partitions of the broker, iterated over in each round.
+        interval_s: seconds between two rounds.
         map_bytes: memory for the keys of one partition.
-        transport: to leaders; None: followers keep their segments as they are.
+        transport: transport to leaders; None: followers keep their segments uncompacted.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class CleanerThread:
         self._fetcher = None if transport is None else CleanedSegmentFetcher(transport, self._stopping)
         self._thread = threading.Thread(target=self._run, name="pyreplog-cleaner", daemon=True)
         self.cleanings = 0
-        """How many partitions were compacted."""
+        """Number of compactions of partitions."""
         self.bytes_removed = 0
-        """Bytes of the records that they lost."""
+        """Bytes of records that compaction removed."""
         self.segments_copied = 0
-        """How many compacted segments were taken over from leaders."""
+        """Number of compacted segments that were copied from leaders."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the partition that is compacted now. It returns when the thread has ended."""
+        """Stop the thread after the partition that is being compacted, and wait until it has ended."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -100,7 +100,7 @@ class CleanerThread:
                 self._mirror(partition)
 
     def _dirtiest(self, done: set[str]) -> Partition | None:
-        """The partition that waits most, of those that are due, and were not cleaned in this round."""
+        """Return the dirtiest partition that is due and was not cleaned in this round."""
         best, most = None, -1.0
         for partition in self._partitions:
             if str(partition.name) in done or str(partition.name) in self._uncleanable:
@@ -126,18 +126,18 @@ class CleanerThread:
             logger.info("%s: compacted up to offset %d: %s", partition.name, result.cleaned, result)
 
     def _mirror(self, partition: Partition) -> None:
-        """Let followers know what was compacted; as a follower, take it over."""
+        """List the compacted segments for followers; as a follower, copy those of the leader."""
         try:
             partition.refresh_cleaned_segments()
             if self._fetcher is not None and (copied := self._fetcher.fetch(partition)):
                 self.segments_copied += copied
-                logger.info("%s: took over %d compacted segments", partition.name, copied)
+                logger.info("%s: copied %d compacted segments", partition.name, copied)
         except (ReplogError, OSError) as error:
-            logger.info("%s: compacted segments are taken over later: %s", partition.name, error)
+            logger.info("%s: copying of compacted segments is retried: %s", partition.name, error)
 
     def _note_failure(self, partition: Partition, error: Exception) -> None:
         if isinstance(error, InvalidRecordBatchError | MissingExtraError):
             self._uncleanable.add(str(partition.name))
-            logger.error("%s cannot be compacted before the broker starts again: %s", partition.name, error)
+            logger.error("%s cannot be compacted before the broker restarts: %s", partition.name, error)
         else:
-            logger.warning("%s: compaction is tried again: %s", partition.name, error)
+            logger.warning("%s: compaction is retried: %s", partition.name, error)

@@ -1,4 +1,4 @@
-"""ClientRequests: carries out what clients ask a broker for, whether they ask over TCP or within the process."""
+"""ClientRequests: carries out the requests of clients to a broker, over TCP or within the process."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class ClientTransport(Protocol):
     def describe_partitions(
         self, broker: str, request: DescribePartitionsRequest, timeout_s: float
     ) -> AppendFuture[Descriptions]:
-        """Ask a broker for offsets, and how far followers are."""
+        """Ask a broker for offsets, and for the progress of followers."""
         ...
 
 
 class ClientRequests:
-    """Requests of clients to one broker. Any thread may use it; nothing blocks for anything but the logs' disk.
+    """Requests of clients to one broker. Any thread may use it; calls block only for the disks of logs.
 
     Args:
         replicas: the partitions of the broker.
@@ -69,17 +69,17 @@ class ClientRequests:
         self._replicas = replicas
 
     def produce(self, request: ProduceRequest) -> AppendFuture[ProduceResponses]:
-        """Append record batches; a future of the outcome of each partition."""
+        """Append record batches; return a future of the outcome of each partition."""
         return self._replicas.append_records(
             request.acks, request.records, timeout_ms=min(request.timeout_ms, _WAIT_MS_MAX), durable=request.durable
         )
 
     def consume(self, request: ConsumeRequest, max_bytes: int | None = None) -> AppendFuture[ConsumeResponses]:
-        """Fetch record batches; a future that waits for `min_bytes`.
+        """Fetch record batches; return a future that waits for `min_bytes`.
 
         Args:
             request: the request.
-            max_bytes: of the answer; None: what the request says.
+            max_bytes: maximal size of the answer; None: that of the request.
         """
         params = request.params._replace(max_wait_ms=min(request.params.max_wait_ms, _WAIT_MS_MAX))
         if max_bytes is not None:
@@ -98,7 +98,7 @@ class ClientRequests:
         return offsets
 
     def describe_partitions(self, request: DescribePartitionsRequest) -> Descriptions:
-        """Return the offsets of partitions that this broker leads, and how far their followers are."""
+        """Return the offsets of partitions that this broker leads, and the progress of their followers."""
         descriptions: Descriptions = {}
         for name, query in request.queries.items():
             partition = self._replicas.partition(name)
@@ -128,5 +128,5 @@ def _response(name: TopicPartition, data: FetchPartitionData) -> ConsumeResponse
 
 
 def _native_batch(offset: int, values: list[bytes], keys: list[bytes | None], times_us: list[int]) -> bytes:
-    """Native messages as a record batch."""
+    """Return native messages as a record batch."""
     return build_batch(values, keys=keys, timestamps_ms=[time_us // 1000 for time_us in times_us], base_offset=offset)

@@ -1,10 +1,10 @@
-"""What clients of partitions send to brokers, as bodies of frames, and the answers (FORMAT.md, "Requests of clients").
+"""The requests of clients to brokers, as bodies of frames, and the answers (FORMAT.md, "Requests of clients").
 
-Brokers send each other the requests of transactions, and those for compacted segments, in the same way.
+Brokers send each other the requests of transactions, and those for compacted segments, in the same format.
 
-Numbers are big-endian. Nothing is believed before it is bounded; bytes that are no message raise InvalidMessageError.
-Records travel behind everything else, and are not copied. The first byte of a request is its kind; kind 1 is the fetch
-of other brokers, see `wire`.
+Numbers are big-endian. Lengths are checked before they are used; malformed bytes raise InvalidMessageError. Records are
+at the end of a message, and are not copied. The first byte of a request is its kind; kind 1 is the fetch of other
+brokers, see `wire`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FEATURE = "clients"
-"""The feature of the hello by which both sides know these requests."""
+"""The feature in the hello that announces these requests."""
 PARTITIONS_MAX = 65536
-"""Partitions in one request."""
+"""Most partitions in one request."""
 ABORTED_MAX = 1 << 20
-"""Aborted transactions of one partition in an answer."""
+"""Most aborted transactions of one partition in an answer."""
 OFFSETS_MAX = 65536
-"""Offsets of one partition whose append times are asked for."""
+"""Most offsets of one partition in a query for append times."""
 TRANSACTIONAL_ID_MAX = 32767
-"""Bytes of a transactional id."""
+"""Most bytes of a transactional id."""
 SEGMENTS_MAX = 65536
-"""Compacted segments of a partition in an answer."""
+"""Most compacted segments of a partition in an answer."""
 TRANSACTION_VERSIONS = (1, 2)
 _NUMBER_MAX = (1 << 63) - 1
 _SIZE_MAX = (1 << 32) - 1
@@ -89,8 +89,8 @@ class ProduceRequest(NamedTuple):
     Attributes:
         acks: -1, 0 or 1; see `ReplicaManager.append_records`.
         timeout_ms: how long acks=-1 waits, milliseconds.
-        durable: the records are on the disks of min ISR before the answer.
-        records: one record batch a partition.
+        durable: whether the answer waits until min ISR replicas have synced the records.
+        records: one record batch for each partition.
     """
 
     acks: int
@@ -103,8 +103,8 @@ class ConsumeRequest(NamedTuple):
     """A consumer's fetch.
 
     Attributes:
-        params: what holds for all partitions; its isolation is not LOG_END.
-        fetches: by partition.
+        params: settings for all partitions; its isolation is not LOG_END.
+        fetches: fetches by partition.
     """
 
     params: FetchParams
@@ -119,8 +119,8 @@ class ConsumeResponse(NamedTuple):
         high_watermark: offset up to which the log is committed.
         last_stable: offset before which no transaction is open.
         log_start: where the log begins.
-        end: offset behind the records that were read; -1: nothing was read.
-        batches: record batches, one behind the other; the first one may begin before the offset that was asked for.
+        end: offset behind the records that were read; -1: no record was read.
+        batches: record batches in order; the first one may begin before the requested offset.
         aborted: the aborted transactions that the records belong to.
         message: the error in words.
     """
@@ -136,20 +136,20 @@ class ConsumeResponse(NamedTuple):
 
 
 class ListOffsetsRequest(NamedTuple):
-    """Asks for the offsets of partitions.
+    """Requests the offsets of partitions.
 
     Attributes:
-        times_us: by partition: a time whose offset is looked for, microseconds since 1970; None: none.
+        times_us: partition -> time whose offset is requested, microseconds since 1970; None: no such request.
     """
 
     times_us: Mapping[TopicPartition, int | None]
 
 
 class DescribePartitionsRequest(NamedTuple):
-    """Asks for the offsets of partitions, and how far their followers are.
+    """Requests the offsets of partitions, and the progress of their followers.
 
     Attributes:
-        queries: by partition: what else is asked.
+        queries: further queries, by partition.
     """
 
     queries: Mapping[TopicPartition, PartitionQuery]
@@ -186,7 +186,7 @@ def _read_partition(fields: FieldReader) -> TopicPartition:
 
 
 def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
-    """Encode a request: one buffer with all fields, and the records behind it, which are not copied."""
+    """Encode a request: one buffer with all fields, followed by the records, which are not copied."""
     fields = FieldWriter(">")
     records: list[ReadableBuffer] = []
     if isinstance(request, WriteMarkersRequest):
@@ -250,7 +250,7 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
     """Decode a request of a client. The records are views of `body`.
 
     Raises:
-        UnsupportedRequestError: it is a request of a later version.
+        UnsupportedRequestError: the request has a kind that this version does not know.
         InvalidMessageError: the bytes are malformed.
     """
     fields = FieldReader(">", body, "a request of a client")
@@ -368,7 +368,7 @@ def _answer(count: int) -> FieldWriter:
 
 
 def _reader(body: ReadableBuffer, what: str) -> tuple[FieldReader, int]:
-    """Return the fields of an answer behind its status and the number of its partitions, and that number."""
+    """Return a reader of an answer, behind its status and the number of its partitions, and that number."""
     fields = FieldReader(">", body, what)
     if fields.count("B", _Status.REFUSED) == _Status.REFUSED:
         raise UnsupportedRequestError(f"the broker refused a request: {fields.text()}")

@@ -11,13 +11,13 @@ from pyreplog.partition.protocol.record_batch import AppendLimits
 
 
 class RetentionConfig(NamedTuple):
-    """Which records of a partition go, the oldest first; None: no limit.
+    """The limits by which retention removes the oldest segments of a partition; None: no limit.
 
     Attributes:
-        retention_ms: those of segments whose last record was appended so long ago, milliseconds.
-        retention_bytes: those of segments without which the log still has so many bytes.
-        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds; if `retention_ms`
-            is less, that counts.
+        retention_ms: age of a segment's last record at which the segment is removed, milliseconds.
+        retention_bytes: size of the log, without the oldest segment, at which that segment is removed.
+        segment_ms: age of a segment's first record at which the segment is rolled, milliseconds; if `retention_ms` is
+            less, that counts.
     """
 
     retention_ms: int | None = None
@@ -26,16 +26,16 @@ class RetentionConfig(NamedTuple):
 
 
 class CompactionConfig(NamedTuple):
-    """Of which records of a partition only the last one with each key stays.
+    """The settings of the compaction of a partition, which keeps only the last record of each key.
 
     Attributes:
-        min_dirty_ratio: a log is cleaned when more than this part of it was never cleaned
+        min_dirty_ratio: a log is cleaned when more than this fraction of it was never cleaned
             (`min.cleanable.dirty.ratio`).
-        min_lag_ms: a record stays for so long, milliseconds (`min.compaction.lag.ms`).
-        max_lag_ms: a log is cleaned when a record that was never looked at is so old, milliseconds
+        min_lag_ms: minimal age of records that may be removed, milliseconds (`min.compaction.lag.ms`).
+        max_lag_ms: a log is cleaned when a record that was never cleaned has this age, milliseconds
             (`max.compaction.lag.ms`); None: the ratio alone counts.
-        delete_retention_ms: a tombstone stays so long after it was found to be the last record of its key, milliseconds
-            (`delete.retention.ms`).
+        delete_retention_ms: how long a tombstone is kept after it was found to be the last record of its key,
+            milliseconds (`delete.retention.ms`).
     """
 
     min_dirty_ratio: float = 0.5
@@ -49,12 +49,12 @@ class TopicConfig:
     """Settings of the partitions of one topic.
 
     Attributes:
-        replicas: of its replicas; `requires_sync` is what makes its appends durable.
-        limits: of its batches.
-        log_append_time: the time of the append counts, not the producer's (`message.timestamp.type`).
-        transaction_version: 2: a marker has a higher epoch than the batches that it ends (KIP-890); 1: it need not.
-        retention: which records go.
-        compaction: of its partitions by key; None: there is none.
+        replicas: settings of its replicas; `requires_sync` makes its appends durable.
+        limits: limits of its batches.
+        log_append_time: whether the time of the append replaces the producer's (`message.timestamp.type`).
+        transaction_version: 2: a marker has a higher epoch than the batches that it ends (KIP-890); 1: not necessarily.
+        retention: limits of retention.
+        compaction: settings of compaction; None: the topic is not compacted.
     """
 
     replicas: ReplicaConfig = field(default_factory=ReplicaConfig)
@@ -70,41 +70,43 @@ class BrokerConfig(Settings):
     """Settings of a broker of partitions.
 
     Attributes:
-        lease_ms: milliseconds for which a broker that is dead counts as alive (`broker.session.timeout.ms`).
-        segment_bytes: size of the segment files of topics that do not say (`TopicSettings.segment_bytes`), a multiple
-            of 4096, the same for all brokers; fixed when a log is made.
-        lag_ms: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), milliseconds.
-        fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
-        fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
+        lease_ms: milliseconds for which a dead broker counts as alive (`broker.session.timeout.ms`).
+        segment_bytes: size of the segment files of topics without `TopicSettings.segment_bytes`, a multiple of 4096,
+            the same for all brokers; fixed when a log is created.
+        lag_ms: milliseconds after which a follower that is not caught up leaves the ISR (`replica.lag.time.max.ms`).
+        fetch_wait_ms: milliseconds for which a follower's fetch waits for records (`replica.fetch.wait.max.ms`).
+        fetch_bytes_max: most bytes of one fetch of followers, for all partitions (`replica.fetch.response.max.bytes`).
         catch_up_bytes_per_s: bytes per second that the broker fetches for replicas that are not in the ISR, as while a
             reassignment moves partitions to it (`follower.replication.throttled.rate`, KIP-73); None: no limit.
-            Replicas in the ISR are never held back.
-        backoff_ms: milliseconds after which a fetch that failed is sent again (`replica.fetch.backoff.ms`).
-        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds; at once
-            if a produce waits for it, or a leader.
-        checkpoint_ms: the high watermarks are stored so often, milliseconds
+            Replicas in the ISR are never throttled.
+        backoff_ms: milliseconds after which a failed fetch is retried (`replica.fetch.backoff.ms`).
+        sync_ms: interval of syncs of the logs of topics with `requires_sync`, milliseconds; a log is synced at once if
+            a produce or a leader waits for it.
+        checkpoint_ms: interval at which the high watermarks are stored, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
-        retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
-        cleaner_check_ms: milliseconds between two looks for logs to compact (`log.cleaner.backoff.ms`).
+        retention_check_ms: interval of retention checks, milliseconds (`log.retention.check.interval.ms`).
+        cleaner_check_ms: interval of checks for logs to compact, milliseconds (`log.cleaner.backoff.ms`).
         cleaner_map_bytes: memory for the keys of one log while it is compacted (`log.cleaner.dedupe.buffer.size`); a
             key takes 24 bytes.
-        balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
-        replace_after_ms: the controller has the replicas of a broker made anew on others when its lease is missing for
-            so long, milliseconds, and cancels what is not complete when it comes back; None or 0: operators do that.
-            The same for all brokers.
-        producer_expiration_ms: a producer that is idle for so long is forgotten, and may begin with any sequence number
-            (`producer.id.expiration.ms`), milliseconds.
-        producer_expiration_check_ms: milliseconds between two looks for such producers
+        balance_ms: interval of elections of preferred leaders, milliseconds.
+        replace_after_ms: milliseconds without a lease after which the controller replaces a broker's replicas on
+            others; replacements that are not complete when the broker comes back are cancelled. None or 0: operators
+            replace brokers. The same for all brokers.
+        producer_expiration_ms: milliseconds after which the state of an idle producer expires, so that it may begin
+            with any sequence number (`producer.id.expiration.ms`).
+        producer_expiration_check_ms: interval of checks for expired producers, milliseconds
             (`producer.id.expiration.check.interval.ms`).
-        readmit_ms: milliseconds after which a replica whose log failed, or could not be opened, is tried again.
-        stray_grace_ms: a directory of a replica that no metadata name is set aside, and removed after so many
-            milliseconds.
-        stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
-        transaction_state_partitions: of the topic of transaction coordinators (`transaction.state.log.num.partitions`).
-        transaction_state_replication_factor: of that topic; fewer if there are fewer brokers when it is created.
-        transaction_state_min_isr: of that topic (`transaction.state.log.min.isr`).
+        readmit_ms: milliseconds after which a replica whose log failed, or could not be opened, is opened again.
+        stray_grace_ms: milliseconds after which a stray, the directory of a replica that the metadata do not name, is
+            removed.
+        stop_ms: milliseconds for which a closing broker waits until others have taken over its leaderships.
+        transaction_state_partitions: number of partitions of `__transaction_state`
+            (`transaction.state.log.num.partitions`).
+        transaction_state_replication_factor: replicas of its partitions; fewer if there are fewer brokers when it is
+            created.
+        transaction_state_min_isr: `min.insync.replicas` of that topic (`transaction.state.log.min.isr`).
         transaction_max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
-        transactional_id_expiration_ms: an id that nobody uses is removed after so long
+        transactional_id_expiration_ms: milliseconds after which an unused transactional id is removed
             (`transactional.id.expiration.ms`).
     """
 
@@ -134,7 +136,7 @@ class BrokerConfig(Settings):
     transactional_id_expiration_ms: int = 604_800_000
 
     def __post_init__(self) -> None:
-        self.log_config()  # its own checks
+        self.log_config()  # checks `segment_bytes`
         self._check_int("lease_ms", 100, 86_400_000)
         self._check_int("lag_ms", 100, 86_400_000)
         self._check_int("fetch_wait_ms", 0, 60_000)
@@ -163,6 +165,6 @@ class BrokerConfig(Settings):
         """Return the settings of a partition's log.
 
         Args:
-            segment_bytes: what its topic says; None: nothing.
+            segment_bytes: the topic's setting; None: not set.
         """
         return LogConfig(segment_bytes=self.segment_bytes if segment_bytes is None else segment_bytes)

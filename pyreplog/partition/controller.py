@@ -1,7 +1,7 @@
-"""Controller: makes the partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics.
+"""Controller: creates partitions of topics, elects leaders, completes reassignments, replaces brokers, deletes topics.
 
-Each broker has one. The one that has the key of the controller works; it is advisory, because each change is a
-compare-and-set under the version that was read: two controllers, or one that slept, do no harm.
+Each broker has one. Only the one that holds the controller's key works. The key is advisory, because each change is a
+compare-and-set under the version that was read: two controllers at once, or one that was suspended, do no harm.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from pyreplog.partition.protocol.partition_state import BrokerRegistration, Memb
 logger = logging.getLogger(__name__)
 
 _REPLACEMENTS_MAX = 16
-"""Partitions whose replicas are made anew at once: a broker that is dead must not make the others busy with copies."""
-_LOOK_S = 1.0
-"""Seconds between two rounds while no metadata change: the controller may be gone, or preferred leaders may be due."""
+"""Most partitions whose replicas are replaced at once, so that copies for a dead broker do not overload the others."""
+_CHECK_S = 1.0
+"""Seconds between two rounds without changes of metadata: the controller may have died, or preferred leaders are
+due."""
 
 
 class Controller(Handle):
-    """The controller of one broker, with a thread of its own. Any thread may use it.
+    """The controller of one broker, with its own thread. Any thread may use it.
 
     Args:
         store: metadata store. Close this object before it.
-        cache: what the store holds.
+        cache: cache of the store.
         lease: registration of this broker.
         clock: source of time.
-        balance_s: seconds between two rounds that give partitions back to their preferred leaders
-            (`leader.imbalance.check.interval.seconds`).
-        replace_s: seconds after which the replicas of a broker whose lease is over are made anew on others; 0: never.
-            They count from when this controller has seen it dead.
+        balance_s: seconds between two rounds that elect preferred leaders (`leader.imbalance.check.interval.seconds`).
+        replace_s: seconds after which the replicas of a broker whose lease has expired are replaced on others; 0:
+            never. They count from when this controller has noticed it.
     """
 
     def __init__(
@@ -66,16 +66,17 @@ class Controller(Handle):
         self._store, self._cache, self._lease, self._clock = store, cache, lease, clock
         self._balance_us = round(balance_s * 1e6)
         self._replace_us = round(replace_s * 1e6)
-        self._fenced_us: dict[str, int] = {}  # brokers that are dead, and since when that is known here
+        self._fenced_us: dict[str, int] = {}  # dead brokers, and when this controller noticed
         self._balanced_us = clock.monotonic_us()
         self._wake = threading.Event()
-        self._lock = threading.Lock()  # guards the three that follow
-        self._changed: set[PartitionId] = set()  # since the last round
-        self._changed_topics: set[str] = set()  # likewise
-        self._looks_at_all = True  # in the next round
+        self._lock = threading.Lock()  # guards `_changed`, `_changed_topics` and `_checks_all`
+        self._changed: set[PartitionId] = set()  # partitions, since the last round
+        self._changed_topics: set[str] = set()  # ids of topics, since the last round
+        self._checks_all = True  # whether the next round checks all partitions
         self._stopping = False
-        self._written: dict[PartitionId, int] = {}  # versions that the cache has not read yet
-        self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, and that was logged
+        self._written: dict[PartitionId, int] = {}  # versions that the cache has yet to read
+        self._unbalanced: set[PartitionId] = set()  # partitions whose preferred leaders are to be elected
+        self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, which was logged
         self._counts = ReplicaCounts()
         self._round_lock = threading.Lock()
         super().__init__("controller")
@@ -84,33 +85,33 @@ class Controller(Handle):
         self._thread.start()
 
     def wake(self, partitions: Set[PartitionId] | None = None, topics: Set[str] = frozenset()) -> None:
-        """Have a round begin soon: metadata changed.
+        """Wake the thread for a round, after a change of metadata.
 
         Args:
-            partitions: those whose states changed; None: brokers changed, and all partitions are looked at.
+            partitions: partitions whose states changed; None: brokers changed, so all partitions are checked.
             topics: ids of the topics that changed.
         """
         with self._lock:
             if partitions is None:
-                self._looks_at_all = True
+                self._checks_all = True
             else:
                 self._changed |= partitions
                 self._changed_topics |= topics
         self._wake.set()
 
     def round(self, partitions: Set[PartitionId] | None = None, topics: Set[str] = frozenset()) -> int:
-        """Carry out what follows from the metadata, if this broker is the controller.
+        """Run one round: change the states of partitions as the metadata require, if this broker is the controller.
 
         Args:
-            partitions: those whose states changed since the last round. The round looks at no others, but those of
-                `topics`, unless some are due for a preferred leader or a new replica; None: all.
+            partitions: partitions whose states changed since the last round. The round checks only these and those of
+                `topics`, unless preferred leaders or replacements are due; None: all.
             topics: ids of the topics that changed since the last round.
 
         Returns:
-            The number of changes that were stored.
+            The number of stored changes.
 
         Raises:
-            ReplogError: errors of the store. The next round looks at all partitions.
+            ReplogError: errors of the store. The next round checks all partitions.
         """
         with self._round_lock:
             brokers, now_us = self._cache.brokers(), self._clock.monotonic_us()
@@ -120,7 +121,7 @@ class Controller(Handle):
                 if registration.is_fenced
             }
             if not self._lease.take_controller():
-                self._look_at_all()
+                self._check_all_next()
                 return 0
             is_balancing = now_us - self._balanced_us >= self._balance_us
             if is_balancing:
@@ -132,20 +133,20 @@ class Controller(Handle):
             for partition in sorted(partitions):
                 named = self._cache.topic_by_id(partition.topic_id)
                 if named is None or named[1].is_deleted:
-                    continue  # that is a change of topics
+                    continue  # handled as a change of topics
                 if partition in deleted:
-                    changes += self._place(*named, brokers)
+                    changes += self._create_partitions(*named, brokers)
                 else:
                     changes += self._update(named[1], partition, brokers, is_balancing=False)
             return changes
 
-    def _look_at_all(self) -> None:
-        """Have the next round look at all partitions."""
+    def _check_all_next(self) -> None:
+        """Let the next round check all partitions."""
         with self._lock:
-            self._looks_at_all = True
+            self._checks_all = True
 
     def _update_all(self, brokers: Mapping[str, BrokerRegistration], now_us: int, *, is_balancing: bool) -> int:
-        """Place, delete or update all topics and their partitions; return the number of changes."""
+        """Create, delete or update the partitions of all topics; return the number of changes."""
         changes, topics, self._counts = 0, self._cache.topics(), ReplicaCounts()
         for topic in topics.values():
             for partition, state in self._cache.partitions(topic.topic_id):
@@ -163,7 +164,7 @@ class Controller(Handle):
     def _update_topic(
         self, topic_id: str, brokers: Mapping[str, BrokerRegistration], *, is_balancing: bool
     ) -> int:  # fmt: skip
-        """Place, delete or update a topic and its partitions; return the number of changes."""
+        """Create, delete or update the partitions of a topic; return the number of changes."""
         named = self._cache.topic_by_id(topic_id)
         if named is None:
             self._counts.remove_topic(topic_id)
@@ -173,7 +174,7 @@ class Controller(Handle):
             return 0
         if topic.is_deleted:
             return self._delete(name, topic)
-        changes = self._place(name, topic, brokers)
+        changes = self._create_partitions(name, topic, brokers)
         for partition, _ in self._cache.partitions(topic_id):
             changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
         return changes
@@ -182,53 +183,58 @@ class Controller(Handle):
         self, topic: TopicMetadata, partition: PartitionId, brokers: Mapping[str, BrokerRegistration], *,
         is_balancing: bool,
     ) -> bool:  # fmt: skip
-        """Store the next state of a partition; return whether there is one, and it was stored."""
+        """Store the next state of a partition; return whether it differs and was stored."""
         stored = self._cache.state(partition)
         if stored is None:
             return False
         version, before = stored
+        if is_balancing:
+            self._unbalanced.add(partition)  # until its state is read and stored: the next balancing round is far away
         if self._is_behind(partition, version):
             return False
         after = with_min_isr(before, topic.min_isr)
         after = (
             elect(after, brokers, requires_sync=topic.requires_sync, unclean=topic.unclean_election)
-            or (elect_preferred(after, brokers) if is_balancing else None)
+            or (elect_preferred(after, brokers) if partition in self._unbalanced else None)
             or after
         )
         after = complete_reassignment(after, brokers) or after
         if after.replaced and any(not brokers[name].is_fenced for name in after.replaced if name in brokers):
-            after = cancel_reassignment(after, brokers) or after  # it came back in time
-        if after == before or not self._set(partition, version, after):
+            after = cancel_reassignment(after, brokers) or after  # the broker came back in time
+        if after != before and not self._store_state(partition, version, after):
+            return False
+        self._unbalanced.discard(partition)
+        if after == before:
             return False
         log = logger.warning if after.is_unclean and not before.is_unclean else logger.info
         log("partition %s: %s leads epoch %s, ISR %s", partition, after.leader or "nobody", after.epoch, after.isr)
         return True
 
     def _is_behind(self, partition: PartitionId, version: int) -> bool:
-        """Return whether the cache, which has this version of a state, is about to read a newer one."""
+        """Return whether the cache has an older version of a state than this controller has stored."""
         if version < self._written.get(partition, 0):
             return True
         self._written.pop(partition, None)
         return False
 
-    def _set(self, partition: PartitionId, version: int, state: PartitionState) -> bool:
+    def _store_state(self, partition: PartitionId, version: int, state: PartitionState) -> bool:
         """Store the state of a partition if its key has this version; return whether it was stored."""
         try:
             self._written[partition] = self._store.put(state_key(*partition), state.encode(), version)
         except VersionConflictError:
-            self._written[partition] = version + 1  # or a later one, of which the cache learns, which wakes this thread
+            self._written[partition] = version + 1  # or later; reading it wakes this thread
             return False
         except NoSuchKeyError:
             return False
         except OutcomeUnknownError:
-            self._look_at_all()
+            self._check_all_next()
             return False
         return True
 
     def _replace(
         self, topics: Mapping[str, TopicMetadata], brokers: Mapping[str, BrokerRegistration], now_us: int
     ) -> int:  # fmt: skip
-        """Begin to make replicas anew of brokers that are dead for too long, a few at a time."""
+        """Begin to replace the replicas of brokers that are dead for too long, a few at a time."""
         dead = {name for name, since_us in self._fenced_us.items() if now_us - since_us >= self._replace_us}
         if not dead:
             return 0
@@ -243,14 +249,14 @@ class Controller(Handle):
                 continue
             version, state = stored
             if not state.leader or (state.target and not state.replaced):
-                continue  # it changed a moment ago
+                continue  # the state has changed
             original = state.original or state.replicas
             replaced = [name for name in original if name in dead and name not in target]
-            if replaced and self._set(partition, version, reassign(state, target, replaced=replaced)):
+            if replaced and self._store_state(partition, version, reassign(state, target, replaced=replaced)):
                 changes += 1
                 logger.warning(
-                    "partition %s: %s dead for too long, the replicas are to be %s",
-                    partition, f"broker {replaced[0]} is" if len(replaced) == 1 else "brokers are", ", ".join(target),
+                    "partition %s: %s been dead for too long, so its replicas are moved to %s",
+                    partition, f"broker {replaced[0]} has" if len(replaced) == 1 else "brokers have", ", ".join(target),
                 )  # fmt: skip
         return changes
 
@@ -264,8 +270,8 @@ class Controller(Handle):
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
-    def _place(self, name: str, topic: TopicMetadata, brokers: Mapping[str, BrokerRegistration]) -> int:
-        """Make the states of partitions that have none. All replicas begin in the ISR, for they have all there is."""
+    def _create_partitions(self, name: str, topic: TopicMetadata, brokers: Mapping[str, BrokerRegistration]) -> int:
+        """Create the states of partitions without one. All replicas begin in the ISR, because the logs are empty."""
         known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
         missing = [
             partition for partition in range(topic.partitions)
@@ -282,11 +288,11 @@ class Controller(Handle):
         except InvalidArgumentError as error:
             if topic.topic_id not in self._refused:
                 self._refused.add(topic.topic_id)
-                logger.warning("topic %s: its partitions are made when there are more brokers: %s", name, error)
+                logger.warning("topic %s: its partitions are created when there are more brokers: %s", name, error)
         changes = 0
         for partition, replicas in sorted(placed.items()):
             if not {*replicas} <= brokers.keys():
-                continue  # a broker that its creator chose was never there
+                continue  # a broker that its creator chose was never registered
             members = tuple(sorted(Member(broker, brokers[broker].incarnation) for broker in replicas))
             state = PartitionState(replicas, members, topic.min_isr)
             state = elect(state, brokers, requires_sync=topic.requires_sync) or state
@@ -295,7 +301,7 @@ class Controller(Handle):
             except KeyExistsError:
                 continue
             except OutcomeUnknownError:
-                self._look_at_all()
+                self._check_all_next()
                 continue
             self._written[PartitionId(topic.topic_id, partition)] = version
             self._counts.set(topic.topic_id, partition, replicas)
@@ -306,8 +312,9 @@ class Controller(Handle):
         """Delete the states of a topic, then its key: brokers remove replicas that have no state."""
         for partition, _ in self._cache.partitions(topic.topic_id):
             self._written.pop(partition, None)
+            self._unbalanced.discard(partition)
             delete_key(self._store, state_key(*partition))
-        for child in self._store.list(states_key(topic.topic_id)):  # those that the cache does not know yet
+        for child in self._store.list(states_key(topic.topic_id)):  # states that the cache has not read yet
             delete_key(self._store, f"{states_key(topic.topic_id)}/{child}")
         delete_key(self._store, states_key(topic.topic_id))
 
@@ -322,7 +329,7 @@ class Controller(Handle):
 
     def _run(self) -> None:
         while not self._stopping:
-            is_quiet = not self._wake.wait(_LOOK_S)
+            is_quiet = not self._wake.wait(_CHECK_S)
             self._wake.clear()
             if self._stopping:
                 return
@@ -331,22 +338,23 @@ class Controller(Handle):
             with self._lock:
                 changed, self._changed = self._changed, set()
                 topics, self._changed_topics = self._changed_topics, set()
-                looks_at_all, self._looks_at_all = self._looks_at_all, False
+                checks_all, self._checks_all = self._checks_all, False
             try:
-                self.round(None if looks_at_all else changed, topics)
+                self.round(None if checks_all else changed, topics)
             except ReplogError as error:
-                self._look_at_all()
+                self._check_all_next()
                 if not self._stopping:
-                    logger.warning("controller: a round ended early, another one follows: %s", error)
+                    logger.warning("controller: a round failed and is retried: %s", error)
 
     def _forget_written(self) -> None:
-        """Look at all partitions anew if the cache still has not read all that was written: some of it may be gone."""
+        """Let the next round check all partitions if the cache still has not read all stored versions: their keys may
+        be deleted."""
         with self._round_lock:
             if self._written:
                 self._written.clear()
-                self._look_at_all()
+                self._check_all_next()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stopping = True
         self._watch.close()
         self._wake.set()

@@ -1,4 +1,4 @@
-"""Deletions of records that wait until all replicas that live have carried them out (KIP-107)."""
+"""Deletions of records that wait until all live replicas have carried them out (KIP-107)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeleteRecordsResponse(NamedTuple):
     Attributes:
         code: NONE, or the error. After REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER some replicas may have deleted the
             records.
-        low_watermark: the first offset that all replicas that live may still have; -1: not known.
+        low_watermark: offset before which all live replicas have deleted the records; -1: unknown.
         message: the error in words.
     """
 
@@ -33,12 +33,12 @@ DeleteRecordsResponses = dict[TopicPartition, DeleteRecordsResponse]
 
 
 class DelayedDeleteRecords:
-    """A deletion. It is complete when each of its partitions has an outcome.
+    """A DeleteRecords request. It is complete when each of its partitions has an outcome.
 
     Args:
-        responses: of the partitions that do not wait.
-        pending: what the leaders of the others have deleted; at least one.
-        future: is given the responses of all.
+        responses: responses of the partitions that do not wait.
+        pending: the other partitions, with the records that their leaders have deleted; at least one.
+        future: future of all responses.
     """
 
     __slots__ = ("_future", "_lock", "_pending", "_responses")
@@ -51,30 +51,33 @@ class DelayedDeleteRecords:
         self._lock = allocate_lock()
 
     def watch(self, purgatory: Purgatory, deadline_us: int) -> None:
-        """Wait, without locks. A role that ended before it was watched woke nobody: it is looked at again."""
+        """Wait, without holding locks. A role that ended before it was watched has woken no request, so it is checked
+        again."""
         for name, (partition, deleted) in list(self._pending.items()):
             wait = AppendFuture[None](None)
-            wait.add_done_callback(partial(self._woken, name))
+            wait.add_done_callback(partial(self._wait_ended, name))
             entry = purgatory.watch(deleted.role.low_watermark_key, deleted.before, wait, deadline_us)
             low = partition.low_watermark(deleted.role)
             if low is None or low >= deleted.before:
                 purgatory.cancel(entry)
                 self._complete(name, _response(low))
 
-    def _woken(self, name: TopicPartition, wait: AppendFuture[None]) -> None:
+    def _wait_ended(self, name: TopicPartition, wait: AppendFuture[None]) -> None:
+        """Complete a partition after its wait, which ends at the low watermark, with the role or at the time-out."""
         pending = self._pending.get(name)
         if pending is None:
             return
         partition, deleted = pending
         low = partition.low_watermark(deleted.role)
         if low is not None and low < deleted.before:
-            assert isinstance(wait.exception(), OutcomeUnknownError), "a low watermark that went back"
+            assert isinstance(wait.exception(), OutcomeUnknownError), "the low watermark has decreased"
             message = f"some replicas have not deleted the records before offset {deleted.before} yet"
             self._complete(name, DeleteRecordsResponse(ErrorCode.REQUEST_TIMED_OUT, -1, message))
         else:
             self._complete(name, _response(low))
 
     def _complete(self, name: TopicPartition, response: DeleteRecordsResponse) -> None:
+        """Note the outcome of a partition, once; complete the request with the last one."""
         with self._lock:
             if self._pending.pop(name, None) is None:
                 return

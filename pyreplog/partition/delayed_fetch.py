@@ -15,12 +15,12 @@ from pyreplog.stream.log_position import LogPosition
 
 
 class WatchedPart(NamedTuple):
-    """One partition of a fetch that waits.
+    """One partition of a waiting fetch.
 
     Attributes:
-        role: of the replica, in which it was read.
-        start: where it was read from.
-        max_bytes: how many of its bytes count at most.
+        role: role of the replica when it was read.
+        start: where the fetch begins.
+        max_bytes: most bytes of this partition that count.
     """
 
     role: ReplicaRole
@@ -31,17 +31,17 @@ class WatchedPart(NamedTuple):
 class DelayedFetch:
     """A fetch that waits until its partitions have `min_bytes` together.
 
-    A partition wakes it when it has brought its share of the bytes (`wake_positions`), not with each append. A change
-    of the replica's role wakes it as well, and so does its deadline, which is no error. Then all partitions are read
-    again: what was read before it waited is out of date, records and aborted transactions.
+    A partition wakes it when it has its share of the bytes (`wake_positions`), not with each append. A change of the
+    replica's role wakes it as well, and so does its deadline, which is no error. Then all partitions are read again,
+    because records and aborted transactions that were read before the wait are out of date.
 
     Args:
         parts: its partitions.
         isolation: up to where it reads.
-        min_bytes: for which it waits.
+        min_bytes: number of bytes for which it waits.
         read: reads all partitions again.
-        future: of the responses.
-        purgatory: in which it waits.
+        future: future of the responses.
+        purgatory: the purgatory in which it waits.
     """
 
     __slots__ = (
@@ -56,12 +56,12 @@ class DelayedFetch:
         self._parts, self._isolation, self._min_bytes = parts, isolation, min_bytes
         self._read, self._future, self._purgatory = read, future, purgatory
         self._lock = allocate_lock()
-        self._entries: list[PurgatoryEntry] = []  # that wait for positions
+        self._entries: list[PurgatoryEntry] = []  # entries of the watched positions
         self._deadline: PurgatoryEntry | None = None
         self._is_changed = self._is_checking = self._is_done = self._is_expired = False
 
     def watch(self, deadline_us: int) -> None:
-        """Wait. The caller holds no lock.
+        """Enter the purgatory. The caller holds no lock.
 
         Args:
             deadline_us: when it is answered at the latest, monotonic microseconds.
@@ -82,7 +82,8 @@ class DelayedFetch:
         self._try_complete()
 
     def _try_complete(self) -> None:
-        """Complete it if it can be answered. One thread at a time checks that; others have it check again."""
+        """Complete the fetch if it can be answered. One thread at a time checks; other callers make that thread check
+        again."""
         with self._lock:
             self._is_changed = True
             if self._is_checking or self._is_done:
@@ -107,7 +108,8 @@ class DelayedFetch:
         return wake_positions(parts, self._min_bytes)
 
     def _watch_positions(self) -> bool:
-        """Wait for positions; return whether it has to wait: it looks again when it watches (check-watch-check)."""
+        """Watch positions; return whether the fetch has to wait. It checks again after it has begun to watch
+        (check-watch-check)."""
         thresholds = self._wake_positions()
         if thresholds is None:
             return False
@@ -117,7 +119,7 @@ class DelayedFetch:
             if threshold is not None:
                 key = part.role.keys[self._isolation]
                 self._entries.append(self._purgatory.watch(key, threshold, self._future_for(self._wake)))
-                if part.role.marks[self._isolation].position >= threshold:  # before the watch: others need less now
+                if part.role.marks[self._isolation].position >= threshold:  # reached before the watch
                     self._is_changed = True
         return self._wake_positions() is not None
 

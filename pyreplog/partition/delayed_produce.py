@@ -14,7 +14,7 @@ from pyreplog.purgatory import Purgatory
 
 
 class _Wait(AppendFuture[None]):
-    """Of one partition, in the purgatory."""
+    """The wait of one partition in the purgatory."""
 
     __slots__ = ("name",)
 
@@ -24,17 +24,16 @@ class _Wait(AppendFuture[None]):
 
 
 class DelayedProduce:
-    """A produce with acks=-1. It is complete when each of its partitions has an outcome; which one comes last is a
-    matter of chance, and no partition's outcome changes that of another.
+    """A produce with acks=-1. It is complete when each of its partitions has an outcome, in any order; outcomes are
+    independent of each other.
 
-    A partition waits for its high watermark alone. When that is reached, when the replica leads no more, or when the
-    time is over, its machine is asked: then the outcome is known, or it is REQUEST_TIMED_OUT, which says that it is
-    not.
+    A partition waits only for its high watermark. When that is reached, when the replica loses the leadership, or at
+    the time-out, its state machine is asked for the outcome. Without one it is REQUEST_TIMED_OUT: unknown.
 
     Args:
-        responses: of the partitions that do not wait.
-        pending: of those that do; at least one.
-        future: is given the responses of all.
+        responses: responses of the partitions that do not wait.
+        pending: the partitions that wait; at least one.
+        future: future of all responses.
     """
 
     __slots__ = ("_future", "_lock", "_pending", "_responses")
@@ -47,10 +46,11 @@ class DelayedProduce:
         self._lock = allocate_lock()
 
     def watch(self, purgatory: Purgatory, deadline_us: int) -> None:
-        """Wait, without locks. Check-watch-check: who moved a high watermark before it was watched woke nobody."""
+        """Wait, without holding locks. Check-watch-check: a high watermark that moved before it was watched has woken
+        no request."""
         for name, pending in list(self._pending.items()):
             wait = _Wait(name)
-            wait.add_done_callback(self._woken)
+            wait.add_done_callback(self._wait_ended)
             key = pending.role.keys[FetchIsolation.HIGH_WATERMARK]
             entry = purgatory.watch(key, pending.required.position, wait, deadline_us)
             code = pending.partition.check_enough_replicas(pending.role, pending.required)
@@ -58,19 +58,20 @@ class DelayedProduce:
                 purgatory.cancel(entry)
                 self._complete(name, code)
 
-    def _woken(self, wait: AppendFuture[None]) -> None:
+    def _wait_ended(self, wait: AppendFuture[None]) -> None:
+        """Complete a partition after its wait, which ends at the high watermark, with the role or at the time-out."""
         assert isinstance(wait, _Wait)
         pending = self._pending.get(wait.name)
         if pending is None:
             return
         code = pending.partition.check_enough_replicas(pending.role, pending.required)
         if code is None:
-            assert isinstance(wait.exception(), OutcomeUnknownError), "a high watermark that went back"
+            assert isinstance(wait.exception(), OutcomeUnknownError), "the high watermark has decreased"
             code = ErrorCode.REQUEST_TIMED_OUT
         self._complete(wait.name, code)
 
     def _complete(self, name: TopicPartition, code: ErrorCode) -> None:
-        """Note an outcome, once; with the last one the produce is complete."""
+        """Note the outcome of a partition, once; complete the produce with the last one."""
         with self._lock:
             pending = self._pending.pop(name, None)
             if pending is None:

@@ -1,12 +1,12 @@
 """Fetch sessions: the fetches of a broker's followers that their leader has not answered yet (KIP-227).
 
 A fetch waits in its session until the leader has records for it, a new high watermark, a new start of the log, or an
-error. So the requests of the followers' broker name new fetches only, and the leader looks only at partitions that have
-changed: an idle partition costs neither of them anything. Kafka goes through all partitions of a session with each
+error. So the requests of the followers' broker contain new fetches only, and the leader checks only partitions that
+have changed: idle partitions cost neither broker anything. Kafka iterates over all partitions of a session with each
 request.
 
-The followers' broker keeps one request under way while fetches wait. When a request fails, its answer may be lost: the
-broker begins another session, in which it fetches anew for all partitions that have no answer.
+The followers' broker keeps one request in flight while fetches wait. After a failed request an answer may be lost: the
+broker begins another session, and fetches again for all partitions without an answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 class _WaitingFetch:
     """A fetch of one partition that waits for a change of the leader's log.
 
-    entry: in the purgatory; None: it is not watched yet, or it is ready.
+    entry: its entry in the purgatory; None: it is not watched yet, or it is ready.
     """
 
     __slots__ = ("changes", "entry", "fetch", "max_bytes", "name", "partition", "role")
@@ -47,7 +47,7 @@ class _WaitingFetch:
 
 
 class _WaitingRequest:
-    """A request that waits until a fetch of its session is ready. deadline: in the purgatory."""
+    """A request that waits until a fetch of its session is ready. deadline: its time-out in the purgatory."""
 
     __slots__ = ("deadline", "future", "max_bytes")
 
@@ -60,11 +60,11 @@ class FetchSession:
     """The fetches of the followers of one broker, from its first request until one fails. Any thread may use it.
 
     Args:
-        member: the broker of the followers, in its incarnation.
-        number: of the session.
-        find: returns a partition of this broker; None: there is none.
-        purgatory: of the partitions.
-        clock: the time.
+        member: the broker of the followers, with its incarnation.
+        number: number of the session.
+        find: returns a partition of this broker; None: it has no such replica.
+        purgatory: purgatory of the partitions.
+        clock: source of time.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class FetchSession:
     ) -> None:  # fmt: skip
         self.member, self.number = member, number
         self._find, self._purgatory, self._clock = find, purgatory, clock
-        self._lock = allocate_lock()  # guards what follows
+        self._lock = allocate_lock()  # guards the fields below
         self._waiting: dict[TopicPartition, _WaitingFetch] = {}
-        self._ready: dict[TopicPartition, _WaitingFetch] = {}  # those of them that can be answered
+        self._ready: dict[TopicPartition, _WaitingFetch] = {}  # waiting fetches that can be answered
         self._requests: deque[_WaitingRequest] = deque()  # the oldest one first
         self._request_us = clock.monotonic_us()  # time of the newest request
         self._is_closed = False
@@ -83,25 +83,25 @@ class FetchSession:
     def fetch(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
         """Note the fetches of a request, and answer it when any fetch of the session can be answered.
 
-        What the fetches say of the followers counts at once, before anything is read.
+        The followers' progress in the fetches counts at once, before records are read.
 
         Args:
-            request: of this session.
+            request: a request of this session.
 
         Returns:
-            A future of the responses: of partitions that the request names, and of others that waited. It is empty when
-            its time is over. ClosedError: the session is over.
+            A future of the responses: for partitions of the request, and for others that waited. It is empty after the
+            time-out. It fails with ClosedError when the session is closed.
         """
         refused: FetchResponses = {}
         noted: list[_WaitingFetch] = []
         for name, fetch in request.fetches.items():
-            outcome = self._note(name, fetch)
+            outcome = self._note_fetch(name, fetch)
             if isinstance(outcome, FetchPartitionData):
                 refused[name] = outcome
             else:
                 noted.append(outcome)
         waiting_request = _WaitingRequest(request.max_bytes)
-        if not self._admit(request.fetches, noted, waiting_request):
+        if not self._add_request(request.fetches, noted, waiting_request):
             self._fail(waiting_request)
             return waiting_request.future
         for waiting in noted:
@@ -117,9 +117,9 @@ class FetchSession:
         return waiting_request.future
 
     def note_caught_up(self) -> None:
-        """Tell the partitions whose fetches wait that their followers had all of the log at the newest request.
+        """Note that the followers with waiting fetches had all of the log at the newest request.
 
-        The followers do not send these fetches again, so that no request says it.
+        Waiting fetches are not sent again, so no request reports it.
         """
         with self._lock:
             request_us = self._request_us
@@ -128,7 +128,7 @@ class FetchSession:
             each.partition.fetch_waited(each.role, self.member, request_us)
 
     def close(self) -> None:
-        """Fail the requests that wait, and later ones: a newer session has begun, or the broker ends."""
+        """Fail waiting and later requests: a newer session has begun, or the broker is closing."""
         with self._lock:
             self._is_closed = True
             requests, waiting = [*self._requests], [*self._waiting.values()]
@@ -138,21 +138,21 @@ class FetchSession:
         for request in requests:
             self._fail(request)
 
-    def _note(self, name: TopicPartition, fetch: ReplicaFetch) -> FetchPartitionData | _WaitingFetch:
+    def _note_fetch(self, name: TopicPartition, fetch: ReplicaFetch) -> FetchPartitionData | _WaitingFetch:
         partition = self._find(name)
         if partition is None:
             return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         try:
             noted = partition.fetched(fetch.fetch)
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("%s: a fetch failed", name)
             return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
         return _WaitingFetch(name, partition, noted, fetch) if noted.answer is None else answered(noted.answer)
 
-    def _admit(
+    def _add_request(
         self, fetches: Mapping[TopicPartition, ReplicaFetch], noted: list[_WaitingFetch], request: _WaitingRequest
     ) -> bool:  # fmt: skip
-        """Let a request and its fetches wait, in place of older fetches; return False if the session is closed."""
+        """Add a request and its fetches, which replace older fetches; return False if the session is closed."""
         replaced = []
         with self._lock:
             if self._is_closed:
@@ -171,7 +171,7 @@ class FetchSession:
         return True
 
     def _watch(self, waiting: _WaitingFetch) -> None:
-        """Wait for a change in its partition. Check-watch-check: what changed before it was watched woke nobody."""
+        """Wait for a change of the partition. Check-watch-check: a change before the watch has woken no request."""
         if waiting.changes is not None:
             wait = AppendFuture[None](None)
             wait.add_done_callback(partial(self._changed, waiting))
@@ -198,7 +198,7 @@ class FetchSession:
                 self._ready[waiting.name] = waiting
 
     def _answer_while_ready(self) -> None:
-        """Answer the requests that wait, the oldest one first, while fetches are ready."""
+        """Answer waiting requests, the oldest one first, while fetches are ready."""
         while True:
             with self._lock:
                 if not self._ready or not self._requests:
@@ -207,9 +207,9 @@ class FetchSession:
             self._answer(request, {})
 
     def _answer(self, request: _WaitingRequest, responses: FetchResponses) -> None:
-        """Answer a request now, unless it was answered: with these responses, and those of the fetches that are ready.
+        """Answer a request, unless it was answered: with these responses, and those of the ready fetches.
 
-        An empty answer says that its time is over.
+        The answer is empty after the time-out.
         """
         with self._lock:
             if request not in self._requests:
@@ -218,7 +218,7 @@ class FetchSession:
             ready, self._ready = self._ready, {}
         left, min_one_batch = request.max_bytes, True
         for name, waiting in ready.items():
-            if left <= 0 and not min_one_batch:  # it stays for the next request
+            if left <= 0 and not min_one_batch:  # stays ready for the next request
                 self._make_ready(waiting)
                 continue
             data = self._read(waiting, min(waiting.max_bytes, left), min_one_batch=min_one_batch)
@@ -226,7 +226,7 @@ class FetchSession:
                 left, min_one_batch = left - size, False
             with self._lock:
                 if self._waiting.get(name) is not waiting:
-                    continue  # a newer one has taken its place
+                    continue  # replaced by a newer fetch
                 del self._waiting[name]
             responses[name] = data
         self._cancel([request.deadline])
@@ -237,7 +237,7 @@ class FetchSession:
             return waiting.partition.read_for_replica(
                 waiting.role, waiting.fetch, max_bytes, min_one_batch=min_one_batch
             )
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("%s: a fetch failed", waiting.name)
             return answered(FetchRefused(waiting.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -248,17 +248,17 @@ class FetchSession:
 
     def _fail(self, request: _WaitingRequest) -> None:
         self._cancel([request.deadline])
-        set_exception(request.future, ClosedError(f"session {self.number} of fetches is over"))
+        set_exception(request.future, ClosedError(f"fetch session {self.number} has ended"))
 
 
 class FetchSessionCache:
-    """The fetch sessions of a broker that leads: at most one of each broker that follows. Any thread may use it.
+    """The fetch sessions of a leader: at most one for each broker of followers. Any thread may use it.
 
     Args:
-        find: returns a partition of this broker; None: there is none.
-        purgatory: of the partitions.
-        clock: the time.
-        slots: how many sessions may be open; with one more the oldest one ends, and its broker begins another
+        find: returns a partition of this broker; None: it has no such replica.
+        purgatory: purgatory of the partitions.
+        clock: source of time.
+        slots: most open sessions; beyond it the oldest one is closed, and its broker begins another
             (`max.incremental.fetch.session.cache.slots`).
     """
 
@@ -267,37 +267,37 @@ class FetchSessionCache:
         slots: int = 1000,
     ) -> None:  # fmt: skip
         self._find, self._purgatory, self._clock, self._slots = find, purgatory, clock, slots
-        self._lock = allocate_lock()  # guards what follows
-        self._sessions: dict[str, FetchSession] = {}  # by the broker of the followers, the oldest one first
+        self._lock = allocate_lock()  # guards the fields below
+        self._sessions: dict[str, FetchSession] = {}  # by broker of the followers, the oldest one first
         self._is_closed = False
 
     def fetch(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
         """Answer a request in its session, which its first request opens.
 
         Args:
-            request: of a broker that follows.
+            request: a request of a broker with followers.
 
         Returns:
-            A future of the responses, as that of `FetchSession.fetch`. ClosedError: the session is not open here, and
-            nothing of the request counts; or it was closed since.
+            A future of the responses, as that of `FetchSession.fetch`. It fails with ClosedError if the session is not
+            open, and the request has no effect; or when it is closed.
         """
         session = self._open_session(request) if request.is_first else self._session_of(request)
         if session is None:
             future = AppendFuture[FetchResponses]()
-            error = ClosedError(f"session {request.session} of {request.member.broker} is not open here")
+            error = ClosedError(f"fetch session {request.session} of {request.member.broker} is not open")
             set_exception(future, error)
             return future
         return session.fetch(request)
 
     def note_caught_up(self) -> None:
-        """Tell the partitions whose fetches wait that their followers are caught up, in all sessions."""
+        """Note that the followers with waiting fetches are caught up, in all sessions."""
         with self._lock:
             sessions = [*self._sessions.values()]
         for session in sessions:
             session.note_caught_up()
 
     def close(self) -> None:
-        """Close all sessions, and open no more."""
+        """Close all sessions, and refuse new ones."""
         with self._lock:
             self._is_closed = True
             sessions, self._sessions = self._sessions, {}
@@ -305,7 +305,7 @@ class FetchSessionCache:
             session.close()
 
     def _session_of(self, request: ReplicaFetchRequest) -> FetchSession | None:
-        """Return the session of a request; None: it is not open."""
+        """Return the open session of a request; None: it is not open."""
         with self._lock:
             session = self._sessions.get(request.member.broker)
         if session is None or (session.member, session.number) != (request.member, request.session):
@@ -313,7 +313,8 @@ class FetchSessionCache:
         return session
 
     def _open_session(self, request: ReplicaFetchRequest) -> FetchSession | None:
-        """Open a session in place of the one that its broker had; return None if the request is too late for that."""
+        """Open a session, which replaces the former one of its broker; return None if the request is older than
+        that."""
         member = request.member
         with self._lock:
             replaced = self._sessions.get(member.broker)

@@ -41,12 +41,13 @@ class LocalTransport:
         self._verifiers: dict[str, VerifyTransaction] = {}  # replaced as a whole
 
     def register(self, broker: str, manager: ReplicaManager, verify: VerifyTransaction | None = None) -> None:
-        """Let others reach a broker.
+        """Register a broker, so that others reach it.
 
         Args:
-            broker: its name.
+            broker: name of the broker.
             manager: its partitions.
-            verify: asks its coordinator of transactions (`TransactionCoordinator.verify`); None: it has none.
+            verify: sends a verification to its transaction coordinator (`TransactionCoordinator.verify`); None: it has
+                none.
         """
         self._managers = {**self._managers, broker: manager}
         self._clients = {**self._clients, broker: ClientRequests(manager)}
@@ -54,7 +55,7 @@ class LocalTransport:
             self._verifiers = {**self._verifiers, broker: verify}
 
     def unregister(self, broker: str) -> None:
-        """Let nobody reach a broker any more."""
+        """Remove a broker. Later requests to it fail."""
         self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
         self._clients = {name: requests for name, requests in self._clients.items() if name != broker}
         self._verifiers = {name: verify for name, verify in self._verifiers.items() if name != broker}
@@ -99,7 +100,7 @@ class LocalTransport:
     # ---- transactions ---------------------------------------------------------------------------------------
 
     def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
-        """Let a broker write markers; see `TransactionTransport`."""
+        """Ask a broker to write markers; see `TransactionTransport`."""
         manager = self._managers.get(broker)
         return _refused(AppendFuture[PartitionCodes](), broker) if manager is None else manager.write_markers(request)
 
@@ -131,7 +132,7 @@ class LocalTransport:
 
 
 def _copied(responses: ConsumeResponses) -> ConsumeResponses:
-    """Copy the batches: views would pin segments of the broker's logs for as long as a consumer keeps its records."""
+    """Copy the batches: views would pin segments of the broker's logs while a consumer keeps its records."""
     return {
         name: response._replace(batches=[b"".join(response.batches)] if response.batches else ())
         for name, response in responses.items()

@@ -1,4 +1,4 @@
-"""LogSyncer: the syncs of logs whose replicas count what is on their disks, by a few threads."""
+"""LogSyncer: syncs the logs of topics with `requires_sync`, in a few threads."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from pyreplog.handles import Handle
 logger = logging.getLogger(__name__)
 
 THREADS_MAX = 8
-"""Syncs at a time. A disk takes several at once, and answers them together."""
+"""Most syncs at a time. A disk accepts several at once, and completes them together."""
 _IDLE_S = 10.0
-"""A thread that has nothing to do for so many seconds ends."""
+"""Seconds after which an idle thread ends."""
 
 
 class SyncedLog(Protocol):
-    """What a syncer syncs."""
+    """A log that a syncer syncs."""
 
     def sync(self) -> object:
-        """Sync all that is in the log."""
+        """Sync all records of the log."""
         ...
 
 
 class LogSyncer(Handle):
-    """Syncs logs soon after they ask for it. Threads start on demand, at most `THREADS_MAX`. Any thread may use it.
+    """Syncs logs on request. Threads start on demand, at most `THREADS_MAX`. Any thread may use it.
 
-    A log is synced by one thread at a time. What is appended while a sync runs waits for the next one, together.
+    A log is synced by one thread at a time. All records that are appended during a sync are synced by the next one.
 
     Args:
-        threads_max: how many syncs at a time.
+        threads_max: most syncs at a time.
     """
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._threads_max = threads_max
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards the fields below
         self._waiting: deque[SyncedLog] = deque()
-        self._known: dict[SyncedLog, bool] = {}  # that wait, or are being synced: whether another sync has to follow
+        self._known: dict[SyncedLog, bool] = {}  # waiting or running logs -> whether another sync has to follow
         self._running: set[SyncedLog] = set()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         super().__init__("log syncer")
 
     def request(self, log: SyncedLog) -> None:
-        """Sync a log soon, with all that it has now. Does not block; nothing happens after the close."""
+        """Sync all present records of a log soon. Does not block; has no effect after `close`."""
         with self._changed:
             if self._error is not None:
                 return
@@ -65,7 +65,7 @@ class LogSyncer(Handle):
         while (log := self._next()) is not None:
             try:
                 log.sync()
-            except Exception:  # the other logs go on
+            except Exception:  # the other logs continue
                 logger.exception("a sync failed")
             with self._changed:
                 self._running.discard(log)
@@ -74,7 +74,7 @@ class LogSyncer(Handle):
                     self._waiting.append(log)
 
     def _next(self) -> SyncedLog | None:
-        """Return a log to sync; None: this thread ends."""
+        """Return the next log to sync; None: this thread ends."""
         with self._changed:
             while not self._waiting and self._error is None:
                 self._idle += 1
@@ -89,8 +89,8 @@ class LogSyncer(Handle):
             self._running.add(log)
             return log
 
-    def _let_go(self) -> None:
-        """Wait for the syncs that run; those that wait are left out."""
+    def _do_close(self) -> None:
+        """Wait for running syncs; drop waiting ones."""
         with self._changed:
             threads = list(self._threads)
             self._changed.notify_all()

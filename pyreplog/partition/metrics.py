@@ -19,7 +19,7 @@ _Sample = tuple[Labels, float | Histogram]
 def broker_metrics(broker: Broker) -> Iterator[Metric]:
     """Return the metrics of a broker. Any thread.
 
-    What it says of ISRs is what the metadata store says of the partitions that this broker leads, so that the sum over
+    Metrics about ISRs are read from the metadata store, for the partitions that this broker leads, so that the sum over
     all brokers counts each partition once.
     """
     labels = {"broker": broker.name}
@@ -33,44 +33,54 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         else:
             roles["follower"] += 1
     yield Metric(
-        "pyreplog_broker_replicas", "gauge", "replicas of this broker, by role",
+        "pyreplog_broker_replicas", "gauge", "Replicas of this broker, by role.",
         [({**labels, "role": role}, float(roles[role])) for role in ("leader", "follower", "offline")],
     )  # fmt: skip
 
     rows = _rows(broker, led)
     counts = PartitionCounts.of(rows)
     for metric, text, count in (
-        ("under_replicated", "led here, with a replica that is not in the ISR", counts.under_replicated),
-        ("under_min_isr", "led here, with an ISR so small that appends with acks=-1 are refused", counts.under_min_isr),
-        ("not_preferred_leader", "led here, though another replica is the preferred leader", counts.not_preferred),
+        ("under_replicated", "that this broker leads, with a replica that is not in the ISR.", counts.under_replicated),
+        (
+            "under_min_isr",
+            "that this broker leads, with an ISR so small that appends with acks=-1 are refused.",
+            counts.under_min_isr,
+        ),
+        (
+            "not_preferred_leader",
+            "that this broker leads although another replica is the preferred leader.",
+            counts.not_preferred,
+        ),
     ):
-        yield Metric(f"pyreplog_broker_partitions_{metric}", "gauge", f"partitions {text}", [(labels, float(count))])
+        yield Metric(f"pyreplog_broker_partitions_{metric}", "gauge", f"Partitions {text}", [(labels, float(count))])
     yield from _partition_metrics(labels, rows)
     cleaner = broker.cleaner
     yield Metric(
-        "pyreplog_broker_cleanings", "counter", "partitions that were compacted",
+        "pyreplog_broker_cleanings", "counter", "Compactions of partitions that were completed.",
         [(labels, float(cleaner.cleanings))],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_broker_cleaned_bytes", "counter", "bytes of records that compaction has removed",
+        "pyreplog_broker_cleaned_bytes", "counter", "Bytes of records that compaction has removed.",
         [(labels, float(cleaner.bytes_removed))],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_broker_copied_segments", "counter", "compacted segments that were taken over from leaders",
+        "pyreplog_broker_copied_segments", "counter", "Compacted segments that this broker has copied from leaders.",
         [(labels, float(cleaner.segments_copied))],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_broker_partitions_uncleanable", "gauge", "partitions with a batch that cannot be read",
+        "pyreplog_broker_partitions_uncleanable", "gauge",
+        "Partitions that cannot be compacted, because a batch cannot be read.",
         [(labels, float(len(cleaner.uncleanable)))],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_broker_registered", "gauge", "whether other brokers take this one for alive: 1 or 0",
+        "pyreplog_broker_registered", "gauge",
+        "1 if the broker is registered, so that other brokers take it for alive.",
         [(labels, float(broker.is_registered))],
     )  # fmt: skip
 
 
 def _rows(broker: Broker, led: Iterable[Partition]) -> list[PartitionStatus]:
-    """Return the partitions that a broker leads, as `top` and reports show them."""
+    """Return the partitions that a broker leads, as rows for `top` and reports."""
     topics, brokers, rows = broker.metadata.topics(), broker.metadata.brokers(), []
     for partition in led:
         topic = topics.get(partition.name.topic)
@@ -85,13 +95,13 @@ def _rows(broker: Broker, led: Iterable[Partition]) -> list[PartitionStatus]:
 def _partition_metrics(labels: Labels, rows: list[PartitionStatus]) -> Iterator[Metric]:
     of_partitions = [({**labels, "topic": row.topic, "partition": str(row.partition)}, row) for row in rows]
     columns: tuple[tuple[str, str, Callable[[PartitionStatus], int | None]], ...] = (
-        ("log_start", "offset at which the log begins, of its leader", lambda row: row.start),
-        ("high_watermark", "offset of the high watermark, of its leader", lambda row: row.high_watermark),
-        ("last_stable", "offset before which no transaction is open, of its leader", lambda row: row.last_stable),
-        ("log_end", "offset at which the log ends, of its leader", lambda row: row.end),
-        ("isr", "in-sync replicas, of its leader", lambda row: len(row.isr)),
+        ("log_start", "Offset at which the log of the leader begins.", lambda row: row.start),
+        ("high_watermark", "Offset of the high watermark, as the leader knows it.", lambda row: row.high_watermark),
+        ("last_stable", "Last stable offset: no transaction is open before it.", lambda row: row.last_stable),
+        ("log_end", "Offset at which the log of the leader ends.", lambda row: row.end),
+        ("isr", "In-sync replicas, the leader included.", lambda row: len(row.isr)),
         (
-            "under_min_isr", "1: the ISR is so small that appends with acks=-1 are refused",
+            "under_min_isr", "1 if the ISR is so small that appends with acks=-1 are refused.",
             lambda row: int(row.is_under_min_isr),
         ),
     )  # fmt: skip
@@ -107,8 +117,9 @@ def _partition_metrics(labels: Labels, rows: list[PartitionStatus]) -> Iterator[
                 lags.append((follower, float(replica.lag)))
             if replica.behind_s is not None and not replica.is_leader:
                 behind.append((follower, replica.behind_s))
-    yield Metric("pyreplog_replica_lag", "gauge", "messages that a follower lacks, of the leader", lags)
+    yield Metric("pyreplog_replica_lag", "gauge", "Messages of the leader that the follower lacks.", lags)
     yield Metric(
-        "pyreplog_replica_behind_seconds", "gauge", "time for which a follower has not been caught up, of the leader",
+        "pyreplog_replica_behind_seconds", "gauge",
+        "Time for which the follower has not been caught up with the leader.",
         behind,
     )  # fmt: skip

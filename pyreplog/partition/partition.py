@@ -1,4 +1,4 @@
-"""Partition: one replica on this broker: its log, the machine of its role, and one lock around both."""
+"""Partition: a replica on this broker. One lock guards its log and the state machine of its role."""
 
 from __future__ import annotations
 
@@ -85,64 +85,82 @@ from pyreplog.stream.terms import History
 logger = logging.getLogger(__name__)
 
 _REPLAY_BYTES = 256 << 10
-"""A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
-_PIECE_MAX = 1 << 20  # bytes of a segment in an answer
-_EVERYTHING = 1 << 62  # an offset
-_NOT_KNOWN = CleanedSegments(ErrorCode.OFFSET_NOT_AVAILABLE)
-_NO_VERIFICATION = 0  # a token that no transaction has
-_SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
+"""Bytes that a follower appends before it replays producers from them: a new leader has to replay no more than that."""
+_SEGMENT_PIECE_MAX = 1 << 20  # most bytes of a segment in one response
+_UNLIMITED = 1 << 62  # an offset
+_NOT_LISTED = CleanedSegments(ErrorCode.OFFSET_NOT_AVAILABLE)
+_NO_VERIFICATION = 0  # no transaction has this token
+_SNAPSHOT_MAX = 16 << 20  # most bytes of a producer snapshot in a response to a follower
 EVENT_TIME_MAX_US = (1 << 63) - 1
-_BATCH_KIND = 2  # of records that hold a Kafka record batch
+_BATCH_KIND = 2  # kind of the records that hold a Kafka record batch
 
 Deferred = list[Callable[[], object]]
-"""What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
+"""Calls that are made after the partition's lock is released: they send messages and wake requests (KAFKA-8334)."""
 
 
 RoleWatcher: TypeAlias = Callable[[TopicPartition, int | None], object]
-"""Told of a change of role: the partition, and the number of the epoch in which it leads, or None."""
+"""Called after a change of role with the partition, and the number of the epoch in which it leads, or None."""
 
 
 class PartitionStateStore(Protocol):
-    """The keys of partitions in the metadata store. Answers may come at once, on any thread; no locks are held."""
+    """The keys of partitions in the metadata store. Callbacks may be called at once, on any thread, without locks."""
 
     def compare_and_set(
         self, partition: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
     ) -> None:  # fmt: skip
-        """Set a key if it has this version.
+        """Set the key of a partition if it has the expected version.
 
-        Call `done` with the new version; 0: the key has another version; None: nobody knows whether it is set. Then
-        it is called after a back-off, because the caller tries again at once.
+        Args:
+            partition: name of the partition.
+            version: expected version.
+            state: new value.
+            done: called with the new version; 0: the key has another version; None: the outcome is unknown. With None
+                it is called after a back-off, because the caller retries at once.
         """
         ...
 
     def load(self, partition: TopicPartition, done: Callable[[int, PartitionState], object]) -> None:
-        """Read a key until that succeeds; call `done` with version and value."""
+        """Read the key of a partition, and retry until the read succeeds.
+
+        Args:
+            partition: name of the partition.
+            done: called with the version and the value.
+        """
         ...
 
 
 class FetchSender(Protocol):
-    """Sends the fetches of followers. Calls of all methods come without locks."""
+    """Sends the fetches of followers. All methods are called without locks."""
 
     def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
-        """Send a fetch; call `Partition.fetch_answered`, or `fetch_timed_out`.
+        """Send a fetch, then call `Partition.fetch_answered` with the response, or `fetch_timed_out`.
 
-        After a refusal both are called: the second one after a back-off.
+        After a response with an error both are called: `fetch_timed_out` after a back-off.
+
+        Args:
+            partition: name of the partition.
+            leader: name of the leader's broker.
+            fetch: the fetch.
         """
         ...
 
     def retry_later(self, partition: TopicPartition) -> None:
-        """Call `Partition.follow_again` after a back-off."""
+        """Call `Partition.follow_again` after a back-off.
+
+        Args:
+            partition: name of the partition.
+        """
         ...
 
 
 class PendingAppend(NamedTuple):
-    """An append with acks=-1 to one partition, which is not known to be committed.
+    """An append with acks=-1 to one partition that is not known to be committed yet.
 
     Attributes:
         partition: the partition.
-        response: to the producer, when the append is committed.
-        role: in which it was appended.
-        required: the end of the records, for which it waits.
+        response: response to the producer once the append is committed.
+        role: role of the replica at the append.
+        required: end of the records: the append waits until the high watermark reaches it.
     """
 
     partition: Partition
@@ -152,16 +170,16 @@ class PendingAppend(NamedTuple):
 
 
 AppendResult: TypeAlias = PartitionProduceResponse | PendingAppend
-"""The outcome of an append, if it is known, or what it waits for."""
+"""The response to an append if its outcome is known; otherwise the pending append."""
 
 
 class DeletedRecords(NamedTuple):
-    """A deletion of records of one partition, on its leader.
+    """A deletion of records on the leader of a partition.
 
     Attributes:
-        code: NONE, or why nothing was deleted.
-        role: in which they were deleted.
-        before: the offset before which records are deleted.
+        code: NONE, or the error, with which no record was deleted.
+        role: role of the replica at the deletion.
+        before: offset before which records are deleted.
         message: the error in words.
     """
 
@@ -172,12 +190,12 @@ class DeletedRecords(NamedTuple):
 
 
 class MirroredSegments(NamedTuple):
-    """How far a follower is, when it begins to take over the compacted segments of its leader.
+    """The state of a follower when it begins to mirror the compacted segments of its leader.
 
     Attributes:
-        leader: name of its broker.
-        epoch: of the leader.
-        role: of this replica.
+        leader: name of the leader's broker.
+        epoch: epoch of the leader.
+        role: role of this replica.
         cleaned: offset up to which this log is compacted.
         start: position where this log begins.
     """
@@ -193,8 +211,8 @@ class NotedFetch(NamedTuple):
     """A follower's fetch that the partition has noted.
 
     Attributes:
-        role: in which it was noted.
-        answer: the answer, if nothing is read.
+        role: role of the leader at that moment.
+        answer: response without records; None: the records are to be read.
         changes: the role's `changes` at that moment, if the fetch has to wait for the next change; None: it is answered
             at once.
     """
@@ -208,9 +226,9 @@ class PartitionRead(NamedTuple):
     """A consumer's read of one partition.
 
     Attributes:
-        data: the answer to the fetch.
-        role: in which it was read.
-        start: where it was read from; ORIGIN: an error.
+        data: response to the fetch.
+        role: role of the replica at the read.
+        start: position where the read began; ORIGIN: the response is an error.
     """
 
     data: FetchPartitionData
@@ -221,35 +239,36 @@ class PartitionRead(NamedTuple):
 class Partition(PartitionBase):
     """A replica of a partition on this broker.
 
-    Any thread may call any method, without locks of its own: a call may complete requests of others. No method blocks
-    for anything but the log's disk.
+    Any thread may call any method, but must not hold locks, because a call may complete requests of other threads.
+    Methods block only for the log's disk.
 
     Args:
-        partition: its name.
-        log: its log, which it closes.
+        partition: name of the partition.
+        log: log of the replica; `close` closes it.
         member: this broker.
         config: settings of the topic.
-        store: of the partition's key.
-        fetcher: sends its fetches while it follows.
-        purgatory: where requests wait.
-        clock: the time.
-        brokers: those that are registered.
-        high_watermark: as it was stored; None: as the log shows it.
-        files: the disk, for producer snapshots; None: the system's.
-        failed: called without locks when its log has failed: the replica is offline from then on.
-        request_sync: called without locks when somebody waits for the disk: `sync` is to follow soon; None: only
-            `needs_sync` tells so.
+        store: store of the partition's key.
+        fetcher: sends the fetches of the replica while it follows.
+        purgatory: the purgatory in which requests wait.
+        clock: source of time.
+        brokers: registrations of brokers.
+        high_watermark: the stored high watermark; None: the one up to which the log is read.
+        files: opens and syncs files of producer snapshots and of compaction; None: the operating system's files.
+        failed: called without locks when the log has failed; the replica is offline from then on.
+        request_sync: called without locks when a request waits for a sync, so that the owner calls `sync` soon; None:
+            the owner reads `needs_sync`.
     """
 
     __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
         "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
-        "_following", "_is_closed", "_is_leaving", "_low_shown", "_low_wanted", "_peer_snapshot", "_replays",
-        "_request_sync", "_role_watcher", "_sending", "_state", "_store", "_unknown_from", "_version", "member", "name",
+        "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced",
+        "_low_watermark_awaited", "_replays", "_request_sync", "_role_watcher", "_send_lock", "_state", "_store",
+        "_unreplayed_from", "_version", "member", "name",
     )  # fmt: skip
 
     config: TopicConfig
     failure: BaseException | None
-    """Why its log serves no more."""
+    """The error for which the replica is offline; None: it is online."""
     _purgatory: Purgatory
     _leading: LeadingReplica | None
     _role: ReplicaRole
@@ -264,11 +283,11 @@ class Partition(PartitionBase):
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure = None
+        self._response = PartitionProduceResponse(NO_ERROR)
         self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
         self._clock, self._brokers = clock, brokers
         self._lock = threading.Lock()
-        self._response = PartitionProduceResponse(NO_ERROR)
-        self._sending = threading.Lock()  # fetches leave in the order in which the machine makes them
+        self._send_lock = threading.Lock()  # fetches are sent in the order in which the state machine makes them
         self._leading = None
         known = log.high_watermark if high_watermark is None else high_watermark
         self._following = FollowingReplica(member, log.replica_log, known)
@@ -277,46 +296,48 @@ class Partition(PartitionBase):
         self._state: PartitionState | None = None
         self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
-        self._is_leaving = False  # the ISR: a change of the key is under way
-        self._producers = None  # made when somebody needs it: it reads the log's tail
-        self._unknown_from = log.end_mark.position  # until it is made
-        self._peer_snapshot = b""  # of the answer that is being carried out
-        self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
-        self._replays = False  # while it follows, because somebody reads committed transactions
+        self._is_leaving_isr = False  # whether it is just being removed from the ISR
+        self._producers = None  # made at the first use: it reads the tail of the log
+        self._unreplayed_from = log.end_mark.position  # the end of the opened log, or of a truncation since
+        self._leader_snapshot = b""  # producer snapshot of the response that is being applied
+        # the highest low watermark that a deletion waits for, and the last one with which deletions were woken
+        self._low_watermark_awaited = self._low_watermark_advanced = 0
+        self._replays = False  # whether it replays each append as follower, for consumers of committed transactions
         self._role_watcher: RoleWatcher | None = None
-        self._cleaner: LogCleaner | None = None  # made when somebody needs it: it reads a file
-        self._cleaned_segments = _NOT_KNOWN  # of this leader
-        self._cleaned_reports: dict[str, tuple[int, int]] = {}  # by broker: incarnation, and how far it is compacted
+        self._cleaner: LogCleaner | None = None  # made at the first use, because it reads a file
+        self._cleaned_segments = _NOT_LISTED  # listed in this role, as leader
+        self._cleaned_reports: dict[str, tuple[int, int]] = {}  # by broker: incarnation, and offset that it reported
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
         return f"<Partition {self.name} {role}>"
 
-    # ---- what is known --------------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
+        """Whether the replica leads."""
         return self._leading is not None
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether the replica is in the ISR, as this broker knows."""
+        """Whether the replica is in the ISR of the last state that this broker has read."""
         state = self._state
         return state is not None and self.member in state.isr
 
     @property
     def leader_epoch(self) -> int | None:
-        """Number of the epoch in which it leads; None: it does not."""
+        """Number of the epoch in which the replica leads; None: it does not lead."""
         leading = self._leading
         return None if leading is None else leading.epoch.number
 
     def watch_role(self, callback: RoleWatcher) -> None:
-        """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
+        """Call `callback` after each change of role, without locks; see `ReplicaManager.watch_roles`."""
         self._role_watcher = callback
 
     @property
     def needs_sync(self) -> bool:
-        """Whether what counts is on the disk, and there are records that are not (`sync`)."""
+        """Whether the topic counts only synced records, and the log has records that are not synced (see `sync`)."""
         if not self.config.replicas.requires_sync or self.failure is not None:
             return False
         ends = self._log.ends
@@ -324,6 +345,7 @@ class Partition(PartitionBase):
 
     @property
     def high_watermark(self) -> LogPosition:
+        """The high watermark that this replica knows."""
         with self._lock:
             return self._high_watermark()
 
@@ -331,7 +353,14 @@ class Partition(PartitionBase):
         return self._following.high_watermark if self._leading is None else self._leading.high_watermark
 
     def latest_offset(self, isolation: FetchIsolation) -> tuple[ErrorCode, int]:
-        """Return the latest offset that a consumer may know of (ListOffsets), or OFFSET_NOT_AVAILABLE and -1."""
+        """Return the latest offset for a consumer (ListOffsets).
+
+        Args:
+            isolation: the high watermark, or the last stable offset.
+
+        Returns:
+            NONE and the offset, or the error and -1; OFFSET_NOT_AVAILABLE: a new leader does not know it yet.
+        """
         with self._lock:
             if self.failure is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR, -1
@@ -341,14 +370,15 @@ class Partition(PartitionBase):
             if latest is None:
                 return ErrorCode.OFFSET_NOT_AVAILABLE, -1
             if isolation is FetchIsolation.TXN_COMMITTED:
-                latest = self._known_producers().transactions.last_stable(latest)
+                latest = self._producer_state().transactions.last_stable(latest)
             return NO_ERROR, latest.entry
 
     def offsets(self, time_us: int | None = None) -> PartitionOffsets:
-        """Return where the log begins and ends, as its leader tells consumers.
+        """Return the offsets of a partition that this broker leads. With `time_us` it reads the disk.
 
         Args:
-            time_us: also find the first record that was appended at or after this time, microseconds since 1970.
+            time_us: time, microseconds since 1970-01-01 UTC: the result has also the offset of the first record that
+                was appended at or after it; None: no such offset.
         """
         with self._lock:
             if self.failure is not None:
@@ -359,7 +389,7 @@ class Partition(PartitionBase):
             if latest is None:
                 return PartitionOffsets(ErrorCode.OFFSET_NOT_AVAILABLE)
             stable, start, end = (
-                self._known_producers().transactions.last_stable(latest),
+                self._producer_state().transactions.last_stable(latest),
                 self._log.log_start,
                 self._log.end_mark,
             )
@@ -368,14 +398,14 @@ class Partition(PartitionBase):
             return offsets
         try:
             return offsets._replace(at_time=min(self._log.entry_at_time(time_us), latest.entry))
-        except (ReplogError, OSError):  # it was trimmed or closed meanwhile
+        except (ReplogError, OSError):  # the log was trimmed or closed meanwhile
             return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def describe(self, query: PartitionQuery) -> PartitionDescription:
-        """Return the offsets of a partition that this broker leads, and how far its followers are. Reads the disk.
+        """Return the offsets of a partition that this broker leads, and the progress of its followers. Reads the disk.
 
         Args:
-            query: what else is asked.
+            query: the time and the offsets that are looked up.
         """
         offsets = self.offsets(query.since_us)
         with self._lock:
@@ -388,28 +418,29 @@ class Partition(PartitionBase):
         return PartitionDescription(offsets, followers, times)
 
     def append_time(self, offset: int) -> int | None:
-        """Return when a record was appended, as far as this replica knows it to be committed. Reads the disk.
+        """Return the append time of a committed record. Reads the disk.
 
         Args:
-            offset: of the record.
+            offset: offset of the record.
 
         Returns:
-            Microseconds since 1970-01-01 UTC; None: there is no such record, or it cannot be read.
+            Microseconds since 1970-01-01 UTC; None: this replica has no such record below its high watermark, or cannot
+            read it.
         """
         try:
             for batch in self._log.read(offset, offset + 1, batch_bytes=1):
                 return int(batch.timestamp[0])
-        except (ReplogError, OSError):  # it was never there, or was trimmed, or the log is closed or damaged
+        except (ReplogError, OSError):  # no such record, or the log is trimmed, closed or damaged
             return None
         return None
 
-    # ---- what Kafka's clients ask ---------------------------------------------------------------------------
+    # ---- requests of Kafka's clients ------------------------------------------------------------------------
 
     def check_leader(self, epoch: int) -> ErrorCode:
-        """Return whether this replica leads, in an epoch that a client knows of.
+        """Return NONE if this replica leads in the epoch that a client knows; otherwise the error.
 
         Args:
-            epoch: its number; -1: the client knows of none.
+            epoch: number of the epoch; -1: the client knows no epoch.
         """
         with self._lock:
             if self.failure is not None:
@@ -418,10 +449,14 @@ class Partition(PartitionBase):
             return self._check_consumer(fetch, FetchParams())
 
     def epoch_end(self, number: int) -> tuple[int, int]:
-        """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
+        """Return the newest epoch up to a number, and the offset behind its last record (OffsetForLeaderEpoch).
 
         Args:
-            number: of the epoch that is asked for.
+            number: number of the requested epoch.
+
+        Returns:
+            Number and offset; -1, -1: the log has no such epoch, or the number is higher than that of this replica's
+            epoch.
         """
         with self._lock:
             newest = self._following.epoch if self._leading is None else self._leading.epoch
@@ -433,7 +468,7 @@ class Partition(PartitionBase):
     def records_from_time(self, time_us: int) -> Iterator[Record]:
         """Iterate over committed records whose event time is a time or later, in the order of their offsets.
 
-        Reads the disk. A record batch counts with the time that its header claims.
+        Reads the disk. The event time of a record batch is the largest timestamp in its header.
 
         Args:
             time_us: microseconds since 1970-01-01 UTC.
@@ -445,13 +480,17 @@ class Partition(PartitionBase):
             yield from batch
 
     def active_producers(self) -> tuple[ErrorCode, list[ActiveProducer]]:
-        """Return the producers that a leader knows, by id (DescribeProducers), or the error."""
+        """Return the producers in the state of a leader's log, ascending by id (DescribeProducers).
+
+        Returns:
+            NONE and the producers, or the error and an empty list.
+        """
         with self._lock:
             if self.failure is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR, []
             if self._leading is None:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER, []
-            known = self._known_producers()
+            known = self._producer_state()
             idempotent, transactional = known.producers.snapshot(), known.transactions.snapshot().producers
         producers = {
             number: ActiveProducer(
@@ -466,16 +505,16 @@ class Partition(PartitionBase):
             )  # fmt: skip
         return NO_ERROR, [producers[number] for number in sorted(producers)]
 
-    # ---- what coordinators of this broker ask ---------------------------------------------------------------
+    # ---- requests of this broker's coordinators -------------------------------------------------------------
 
     def committed_range(self, epoch: int) -> tuple[int, int, int] | None:
-        """Return where the log begins, its high watermark and its end, as offsets.
+        """Return the start of the log, its high watermark and its end, as offsets.
 
         Args:
-            epoch: number of the epoch in which the caller coordinates.
+            epoch: number of the leader epoch in which the coordinator was loaded.
 
         Returns:
-            The three; None: this replica does not lead in that epoch, or does not know the high watermark yet.
+            The three offsets; None: this replica does not lead in that epoch, or does not know the high watermark yet.
         """
         with self._lock:
             leading = self._leading
@@ -484,17 +523,17 @@ class Partition(PartitionBase):
             return self._log.start, leading.latest.entry, leading.end.entry
 
     def committed_batches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Iterate over committed record batches, with the offset of the first record of each. Reads the disk.
+        """Iterate over committed record batches: the offset of the first record, and the batch. Reads the disk.
 
         Args:
             start: offset of the first record; see `committed_range`.
             end: offset before which to stop, at most the high watermark.
 
         Raises:
-            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile: read again.
+            ReplogError: errors of the log, which may be trimmed, truncated or closed meanwhile: read again.
         """
         with self._lock:
-            first, last = self._place_of(start), self._place_of(end)
+            first, last = self._position_of(start), self._position_of(end)
         for batch in self._log.read_positions(first.position, last.position):
             for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
                 record = batch[index]
@@ -503,9 +542,14 @@ class Partition(PartitionBase):
     # ---- events ---------------------------------------------------------------------------------------------
 
     def state_changed(self, version: int, state: PartitionState) -> None:
-        """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
+        """Apply a state of the partition's key that was read or watched. Versions may come in any order.
+
+        Args:
+            version: version of the key.
+            state: value of the key.
+        """
         if self.failure is None:
-            self._change(lambda deferred: self._adopt(version, state, deferred))
+            self._change(lambda deferred: self._apply_state(version, state, deferred))
         elif not self._is_closed:
             with self._lock:
                 if version > self._version:
@@ -513,36 +557,47 @@ class Partition(PartitionBase):
             self._leave_isr()
 
     def brokers_changed(self, brokers: Brokers) -> None:
-        """Note which brokers are registered."""
+        """Note the registrations of brokers.
+
+        Args:
+            brokers: the registrations, by name of the broker.
+        """
 
         def note(deferred: Deferred) -> None:
             self._brokers = brokers
             if self._leading is not None:
                 self._perform(self._leading.brokers_changed(brokers, self._now_us()), deferred)
-                self._show_low_watermark()
+                self._advance_low_watermark()
 
         self._change(note)
 
     def config_changed(self, config: TopicConfig) -> None:
-        """Apply other settings of the topic, from the next request on. `requires_sync` stays what it was."""
+        """Apply new settings of the topic, from the next request on.
+
+        Args:
+            config: the settings.
+
+        Raises:
+            InvalidArgumentError: `requires_sync` differs, which cannot change.
+        """
         if config.replicas.requires_sync != self.config.replicas.requires_sync:
             raise InvalidArgumentError(f"{self.name}: requires_sync: expected {self.config.replicas.requires_sync}")
         self.config = config
 
     def check_isr(self) -> None:
-        """Look for followers that lag too much. To be called about twice within `lag_us`."""
+        """Remove followers from the ISR that lag too much. The owner calls it about twice within `lag_us`."""
 
-        def look(deferred: Deferred) -> None:
+        def check(deferred: Deferred) -> None:
             if self._leading is not None:
                 self._perform(self._leading.check_isr(self._now_us()), deferred)
 
-        self._change(look)
+        self._change(check)
 
     def fetch_waited(self, role: ReplicaRole, member: Member, until_us: int) -> None:
-        """Note that a follower's fetch, to which there was nothing to answer, was still waiting at a time.
+        """Note that a fetch of a follower without lag was still waiting for records at a time.
 
         Args:
-            role: in which it was noted.
+            role: role of the leader when the fetch was noted.
             member: the follower.
             until_us: the time, microseconds of the monotonic clock.
         """
@@ -551,7 +606,10 @@ class Partition(PartitionBase):
                 self._leading.waited(member, until_us)
 
     def sync(self) -> None:
-        """Sync the log, and tell the machine, whose progress it may be (`requires_sync`). Appends go on meanwhile."""
+        """Sync the log, and report the synced position to the state machine, which may commit records by it.
+
+        Appends continue meanwhile. If the sync fails, the replica goes offline.
+        """
         try:
             self._log.sync()
         except (ReplogError, OSError) as error:
@@ -568,10 +626,13 @@ class Partition(PartitionBase):
         self._change(note)
 
     def trim(self, offset: int) -> ErrorCode:
-        """Let the records before an offset go (DeleteRecords): whole segments, when no cursor holds them.
+        """Remove the segments, as leader, whose records all lie before an offset and that no cursor holds.
 
         Args:
-            offset: at most the high watermark.
+            offset: the offset, at most the high watermark.
+
+        Returns:
+            NONE, or the error.
         """
 
         def remove(deferred: Deferred) -> ErrorCode:
@@ -580,20 +641,20 @@ class Partition(PartitionBase):
             if not 0 <= offset <= self._leading.high_watermark.entry:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
             if offset > self._log.start_mark.entry:
-                self._trim(self._leading, self._place_of(offset))
+                self._trim(self._leading, self._position_of(offset))
             return NO_ERROR
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
 
     def delete_records(self, offset: int) -> DeletedRecords:
-        """Delete the records before an offset, as leader (KIP-107). Their segments go when all of them may.
+        """Delete the records before an offset, as leader (KIP-107), and remove the segments without other records.
 
-        Nobody has stored that when it returns, and other replicas learn of it with their fetches.
+        The new start of the log is not durable when the method returns. Followers learn it with their fetches.
 
         Args:
-            offset: the first one that stays, at most the last stable offset: what belongs to an open transaction
-                stays. -1: delete as much as that allows.
+            offset: first offset that stays, at most the last stable offset, because records of open transactions stay;
+                -1: the last stable offset.
         """
         with self._lock:
             role = self._role
@@ -605,7 +666,7 @@ class Partition(PartitionBase):
             if leading is None:
                 outcome = DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER, role)
                 return
-            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+            stable = self._producer_state().transactions.last_stable(leading.high_watermark)
             before = stable.entry if offset == -1 else offset
             if not 0 <= before <= stable.entry:
                 message = f"offset {offset}: expected at most the last stable offset {stable.entry}"
@@ -615,9 +676,9 @@ class Partition(PartitionBase):
                 leading.deleted(self._log.delete_before(before))
                 role.wake_followers(self._purgatory)
                 if before > self._log.start_mark.entry:
-                    self._trim(leading, self._place_of(before))
-            self._low_wanted = max(self._low_wanted, before)
-            self._show_low_watermark()
+                    self._trim(leading, self._position_of(before))
+            self._low_watermark_awaited = max(self._low_watermark_awaited, before)
+            self._advance_low_watermark()
             outcome = DeletedRecords(NO_ERROR, role, before)
 
         self._change(delete)
@@ -629,32 +690,39 @@ class Partition(PartitionBase):
         return self._log.log_start
 
     def low_watermark(self, role: ReplicaRole) -> int | None:
-        """Return the offset before which all replicas that live have deleted the records; None: the role is over."""
+        """Return the offset before which all live replicas have deleted the records.
+
+        Args:
+            role: role of the leader at the deletion.
+
+        Returns:
+            The offset; None: the role is over.
+        """
         with self._lock:
             return None if self._leading is None or role is not self._role else self._leading.low_watermark
 
-    def _show_low_watermark(self) -> None:
-        """Wake the deletions that wait for followers. It costs nothing when none waits."""
-        if self._leading is not None and self._low_wanted > self._low_shown:
-            self._low_shown = self._leading.low_watermark
-            self._purgatory.advance(self._role.low_watermark_key, self._low_shown)
+    def _advance_low_watermark(self) -> None:
+        """Wake the deletions that wait for followers. Without such deletions it computes no low watermark."""
+        if self._leading is not None and self._low_watermark_awaited > self._low_watermark_advanced:
+            self._low_watermark_advanced = self._leading.low_watermark
+            self._purgatory.advance(self._role.low_watermark_key, self._low_watermark_advanced)
 
     def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
-        """Let whole segments go, none of them of a transaction that is open."""
+        """Remove whole segments before a position, but none with records of an open transaction."""
         try:
-            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+            stable = self._producer_state().transactions.last_stable(leading.high_watermark)
             start = self._trim_log(min(start, stable))
-        except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
+        except (DiskError, CorruptionError, LockedError) as error:  # of other files: the log is unchanged
             logger.warning("%s: its segments are removed later: %s", self.name, error)
             return
         leading.trimmed(start)
         self._role.wake_followers(self._purgatory)
 
     def apply_retention(self) -> bool:
-        """Let the segments go that are too old or too many, as leader; the others follow its log start.
+        """Remove the segments, as leader, that exceed the retention of the topic. Followers adopt the log's start.
 
         Returns:
-            Whether more goes as soon as followers have fetched what was appended now: call it again soon.
+            Whether it can remove more once followers have fetched all records: call it again soon.
         """
         is_waiting = False
 
@@ -668,14 +736,14 @@ class Partition(PartitionBase):
                 if log.is_roll_due(config, now_us):
                     ends = log.roll()
                     self._perform(leading.appended(*ends, self._now_us()), deferred)
-                    self._show_marks()
-                stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+                    self._advance_marks()
+                stable = self._producer_state().transactions.last_stable(leading.high_watermark)
                 start = log.expired_before(config, now_us, stable)
                 if start > log.start_mark:
                     self._trim(leading, start)
-                is_whole = stable == leading.high_watermark  # no transaction is open, which may last
+                is_whole = stable == leading.high_watermark  # False: an open transaction may last long
                 is_waiting = is_whole and log.expired_before(config, now_us, leading.end) > start
-            except DiskError as error:  # the log is as it was
+            except DiskError as error:  # the log is unchanged
                 logger.warning("%s: retention is tried again later: %s", self.name, error)
 
         self._change(apply)
@@ -684,7 +752,7 @@ class Partition(PartitionBase):
     # ---- compaction -----------------------------------------------------------------------------------------
 
     def dirty_segments(self) -> DirtySegments | None:
-        """Return how much of the log waits to be compacted; None: it is not compacted here.
+        """Return how much of the log is dirty; None: this replica does not lead, or its topic is not compacted.
 
         Raises:
             ReplogError, OSError: a segment cannot be read.
@@ -694,17 +762,17 @@ class Partition(PartitionBase):
         if config is None or bounds is None:
             return None
         with self._lock:
-            cleaner = self._known_cleaner()
+            cleaner = self._log_cleaner()
         return cleaner.dirty(bounds, config, self._clock.now_us())
 
     def clean(self, map_bytes: int) -> CleaningResult | None:
-        """Compact the log, as its leader. Appends and fetches go on meanwhile. One thread at a time.
+        """Compact the log, as leader. Appends and fetches continue meanwhile. One thread at a time calls it.
 
         Args:
-            map_bytes: memory for the keys.
+            map_bytes: memory for the map of keys, bytes.
 
         Returns:
-            What was done; None: it is not compacted here.
+            The result; None: this replica does not lead, or its topic is not compacted.
 
         Raises:
             ReplogError, OSError: see `LogCleaner.clean`.
@@ -714,50 +782,51 @@ class Partition(PartitionBase):
         if config is None or bounds is None:
             return None
         with self._lock:
-            cleaner = self._known_cleaner()
+            cleaner = self._log_cleaner()
         return cleaner.clean(bounds, config, self._clock.now_us(), map_bytes)
 
-    def _known_cleaner(self) -> LogCleaner:
+    def _log_cleaner(self) -> LogCleaner:
         if self._cleaner is None:
             self._cleaner = LogCleaner(self._log, self._files if self._files is not None else RealFiles())
         return self._cleaner
 
     def _cleaning_bounds(self) -> CleaningBounds | None:
-        """What a cleaning has to know; None: this replica does not lead."""
+        """Return the bounds of a compaction; None: this replica does not lead."""
         with self._lock:
             leading, state = self._leading, self._state
             if leading is None or state is None or self.failure is not None:
                 return None
-            known = self._known_producers()
+            known = self._producer_state()
             stable = known.transactions.last_stable(leading.high_watermark)
             return CleaningBounds(
                 stable,
                 tuple(known.transactions.aborted_since(LogPosition(0, 0))),
                 {number: entry.batches[-1].last_offset for number, entry in known.producers.snapshot()},
-                min([_EVERYTHING, *(self._cleaned_of(name) for name in state.replicas if name != self.member.broker)]),
+                min([_UNLIMITED, *(self._cleaned_to(name) for name in state.replicas if name != self.member.broker)]),
             )
 
-    def _cleaned_of(self, name: str) -> int:
-        """The offset up to which the log of a replica is compacted, as it has told this leader."""
+    def _cleaned_to(self, name: str) -> int:
+        """Return the offset up to which a replica's log is compacted, as its present incarnation has reported."""
         incarnation, cleaned = self._cleaned_reports.get(name, (0, 0))
         registration = self._brokers.get(name)
         return cleaned if registration is not None and registration.incarnation == incarnation else 0
 
     def refresh_cleaned_segments(self) -> None:
-        """Let readers have the compacted segments, and look, as leader, which there are, for followers that ask.
+        """List the compacted segments, as leader, for the requests of followers.
 
-        For the thread that cleans, again and again: a read may go on in a former file meanwhile.
+        First it publishes the new files of compacted segments whose former files no reader uses any more. The cleaner's
+        thread calls it again and again, because a reader may use a former file for long.
 
         Raises:
             ReplogError, OSError: a segment cannot be read.
         """
         if self._cleaner is not None:
-            self._cleaner.let_go_replaced()
+            self._cleaner.release_replaced()
         bounds = None if self.config.compaction is None else self._cleaning_bounds()
         if bounds is None:
             return
         with self._lock:
-            role, cleaner, state = self._role, self._known_cleaner(), self._state
+            role, cleaner, state = self._role, self._log_cleaner(), self._state
         cleaned = cleaner.cleaned
         if state is None or len(state.replicas) == 1 or not cleaned:
             return
@@ -774,11 +843,11 @@ class Partition(PartitionBase):
         return ErrorCode.NONE
 
     def cleaned_segments(self, member: Member, epoch: LeaderEpoch, cleaned: int) -> CleanedSegments:
-        """Return, as leader, which segments are compacted, and note how far a follower is.
+        """Return the compacted segments, as leader, and note how far a follower's log is compacted.
 
         Args:
             member: the follower.
-            epoch: in which it follows this leader.
+            epoch: epoch in which it follows this leader.
             cleaned: offset up to which its log is compacted.
         """
         with self._lock:
@@ -790,13 +859,13 @@ class Partition(PartitionBase):
             return self._cleaned_segments
 
     def read_segment(self, epoch: LeaderEpoch, base: int, offset: int, max_bytes: int) -> SegmentPiece:
-        """Return, as leader, bytes of a compacted segment. Reads the disk.
+        """Return bytes of a compacted segment, as leader. Reads the disk.
 
         Args:
-            epoch: in which a follower follows this leader.
+            epoch: epoch in which the follower follows this leader.
             base: position where the segment begins.
-            offset: of the first byte in it.
-            max_bytes: how many, at most a mebibyte.
+            offset: offset of the first byte in the segment.
+            max_bytes: most bytes of the result, which has at most a mebibyte.
         """
         with self._lock:
             if (code := self._check_epoch(epoch)) is not ErrorCode.NONE:
@@ -805,50 +874,63 @@ class Partition(PartitionBase):
         if digest is None or not 0 <= offset < digest.size:
             return SegmentPiece(ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
-            size = min(max_bytes, digest.size - offset, _PIECE_MAX)
+            size = min(max_bytes, digest.size - offset, _SEGMENT_PIECE_MAX)
             return SegmentPiece(ErrorCode.NONE, self._log.read_sealed(base, offset, size))
-        except FileNotFoundError:  # it was trimmed
+        except FileNotFoundError:  # the segment was trimmed
             return SegmentPiece(ErrorCode.OFFSET_OUT_OF_RANGE)
         except OSError as error:
             logger.warning("%s: the segment at %d cannot be read: %s", self.name, base, error)
             return SegmentPiece(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def begin_mirroring(self) -> MirroredSegments | None:
-        """Begin to take over the leader's compacted segments. For the thread that cleans.
+        """Begin to mirror the leader's compacted segments. The cleaner's thread calls it.
 
         Returns:
-            How far this replica is; None: it does not follow, or the topic is not compacted.
+            The state of this replica; None: it does not follow, or the topic is not compacted.
         """
         with self._lock:
             following = self._following
             is_following = self._leading is None and self.failure is None and following.leader
             if self.config.compaction is None or not is_following:
                 return None
-            cleaner = self._known_cleaner()
+            cleaner = self._log_cleaner()
             cleaner.begin()
             start = self._log.start_position
             return MirroredSegments(following.leader, following.epoch, self._role, cleaner.cleaned, start)
 
     def segment_digests(self, before: int) -> Mapping[int, SegmentDigest]:
-        """Return the digests, by base, of committed closed segments. For the thread that cleans; reads what is new.
+        """Return the digests of committed closed segments, by base. The cleaner's thread calls it.
+
+        It reads the segments that are new since the last call.
 
         Args:
-            before: offset before which they end.
+            before: offset before which the segments end.
 
         Raises:
             ReplogError, OSError: a segment cannot be read.
         """
         with self._lock:
-            cleaner, floor = self._known_cleaner(), self._high_watermark()
+            cleaner, floor = self._log_cleaner(), self._high_watermark()
         return cleaner.digests(floor, self._clock.now_us(), before)
 
     def begin_segment_copy(self, digest: SegmentDigest) -> SegmentCopy:
-        """Begin to copy a segment of the leader's. Raises as `SegmentCopy`."""
+        """Begin the copy of a segment of the leader. Errors are those of `SegmentCopy`.
+
+        Args:
+            digest: the leader's digest of the segment.
+        """
         with self._lock:
-            return self._known_cleaner().begin_copy(digest)
+            return self._log_cleaner().begin_copy(digest)
 
     def take_over_segment(self, mirrored: MirroredSegments, copy: SegmentCopy) -> bool:
-        """Put a finished copy in the place of a segment, if the role is the same, and all of the segment is committed.
+        """Replace a segment by a finished copy, if the role is the same and all records of the segment are committed.
+
+        Args:
+            mirrored: the result of `begin_mirroring`.
+            copy: the copy.
+
+        Returns:
+            Whether the segment was replaced.
 
         Raises:
             ReplogError, OSError: see `CommitLog.replace_sealed`.
@@ -861,11 +943,18 @@ class Partition(PartitionBase):
                 return False
             if self._producers is not None and self._producers.replayed.position < end:
                 self._replay()
-            self._known_cleaner().take_over(copy)
+            self._log_cleaner().take_over(copy)
             return True
 
     def end_mirroring(self, mirrored: MirroredSegments, cleaned: int) -> bool:
-        """Note that this replica has all compacted segments of its leader. Return whether the role is the same.
+        """Note that this replica has all compacted segments of its leader, if the role is the same.
+
+        Args:
+            mirrored: the result of `begin_mirroring`.
+            cleaned: offset up to which the log is compacted now.
+
+        Returns:
+            Whether the role is the same.
 
         Raises:
             OSError: the disk failed.
@@ -873,7 +962,7 @@ class Partition(PartitionBase):
         with self._lock:
             if self._role is not mirrored.role or self.failure is not None:
                 return False
-            self._known_cleaner().note_cleaned(cleaned)
+            self._log_cleaner().note_cleaned(cleaned)
             return True
 
     def _sync_soon(self, deferred: Deferred) -> None:
@@ -881,29 +970,29 @@ class Partition(PartitionBase):
             deferred.append(partial(self._request_sync, self))
 
     def expire_producers(self, before_us: int) -> None:
-        """Forget producers that were idle since a time, but none with an unfinished transaction.
+        """Forget producers that were last used before a time, but none with an open transaction.
 
         Args:
-            before_us: the wall time in microseconds.
+            before_us: the time, microseconds since 1970-01-01 UTC.
         """
         with self._lock:
             if self._producers is not None:
                 self._producers.expire(before_us)
 
     def write_producer_snapshots(self) -> None:
-        """Write the producer snapshots beside segments that were begun since the last time, durably. Appends go on."""
+        """Write durable producer snapshots for the segments that were begun since the last call. Appends continue."""
         producers = self._producers
         if producers is not None and producers.has_unwritten:
             producers.write_snapshots()
 
     @property
     def producer_count(self) -> int:
-        """How many idempotent producers are known; of a follower those of most of its log."""
+        """Number of idempotent producers in the state of the log; a follower's state lacks its last appends."""
         with self._lock:
             return 0 if self._producers is None else len(self._producers.producers)
 
     def _read_failed(self, error: BaseException) -> None:
-        """A log with a damaged record serves what is intact, unless another replica has all."""
+        """Go offline after a damaged record if another replica is in sync; otherwise keep serving intact records."""
         if isinstance(error, CorruptionError):
             with self._lock:
                 others = None if self._state is None else self._state.without(self.member.broker)
@@ -911,15 +1000,19 @@ class Partition(PartitionBase):
                 self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Take it offline: its disk failed."""
+        """Take the replica offline, because its disk has failed.
+
+        Args:
+            error: the failure.
+        """
         self._change(lambda deferred: self._go_offline(error, deferred))
 
     def close(self) -> None:
-        """End its role, wake what waits, and close the log."""
+        """Close the log, after the role has ended and all waiting requests are answered."""
         self._is_closed = True
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
-        with self._sending:
-            pass  # a fetch that is being sent has left: the fetcher is told next to forget it
+        with self._send_lock:
+            pass  # waits for a fetch that is being sent: the owner calls the fetcher's `forget` next
         self.write_producer_snapshots()
         if self._producers is not None:
             self._producers.close()
@@ -929,6 +1022,7 @@ class Partition(PartitionBase):
         return self._clock.monotonic_us()
 
     def _change(self, act: Callable[[Deferred], ErrorCode | None]) -> ErrorCode | None:
+        """Call `act` under the lock, unless the replica is offline, and handle errors of the log."""
         deferred: Deferred = []
         result = None
         try:
@@ -937,19 +1031,19 @@ class Partition(PartitionBase):
                     if self.failure is None:
                         result = act(deferred)
                 except DiskError as error:
-                    self._pause(error, deferred)
+                    self._handle_disk_error(error, deferred)
                 except (ReplogError, OSError) as error:
                     self._go_offline(error, deferred)
         finally:
-            self._finish(deferred)
+            self._run_deferred(deferred)
         return result
 
-    def _finish(self, deferred: Deferred) -> None:
-        """The lock is free: messages go out, and what was reached is completed."""
+    def _run_deferred(self, deferred: Deferred) -> None:
+        """Send messages and complete requests, after the lock is released."""
         for call in deferred:
             try:
                 call()
-            except Exception:  # the messages behind it go out: requests wait for them
+            except Exception:  # the other messages are sent: requests wait for them
                 logger.exception("%s: a message of this replica was not sent", self.name)
         self._purgatory.drain()
 
@@ -966,28 +1060,29 @@ class Partition(PartitionBase):
         self._following.stop()
         self._begin_role(deferred, is_leader=False)
 
-    def _pause(self, error: DiskError, deferred: Deferred) -> None:
-        """The disk refused something, and the log is as it was: another replica is to lead, a follower tries again."""
+    def _handle_disk_error(self, error: DiskError, deferred: Deferred) -> None:
+        """Handle an error of the disk that left the log unchanged: leave the ISR, and as follower retry."""
         logger.warning("%s: the disk refused a change: %s", self.name, error)
         deferred.append(self._leave_isr)
         if self._leading is None:
-            self._follow_anew(deferred)
+            self._restart_follower(deferred)
 
     def _leave_isr(self) -> None:
-        """Leave ISR and ELR, and the leadership, so that no produce waits for this replica. Without locks.
+        """Leave ISR, ELR and leadership, so that no produce waits for this replica. The caller holds no lock.
 
-        It comes back when it has fetched all that it lacks. If no other replica has what is committed, it stays.
+        The replica joins the ISR again once it has fetched the records that it lacks. If no other replica has all
+        committed records, it does not leave.
         """
         with self._lock:
             version, after = self._version, None if self._state is None else self._state.without(self.member.broker)
-            if after is None or self._is_leaving:
+            if after is None or self._is_leaving_isr:
                 return
-            self._is_leaving = True
+            self._is_leaving_isr = True
         logger.warning("%s: broker %s leaves the ISR", self.name, self.member.broker)
 
         def done(result: int | None) -> None:
             with self._lock:
-                self._is_leaving = False
+                self._is_leaving_isr = False
             if result:
                 self.state_changed(result, after)
             elif result == 0:
@@ -997,46 +1092,50 @@ class Partition(PartitionBase):
 
         self._store.compare_and_set(self.name, version, after, done)
 
-    def _follow_anew(self, deferred: Deferred) -> None:
-        """The machine asked for something that did not happen."""
+    def _restart_follower(self, deferred: Deferred) -> None:
+        """Make a new state machine after an effect that was not carried out, and fetch again after a back-off."""
         self._following = self._new_follower(self._following.high_watermark)
         deferred.append(partial(self._fetcher.retry_later, self.name))
 
     def _new_follower(self, high_watermark: LogPosition) -> FollowingReplica:
+        """Return a new state machine. It continues the numbers of fetches, so that late responses are ignored."""
         return FollowingReplica(
             self.member, self._log.replica_log, high_watermark, self._following.fetch_number
         )  # fmt: skip
 
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
+        """Begin a role, and wake the requests that wait in the former one."""
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
-        self._low_wanted = self._low_shown = 0
-        self._cleaned_segments, self._cleaned_reports = _NOT_KNOWN, {}
+        self._low_watermark_awaited = self._low_watermark_advanced = 0
+        self._cleaned_segments, self._cleaned_reports = _NOT_LISTED, {}
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
         if self._role_watcher is not None:
-            deferred.append(self._tell_role)
+            deferred.append(self._notify_role_watcher)
 
-    def _tell_role(self) -> None:
+    def _notify_role_watcher(self) -> None:
         if self._role_watcher is not None:
             self._role_watcher(self.name, self.leader_epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
-    def _adopt(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+    def _apply_state(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+        """Apply a state of the partition's key, unless a newer one is known."""
         if version <= self._version:
             return
         self._version, self._state = version, state
         if self._leading is not None:
             self._perform(self._leading.state_changed(version, state, self._now_us()), deferred)
-            self._show_low_watermark()
+            self._advance_low_watermark()
         if self._leading is None:
-            self._take_role(version, state, deferred)
+            self._become_leader_or_follower(version, state, deferred)
 
-    def _take_role(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+    def _become_leader_or_follower(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+        """Lead, follow, resign or stop, according to a state."""
         name = self.member.broker
         if state.leader != name:
             if state.leader and name in state.replicas:
-                self._follow(state.leader, state.epoch, deferred)
+                self._make_follower(state.leader, state.epoch, deferred)
             else:
                 self._following.stop()
         elif state.leading_member != self.member or state.epoch <= self._log.history.last:
@@ -1044,16 +1143,16 @@ class Partition(PartitionBase):
             self._following.stop()
             deferred.append(partial(self._resign, version, state))
         else:
-            self._lead(version, state, deferred)
+            self._make_leader(version, state, deferred)
 
-    def _follow(self, leader: str, epoch: LeaderEpoch, deferred: Deferred) -> None:
+    def _make_follower(self, leader: str, epoch: LeaderEpoch, deferred: Deferred) -> None:
         effects = self._following.follow(leader, epoch)
         if effects:
             self._begin_role(deferred, is_leader=False)
-            self._show_marks()
+            self._advance_marks()
         self._perform(effects, deferred)
 
-    def _lead(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+    def _make_leader(self, version: int, state: PartitionState, deferred: Deferred) -> None:
         self._following.stop()
         self._replay()
         self._leading = leading = LeadingReplica(
@@ -1062,23 +1161,26 @@ class Partition(PartitionBase):
         )  # fmt: skip
         try:
             self._perform(leading.begin(), deferred)
-        except DiskError as error:  # it follows: the log is whole
+        except DiskError as error:  # the log is intact, so the replica follows
             logger.warning("%s: this broker cannot lead: %s", self.name, error)
             self._step_down(leading, deferred)
             deferred.append(self._leave_isr)
             deferred.append(partial(self._fetcher.retry_later, self.name))
             return
         self._begin_role(deferred, is_leader=True)
-        self._show_marks()
+        self._advance_marks()
 
     def _step_down(self, leading: LeadingReplica, deferred: Deferred) -> None:
+        """End the leadership: the replica follows, without a leader as yet."""
         self._leading = None
         self._log.stop_leading()
         self._following = self._new_follower(leading.high_watermark)
         self._begin_role(deferred, is_leader=False)
-        self._show_marks()
+        self._advance_marks()
 
     def _resign(self, version: int, state: PartitionState) -> None:
+        """Store a state without a leader, so that the controller elects one. The caller holds no lock."""
+
         def done(result: int | None) -> None:
             if result is None and self._version == version:
                 self._resign(version, state)
@@ -1092,12 +1194,12 @@ class Partition(PartitionBase):
     def _perform(
         self, effects: list[LeadingEffect] | list[FollowingEffect], deferred: Deferred
     ) -> FetchResponse | None:  # fmt: skip
-        """Carry out effects. Returns the answer to a fetch, if they have one."""
+        """Carry out effects of the state machine; return the response to a fetch if they have one."""
         answer = None
         for effect in effects:
-            if type(effect) is HighWatermarkAdvanced:  # of nearly every append
+            if type(effect) is HighWatermarkAdvanced:  # first, because nearly every append has it
                 self._log.show_high_watermark(effect.high_watermark)
-                self._show_marks()
+                self._advance_marks()
             elif isinstance(effect, SendFetchResponse):
                 answer = effect.response
             elif not isinstance(effect, ReadRecords):
@@ -1111,7 +1213,7 @@ class Partition(PartitionBase):
                 log.lead(epoch, populate=not self.config.replicas.requires_sync)
                 self._perform(leading.appended(*log.ends, self._now_us()), deferred)
             case AlterIsr(version, state) if leading is not None:
-                deferred.append(partial(self._alter, leading, version, state))
+                deferred.append(partial(self._alter_isr, leading, version, state))
             case LoadState():
                 deferred.append(partial(self._store.load, self.name, self.state_changed))
             case LeadershipLost() if leading is not None:
@@ -1121,34 +1223,38 @@ class Partition(PartitionBase):
             case AppendRecords(fetched):
                 self._append_fetched(fetched, deferred)
             case TruncateLog(to):
-                self._known_cleaner().forget_from(to.entry)
+                self._log_cleaner().forget_from(to.entry)
                 log.truncate_to(to)
                 self._truncated(deferred)
             case ResetLog(start, history):
-                self._known_cleaner().forget_from(0)
+                self._log_cleaner().forget_from(0)
                 self._reset_log(start, history)
                 self._truncated(deferred)
             case ShowHighWatermark(high_watermark):
                 log.show_high_watermark(high_watermark)
-                self._show_marks()
+                self._advance_marks()
             case TrimLog(start):
                 following.trimmed(self._trim_log(start))
             case AdvanceLogStart(offset):
                 log.delete_before(offset)
 
     def _send_fetch(self, following: FollowingReplica, leader: str, fetch: Fetch) -> None:
-        """Send a fetch, unless another thread has sent the next one meanwhile: the fetcher would drop that one."""
-        with self._sending:
+        """Send a fetch, unless another thread has sent a later one: the fetcher would replace the later one by it."""
+        with self._send_lock:
             if self._following is following and following.fetch_number == fetch.number:
                 self._fetcher.send_fetch(self.name, leader, fetch)
 
-    def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
+    def _alter_isr(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
+        """Store a state with another ISR. The caller holds no lock."""
+
         def done(result: int | None) -> None:
-            self._change(lambda deferred: self._altered(leading, state, result, deferred))
+            self._change(lambda deferred: self._isr_altered(leading, state, result, deferred))
 
         self._store.compare_and_set(self.name, version, state, done)
 
-    def _altered(self, leading: LeadingReplica, state: PartitionState, result: int | None, deferred: Deferred) -> None:
+    def _isr_altered(
+        self, leading: LeadingReplica, state: PartitionState, result: int | None, deferred: Deferred
+    ) -> None:
         if self._leading is not leading:
             return
         if result is None:
@@ -1161,18 +1267,21 @@ class Partition(PartitionBase):
             self._perform(leading.altered(result, self._now_us()), deferred)
 
     def _truncated(self, deferred: Deferred) -> None:
+        """Report a truncated or reset log to the state machine, and begin a role: positions have decreased."""
         log = self._log.replica_log
         if self._producers is not None:
             self._producers.truncated()
-            self._accept_loss(self._producers)
-        self._unknown_from = min(self._unknown_from, log.end.position)
+            self._accept_lost_snapshot(self._producers)
+        self._unreplayed_from = min(self._unreplayed_from, log.end.position)
         self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
         self._begin_role(deferred, is_leader=False)
-        self._show_marks()
+        self._advance_marks()
 
     def _append_fetched(self, fetched: FetchedRecords, deferred: Deferred) -> None:
-        """What the machine believes and what is in the log must be the same: a leader that was deposed may send records
-        of the next one, if its log was cut while they were on their way."""
+        """Append fetched records. If the log then differs from the state machine's expectation, make a new one.
+
+        A deposed leader may send records of the next leader, if its log was truncated while the fetch was answered.
+        """
         log, following, records = self._log, self._following, fetched.records
         history = extended(following.log.history, fetched.starts)
         try:
@@ -1186,14 +1295,15 @@ class Partition(PartitionBase):
         if is_same:
             self._perform(following.appended(*log.ends), deferred)
             self._sync_soon(deferred)
-            if self._replays or ends.end.position - self._known_until() >= _REPLAY_BYTES:
+            if self._replays or ends.end.position - self._replayed_until() >= _REPLAY_BYTES:
                 self._replay()
             return
-        self._follow_anew(deferred)
+        self._restart_follower(deferred)
 
     # ---- marks ----------------------------------------------------------------------------------------------
 
-    def _show_marks(self) -> None:
+    def _advance_marks(self) -> None:
+        """Set the marks of the role, up to which requests read, and wake the requests that wait for them."""
         leading = self._leading
         if leading is None:
             mark = self._following.high_watermark
@@ -1205,24 +1315,26 @@ class Partition(PartitionBase):
             self._role.advance_all(self._purgatory, leading.end, mark, producers.transactions.last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
+        """Return the last stable offset; of a follower that does not replay transactions the high watermark."""
         if self._leading is None and not self._replays:
             return high_watermark
-        return self._known_producers().transactions.last_stable(high_watermark)
+        return self._producer_state().transactions.last_stable(high_watermark)
 
     # ---- producers ------------------------------------------------------------------------------------------
 
-    def _known_producers(self) -> ProducerStateManager:
-        """The producers and transactions of the log; of a follower as of the last replay."""
+    def _producer_state(self) -> ProducerStateManager:
+        """Return the producers and transactions of the log; those of a follower are as old as its last replay."""
         if self._producers is None:
-            self._producers = ProducerStateManager(self._log, _read_change, self._files)
-            self._accept_loss(self._producers)
+            self._producers = ProducerStateManager(self._log, _decode_producer_change, self._files)
+            self._accept_lost_snapshot(self._producers)
         return self._producers
 
-    def _known_until(self) -> int:
-        return self._unknown_from if self._producers is None else self._producers.replayed.position
+    def _replayed_until(self) -> int:
+        """Return the position up to which producers are replayed, or `_unreplayed_from` before the first replay."""
+        return self._unreplayed_from if self._producers is None else self._producers.replayed.position
 
-    def _accept_loss(self, producers: ProducerStateManager) -> None:
-        """Peers send their snapshot when a log is begun anew, and not later."""
+    def _accept_lost_snapshot(self, producers: ProducerStateManager) -> None:
+        """Continue without a lost producer snapshot: leaders send theirs only with a reset of the log."""
         if not producers.is_complete:
             logger.warning(
                 "%s: producers of what retention removed are not known: the snapshot at offset %d is missing",
@@ -1231,22 +1343,22 @@ class Partition(PartitionBase):
             producers.accept_loss()
 
     def _replay(self) -> None:
-        """Learn the producers and transactions of what is in the log since the last time."""
-        producers = self._known_producers()
+        """Read producers and transactions from the records that were appended since the last replay."""
+        producers = self._producer_state()
         producers.replay(write=False)
-        producers.transactions.last_stable(self._high_watermark())  # forgets those that are known to be committed
+        producers.transactions.last_stable(self._high_watermark())  # forgets transactions that are committed
 
     def _trim_log(self, start: LogPosition) -> LogPosition:
-        """Remove segments in front of a position, for whose producers there is a snapshot; return the log's start."""
+        """Remove segments before a position whose producers a snapshot has; return the start of the log."""
         self._replay()
-        return self._known_producers().trim_to(start)
+        return self._producer_state().trim_to(start)
 
     def _reset_log(self, start: LogPosition, history: History) -> None:
-        """Begin the log anew, with the producers that the leader knows of at that place."""
-        producers = self._known_producers()
-        if self._peer_snapshot:
+        """Reset the log to a position, with the producers of the leader's snapshot at that position."""
+        producers = self._producer_state()
+        if self._leader_snapshot:
             try:
-                producers.keep_for_reset(start, self._peer_snapshot)
+                producers.keep_for_reset(start, self._leader_snapshot)
             except InvalidMessageError as error:
                 logger.warning("%s: producers of the leader are not taken over: %s", self.name, error)
         self._log.reset(start, history)
@@ -1262,25 +1374,25 @@ class Partition(PartitionBase):
             with self._lock:
                 return self._append(records, checks, acks, verification, deferred)
         finally:
-            self._finish(deferred)
+            self._run_deferred(deferred)
 
     def _leads_in(self, epoch: int) -> bool:
         return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
     def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int | None:
-        """Note that a transaction's coordinator is asked whether it is open.
+        """Begin the verification that a transaction is open, before its coordinator is asked.
 
         Args:
-            producer_id: of the producer.
-            first_sequence: of the batch that waits for the answer; -1: it has none.
+            producer_id: id of the producer.
+            first_sequence: first sequence number of the batch that waits for the response; -1: no sequence number.
 
         Returns:
-            A token for `append`; None: the coordinator need not be asked, the log knows that it is open.
+            A token for `append`; None: the coordinator need not be asked, because the transaction is open in the log.
         """
         with self._lock:
             if self._leading is None:
                 return _NO_VERIFICATION
-            transactions = self._known_producers().transactions
+            transactions = self._producer_state().transactions
             if transactions.is_open(producer_id):
                 return None
             return transactions.begin_verification(producer_id, first_sequence)
@@ -1291,15 +1403,17 @@ class Partition(PartitionBase):
     ) -> AppendResult:  # fmt: skip
         leading = self._leading
         if self.failure is not None:
-            return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+            return self._error_response(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         if leading is None:
-            return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+            return self._error_response(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}"
+            )
         if checks.leader_epoch is not None and checks.leader_epoch != leading.epoch.number:
-            return self._refused(
+            return self._error_response(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
             )
         if (code := leading.admit(acks)) is not NO_ERROR:
-            return self._refused(
+            return self._error_response(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
             )
         change: ProducerChange | None = None
@@ -1310,8 +1424,8 @@ class Partition(PartitionBase):
             if duplicate is not None:
                 return duplicate if acks == ACKS_ALL else duplicate.response
             if code is not NO_ERROR:
-                return self._refused(code, f"producer {head.producer_id}")
-            change = _change_of(head, marker)
+                return self._error_response(code, f"producer {head.producer_id}")
+            change = _producer_change(head, marker)
         before, log_append_time_ms = leading.end, -1
         try:
             if isinstance(records, Messages):
@@ -1321,17 +1435,17 @@ class Partition(PartitionBase):
                     log_append_time_ms = self._clock.now_us() // 1000
                 appended = self._append_batch(records, before.entry, leading.epoch, log_append_time_ms)
         except RecordTooLargeError as error:
-            return self._refused(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
+            return self._error_response(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
-            return self._refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(error))
+            return self._error_response(ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(error))
         except InvalidArgumentError as error:
-            return self._refused(ErrorCode.INVALID_RECORD, str(error))
+            return self._error_response(ErrorCode.INVALID_RECORD, str(error))
         except (ReplogError, OSError) as error:
             if not self._log.is_usable:
                 self._go_offline(error, deferred)
-            elif isinstance(error, OSError):  # another broker may have room
+            elif isinstance(error, OSError):  # another broker's disk may have space
                 deferred.append(self._leave_isr)
-            return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            return self._error_response(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         now_us = 0 if change is None else self._clock.now_us()
         producers = self._producers
         assert producers is not None, "a leader has replayed its log"
@@ -1342,12 +1456,12 @@ class Partition(PartitionBase):
         self, leading: LeadingReplica, appended: AppendedOffsets, acks: int, log_append_time_ms: int,
         deferred: Deferred,
     ) -> AppendResult:  # fmt: skip
-        """Tell the machine of an append. With acks=-1 nothing is pending if the outcome is known at once."""
+        """Report an append to the state machine; return the response, or with acks=-1 perhaps a pending append."""
         role, end, offsets = self._role, appended.end, appended.offsets
         requires_sync = leading.config.requires_sync
         if requires_sync:
             effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
-        else:  # how much is synced does not matter
+        else:  # the synced position does not count
             effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
         if effects:
             self._perform(effects, deferred)
@@ -1377,8 +1491,8 @@ class Partition(PartitionBase):
     def _check_producer(
         self, head: RecordBatchHeader, marker: TransactionMarker | None, checks: OriginChecks, verification: int | None
     ) -> tuple[PendingAppend | None, ErrorCode]:  # fmt: skip
-        """Return what waits for a batch that the log holds already, or whether it may be appended."""
-        known = self._known_producers()
+        """Check a batch of a producer: return the pending append of a duplicate, or NONE or the error."""
+        known = self._producer_state()
         producers, transactions = known.producers, known.transactions
         if marker is not None:
             if not checks.coordinator_epochs:
@@ -1393,30 +1507,38 @@ class Partition(PartitionBase):
                 response = PartitionProduceResponse(
                     NO_ERROR, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
                 )
-                return PendingAppend(self, response, self._role, self._end_of(duplicate.last_offset)), NO_ERROR
+                return PendingAppend(self, response, self._role, self._end_mark_of(duplicate.last_offset)), NO_ERROR
             if code is not NO_ERROR and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.transactional and checks.transactions:
             return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None, NO_ERROR
 
-    def _end_of(self, offset: int) -> LogPosition:
-        """A mark that is committed only when the record of an offset is: a duplicate waits for the first one."""
+    def _end_mark_of(self, offset: int) -> LogPosition:
+        """Return the end of the record of an offset: a duplicate waits until the original batch is committed."""
         try:
             return self._log.mark_of(offset + 1)
-        except OutOfRangeError:  # trimmed
+        except OutOfRangeError:  # the record was trimmed
             return self._log.start_mark
 
-    def _refused(self, code: ErrorCode, message: str = "") -> PartitionProduceResponse:
+    def _error_response(self, code: ErrorCode, message: str = "") -> PartitionProduceResponse:
         start = -1 if self.failure is not None else self._log.log_start
         return PartitionProduceResponse(code, log_start=start, message=message)
 
     def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
-        """Return the error code of a produce with acks=-1 that was appended in a role; None: it has to wait."""
+        """Return the outcome of an append with acks=-1.
+
+        Args:
+            role: role of the replica at the append.
+            required: end of the appended records.
+
+        Returns:
+            NONE: they are committed; an error; None: the produce has to wait.
+        """
         with self._lock:
             if self._leading is None or role is not self._role:
                 if role.marks[FetchIsolation.HIGH_WATERMARK].position >= required.position:
-                    return NO_ERROR  # it was committed in that role
+                    return NO_ERROR  # the records were committed in that role
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
             return self._leading.check_enough_replicas_reach_offset(required)
 
@@ -1425,20 +1547,20 @@ class Partition(PartitionBase):
     def read(
         self, fetch: ConsumerFetch, params: FetchParams, max_bytes: int, *, min_one_batch: bool
     ) -> PartitionRead:  # fmt: skip
-        """Read for a consumer. The offsets are those of the moment before the read.
+        """Read records for a consumer. The offsets of the response are those before the read. Reads the disk.
 
         Args:
-            fetch: what it asks for.
-            params: of the whole fetch.
-            max_bytes: bytes that are left for this partition.
-            min_one_batch: the first batch is given however long it is.
+            fetch: fetch of this partition.
+            params: settings of the whole fetch.
+            max_bytes: approximate size of the records, bytes.
+            min_one_batch: whether the first batch is returned whatever its size.
         """
         with self._lock:
             role = self._role
             if self.failure is not None:
-                return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+                return _read_error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
             if (code := self._check_consumer(fetch, params)) is not NO_ERROR:
-                return _error(role, code)
+                return _read_error(role, code)
             if params.isolation is FetchIsolation.TXN_COMMITTED and not self._replays and self._leading is None:
                 self._replays = True
             if self._replays and self._leading is None:
@@ -1447,33 +1569,33 @@ class Partition(PartitionBase):
             stable, log_start, end = self._last_stable(high_watermark), log.log_start, log.end_mark
             if not log_start <= fetch.offset <= end.entry:
                 message = f"offset {fetch.offset}: the log has {log_start} to {end.entry}"
-                return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, message)
+                return _read_error(role, ErrorCode.OFFSET_OUT_OF_RANGE, message)
             until, aborted = high_watermark, []
             try:
-                at = self._place_of(fetch.offset)
+                at = self._position_of(fetch.offset)
             except OutOfRangeError as error:
-                return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
+                return _read_error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
-                aborted = self._known_producers().transactions.aborted_between(at, until)
-            held = log.hold_segment(at.position) if at < until else None  # a cleaning does not move its records now
+                aborted = self._producer_state().transactions.aborted_between(at, until)
+            held = log.hold_segment(at.position) if at < until else None  # compaction must not move its records now
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
-            return _error(role, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+            return _read_error(role, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
         except OutOfRangeError as error:
-            return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
+            return _read_error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
         except (ReplogError, OSError) as error:
             self._read_failed(error)
-            return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        del held  # `records` holds what it shows
+            return _read_error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        del held  # the views of `records` hold the segments
         data = FetchPartitionData(
             NO_ERROR,
             high_watermark.entry,
             max(stable.entry, log_start),
             log_start,
             records,
-            _aborted(aborted, records.end),
+            _aborted_transactions(aborted, records.end),
         )
         return PartitionRead(data, role, at)
 
@@ -1486,22 +1608,26 @@ class Partition(PartitionBase):
         is_old = fetch.leader_epoch < epoch.number
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    def _place_of(self, offset: int) -> LogPosition:
+    def _position_of(self, offset: int) -> LogPosition:
         high_watermark = self._high_watermark()
         return high_watermark if offset == high_watermark.entry else self._log.mark_of(offset)
 
     # ---- fetches of followers -------------------------------------------------------------------------------
 
     def fetched(self, fetch: Fetch) -> NotedFetch:
-        """Note a follower's fetch, before anything is read: it says how far the follower is."""
+        """Note a follower's fetch, which reports the follower's progress, before records are read.
+
+        Args:
+            fetch: the fetch.
+        """
         noted = NotedFetch(self._role, FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
         def note(deferred: Deferred) -> None:
             nonlocal noted
             leading = self._leading
             if leading is not None:
-                answer = self._with_producers(self._perform(leading.fetched(fetch, self._now_us()), deferred))
-                self._show_low_watermark()
+                answer = self._with_producer_snapshot(self._perform(leading.fetched(fetch, self._now_us()), deferred))
+                self._advance_low_watermark()
                 role = self._role
                 noted = NotedFetch(role, answer, None if leading.has_news(fetch) else role.changes)
 
@@ -1510,30 +1636,30 @@ class Partition(PartitionBase):
             return NotedFetch(self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR))
         return noted
 
-    def _with_producers(self, answer: FetchResponse | None) -> FetchResponse | None:
-        """A follower that takes the log from its start has to know the producers of what retention removed."""
+    def _with_producer_snapshot(self, answer: FetchResponse | None) -> FetchResponse | None:
+        """Add a producer snapshot if the follower resets its log: it lacks the producers of removed records."""
         if not isinstance(answer, DivergingEpoch) or not answer.log_start.position:
             return answer
-        snapshot = self._known_producers().snapshot_at_start()
+        snapshot = self._producer_state().snapshot_at_start()
         return answer if snapshot is None or len(snapshot) > _SNAPSHOT_MAX else answer._replace(producers=snapshot)
 
     def read_for_replica(
         self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
     ) -> FetchPartitionData:  # fmt: skip
-        """Read what `fetched` let pass, in the same role.
+        """Read records for a follower's fetch that `fetched` has noted. Reads the disk.
 
         Args:
-            role: from `fetched`.
+            role: role from `fetched`; in another role the response is NOT_LEADER_OR_FOLLOWER.
             fetch: the fetch.
-            max_bytes: bytes that are left for this partition.
-            min_one_batch: the first batch is given however long it is.
+            max_bytes: approximate size of the records, bytes.
+            min_one_batch: whether the first batch is returned whatever its size.
         """
         try:
             records = self._log.read_frames(fetch.position, max_bytes, min_one_record=min_one_batch)
         except TruncatedError:
             return answered(FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         except OutOfRangeError:
-            return self._cut_to_segment(role, fetch)
+            return self._answer_from_segment_start(role, fetch)
         except (ReplogError, OSError) as error:
             self._read_failed(error)
             return answered(FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR))
@@ -1546,9 +1672,9 @@ class Partition(PartitionBase):
                 NO_ERROR, response.high_watermark.entry, -1, response.log_start.entry, records, (), response
             )
 
-    def _cut_to_segment(self, role: ReplicaRole, fetch: Fetch) -> FetchPartitionData:
-        """Answer a follower whose log ends within a segment that was compacted here, where no record begins: it takes
-        the segment from its beginning."""
+    def _answer_from_segment_start(self, role: ReplicaRole, fetch: Fetch) -> FetchPartitionData:
+        """Answer a follower whose log ends within a compacted segment, at a position where no record begins any more:
+        it truncates its log to the start of the segment."""
         with self._lock:
             leading = self._leading
             if leading is None or self._role is not role:
@@ -1561,25 +1687,33 @@ class Partition(PartitionBase):
                 return answered(FetchRefused(fetch.number, ErrorCode.OFFSET_OUT_OF_RANGE))
             logger.info("%s: broker %s takes the segment at %d anew", self.name, fetch.member.broker, start.position)
             answer = DivergingEpoch(fetch.number, leading.epoch, leading.history, leading.start, start)
-            response = self._with_producers(answer)
+            response = self._with_producer_snapshot(answer)
             assert response is not None
             return answered(response)
 
     # ---- as follower ----------------------------------------------------------------------------------------
 
     def fetch_answered(self, response: FetchResponse) -> None:
-        """Note the leader's answer to a fetch that was sent."""
+        """Apply the leader's response to a fetch.
+
+        Args:
+            response: the response.
+        """
 
         def note(deferred: Deferred) -> None:
             if self._leading is None:
-                self._peer_snapshot = response.producers if isinstance(response, DivergingEpoch) else b""
+                self._leader_snapshot = response.producers if isinstance(response, DivergingEpoch) else b""
                 self._perform(self._following.answered(response), deferred)
-                self._peer_snapshot = b""
+                self._leader_snapshot = b""
 
         self._change(note)
 
     def fetch_timed_out(self, number: int) -> None:
-        """Note that a fetch got no answer, or was refused some time ago: another one is sent."""
+        """Send another fetch after one without a response, or some time after an error.
+
+        Args:
+            number: number of the former fetch.
+        """
 
         def note(deferred: Deferred) -> None:
             if self._leading is None:
@@ -1588,32 +1722,32 @@ class Partition(PartitionBase):
         self._change(note)
 
     def follow_again(self) -> None:
-        """Go on after something that the disk or the log refused, some time ago."""
+        """Resume the role, some time after an error of the disk or the log."""
 
-        def again(deferred: Deferred) -> None:
+        def retry(deferred: Deferred) -> None:
             state = self._state
             if self._leading is not None or state is None or not state.leader:
                 return
             if state.leader == self.member.broker:
-                self._take_role(self._version, state, deferred)
+                self._become_leader_or_follower(self._version, state, deferred)
             else:
                 self._perform(self._following.follow(state.leader, state.epoch), deferred)
 
-        self._change(again)
+        self._change(retry)
 
 
 def answered(response: FetchResponse) -> FetchPartitionData:
-    """Return the answer to a follower's fetch for which nothing is read."""
+    """Return the data of a response to a follower's fetch without records."""
     code = response.code if isinstance(response, FetchRefused) else NO_ERROR
     return FetchPartitionData(code, response=response)
 
 
-def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
+def _read_error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
     return PartitionRead(FetchPartitionData(code, message=message), role)
 
 
-def _change_of(head: RecordBatchHeader, marker: TransactionMarker | None) -> ProducerChange | None:
-    """Return what a batch says of producers; None: nothing."""
+def _producer_change(head: RecordBatchHeader, marker: TransactionMarker | None) -> ProducerChange | None:
+    """Return the change of the producer state by a batch; None: no change."""
     if head.producer_id < 0:
         return None
     producer = producer_of(head) if head.base_sequence >= 0 else None
@@ -1621,14 +1755,14 @@ def _change_of(head: RecordBatchHeader, marker: TransactionMarker | None) -> Pro
     return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
 
 
-def _read_change(value: memoryview) -> ProducerChange | None:
-    """As `_change_of`, of a batch that lies in the log."""
+def _decode_producer_change(value: memoryview) -> ProducerChange | None:
+    """Return the change by a batch in the log, as `_producer_change` does."""
     head = peek_header(value)
     if head is None or head.producer_id < 0:
         return None
-    return _change_of(head, marker_of(value) if head.control else None)
+    return _producer_change(head, marker_of(value) if head.control else None)
 
 
-def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:
-    """Those of which records were read."""
+def _aborted_transactions(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions that begin before the end of a read."""
     return tuple(AbortedTransaction(at.producer_id, at.first.entry) for at in ended if at.first < end)

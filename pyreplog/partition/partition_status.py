@@ -18,12 +18,12 @@ class ReplicaStatus(NamedTuple):
 
     Attributes:
         broker: name of its broker.
-        is_leader: it leads.
-        is_in_sync: it is in the ISR.
-        is_alive: its broker is; None: not known.
-        end: offset behind its last record; None: not known.
-        lag: messages that the leader has and it lacks; None: not known.
-        behind_s: seconds for which it has not been caught up, as the ISR counts them; None: not known.
+        is_leader: whether it leads.
+        is_in_sync: whether it is in the ISR.
+        is_alive: whether its broker is alive; None: unknown.
+        end: offset behind its last record; None: unknown.
+        lag: number of the leader's messages that it lacks; None: unknown.
+        behind_s: seconds since it was last caught up, as the ISR counts them; None: unknown.
     """
 
     broker: str
@@ -42,17 +42,17 @@ class PartitionStatus:
     Attributes:
         topic: name of the topic.
         partition: number of the partition.
-        leader: name of a broker; None: none leads.
+        leader: name of a broker; None: the partition has no leader.
         epoch: number of the newest leader epoch.
         isr: names of the in-sync replicas.
-        min_isr: an append with acks=-1 needs so many of them.
+        min_isr: number of in-sync replicas that an append with acks=-1 needs.
         replicas: the replicas, the preferred leader first.
         elr: eligible leader replicas, each with its incarnation.
-        target: the replicas after the reassignment that is under way; (): there is none.
-        start: offset at which the log begins; None: the leader did not tell.
-        high_watermark: up to where it is committed; None: not known.
-        last_stable: before which no transaction is open; None: not known.
-        end: where the leader's log ends; None: not known.
+        target: the replicas after the reassignment that is under way; (): no reassignment.
+        start: offset at which the log begins; None: unknown, as the leader did not answer.
+        high_watermark: offset up to which it is committed; None: unknown.
+        last_stable: offset before which no transaction is open; None: unknown.
+        end: offset at which the leader's log ends; None: unknown.
     """
 
     topic: str
@@ -91,22 +91,22 @@ class PartitionStatus:
 
     @property
     def is_led_by_another(self) -> bool:
-        """Whether it is led, but not by the preferred leader."""
+        """Whether its leader is not the preferred leader."""
         return self.leader not in (None, self.preferred)
 
     @property
     def uncommitted(self) -> int | None:
-        """Messages of the leader that are not committed yet; None: not known."""
+        """Number of the leader's messages that are not committed yet; None: unknown."""
         return None if self.end is None or self.high_watermark is None else self.end - self.high_watermark
 
     @property
     def replica_lag(self) -> int | None:
-        """Messages that the slowest of the replicas lacks whose lag is known; None: no lag is."""
+        """Greatest known lag of a replica, in messages; None: no lag is known."""
         return max((each.lag for each in self.replicas if each.lag is not None), default=None)
 
     @property
     def replica_behind_s(self) -> float | None:
-        """Longest time for which a replica has not been caught up, seconds; None: not known."""
+        """Longest time for which a replica has not been caught up, seconds; None: unknown."""
         return max((each.behind_s for each in self.replicas if each.behind_s is not None), default=None)
 
     @property
@@ -121,7 +121,7 @@ class PartitionStatus:
         return tuple(name for name, is_so in flags if is_so)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the status as dicts, lists, texts and numbers only."""
+        """Return the status as dicts, lists, strings and numbers."""
         return {
             "topic": self.topic, "partition": self.partition, "leader": self.leader, "epoch": self.epoch,
             "isr": list(self.isr), "min_isr": self.min_isr, "replicas": [each.broker for each in self.replicas],
@@ -136,11 +136,11 @@ class BrokerStatus(NamedTuple):
     """A broker.
 
     Attributes:
-        broker: its name.
+        broker: name of the broker.
         state: "alive", "stopping" or "dead".
-        leads: partitions that it leads.
-        preferred: partitions of which it is the preferred leader.
-        replicas: replicas on it.
+        leads: number of partitions that it leads.
+        preferred: number of partitions of which it is the preferred leader.
+        replicas: number of its replicas.
         ratio_to_mean: partitions that it leads, over the mean of all brokers that are alive; None: no partition is led.
     """
 
@@ -159,10 +159,10 @@ def partition_status(
     """Return a partition as a row.
 
     Args:
-        name: of the partition.
-        state: as the metadata store has it.
-        described: as its leader does; None: that did not answer.
-        brokers: those that are registered; None: not known.
+        name: name of the partition.
+        state: its state in the metadata store.
+        described: the leader's answer; None: it did not answer.
+        brokers: the registrations; None: unknown.
     """
     offsets = None if described is None or described.offsets.code is not ErrorCode.NONE else described.offsets
     followers = {} if described is None else {each.member.broker: each for each in described.followers}
@@ -196,7 +196,7 @@ def broker_statuses(partitions: Iterable[PartitionStatus], brokers: Brokers) -> 
 
     Args:
         partitions: all partitions of the cluster.
-        brokers: those that are registered.
+        brokers: the registrations.
     """
     leads, preferred, replicas = Counter[str](), Counter[str](), Counter[str]()
     for partition in partitions:
@@ -225,11 +225,11 @@ class PartitionCounts(NamedTuple):
     """Partitions that need attention.
 
     Attributes:
-        partitions: all.
-        without_leader: those that nobody leads.
-        under_min_isr: those with an ISR so small that appends with acks=-1 are refused.
-        under_replicated: those with a replica that is not in the ISR.
-        not_preferred: those that another replica than the preferred leader leads.
+        partitions: number of all partitions.
+        without_leader: partitions without a leader.
+        under_min_isr: partitions with an ISR so small that appends with acks=-1 are refused.
+        under_replicated: partitions with a replica that is not in the ISR.
+        not_preferred: partitions whose leader is not the preferred leader.
     """
 
     partitions: int

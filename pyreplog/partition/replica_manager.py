@@ -1,4 +1,4 @@
-"""ReplicaManager: appends to the partitions of a broker, and fetches from them, with one response per partition."""
+"""ReplicaManager: appends to the partitions of a broker, fetches from them, and deletions in them."""
 
 from __future__ import annotations
 
@@ -59,34 +59,34 @@ from pyreplog.purgatory import Purgatory
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 55 << 20
-"""Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
+"""Most bytes of one fetch, also if it requests more (`fetch.max.bytes`)."""
 
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
-"""Called with a partition, and a marker that is committed in it."""
+"""Called with a partition and a committed marker in it."""
 
 
 class ReplicaManager:
     """The partitions of a broker, as Kafka's replica manager: `append_records`, `fetch_messages`, `fetch_for_replicas`.
 
-    An error of one partition is its response, and fails no request. No method blocks for anything but a log's disk: a
-    request that has to wait is completed later, by the thread that brings what it waits for. Any thread may call any
-    method, but must not hold locks. Callbacks of responses may call all methods.
+    An error of one partition is that partition's response, and fails no request. Methods block only for the disk of a
+    log: a request that has to wait is completed later, by the thread that changes what the request waits for. Any
+    thread may call any method, but must not hold locks. Callbacks of responses may call all methods.
 
-    It has no thread. Its owner calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that replicas
-    may have, and now and then `expire_producers` and `write_producer_snapshots`.
+    It has no thread. Its owner calls `expire` often (every 10 ms, for example), `check_isr` twice within the permitted
+    lag of replicas, and `expire_producers` and `write_producer_snapshots` now and then.
 
     Args:
-        purgatory: shared with the partitions.
-        clock: the time.
+        purgatory: the purgatory of its partitions.
+        clock: source of time.
     """
 
     def __init__(self, purgatory: Purgatory, clock: Clock) -> None:
         self._purgatory, self._clock = purgatory, clock
         self._partitions: dict[TopicPartition, Partition] = {}
         self.durable_partitions: tuple[Partition, ...] = ()
-        """Those whose topics count what is synced (`requires_sync`)."""
-        self._no_role = ReplicaRole(TopicPartition("", 0), is_leader=False)  # in reads that failed
-        self._lock = threading.Lock()  # around changes of the partitions and watchers, which are replaced as a whole
+        """The partitions whose topics count only synced records (`requires_sync`)."""
+        self._no_role = ReplicaRole(TopicPartition("", 0), is_leader=False)  # role of failed reads
+        self._lock = threading.Lock()  # held to replace the mappings and tuples, which readers use without it
         self._role_watchers: tuple[RoleWatcher, ...] = ()
         self._marker_watchers: tuple[MarkerWatcher, ...] = ()
         self._fetch_sessions = FetchSessionCache(self.partition, purgatory, clock)
@@ -94,7 +94,14 @@ class ReplicaManager:
     # ---- partitions -----------------------------------------------------------------------------------------
 
     def add(self, partition: Partition) -> None:
-        """Serve a partition."""
+        """Add a partition, so that requests reach it.
+
+        Args:
+            partition: the partition.
+
+        Raises:
+            InvalidArgumentError: a partition of this name is served.
+        """
         with self._lock:
             if partition.name in self._partitions:
                 raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
@@ -105,7 +112,14 @@ class ReplicaManager:
                 partition.watch_role(self._role_changed)
 
     def remove(self, name: TopicPartition) -> Partition | None:
-        """Serve a partition no more; it is not closed. Returns it; None: it was not served."""
+        """Remove a partition, without closing it.
+
+        Args:
+            name: name of the partition.
+
+        Returns:
+            The partition; None: it was not served.
+        """
         with self._lock:
             partitions = dict(self._partitions)
             partition = partitions.pop(name, None)
@@ -115,23 +129,28 @@ class ReplicaManager:
         return partition
 
     def partition(self, name: TopicPartition) -> Partition | None:
-        """Return a partition that is served; None: it is not."""
+        """Return a served partition; None: it is not served.
+
+        Args:
+            name: name of the partition.
+        """
         return self._partitions.get(name)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
     def watch_roles(self, callback: RoleWatcher) -> Callable[[], None]:
-        """Call back after each change of role of a replica of an internal topic, without locks held.
+        """Call `callback` now, and after each change of role, for each replica of an internal topic, without locks.
 
-        Two threads may call at once, each with the epoch of that moment. The last one to read `Partition.leader_epoch`
-        after a change sees the role that counts.
+        Two threads may call it at once, each with the epoch that it has read. `Partition.leader_epoch`, read in the
+        last call after a change, is the present role.
 
         Args:
-            callback: gets the partition, and the number of the epoch in which this broker leads it; None: it does not.
+            callback: called with the partition, and the number of the epoch in which this broker leads it; None: this
+                broker does not lead it.
 
         Returns:
-            Ends the watch; a call that is under way may go on meanwhile.
+            A function that ends the watch. A call that has begun may still go on.
         """
         with self._lock:
             self._role_watchers = (*self._role_watchers, callback)
@@ -146,16 +165,16 @@ class ReplicaManager:
         return end
 
     def watch_markers(self, callback: MarkerWatcher) -> Callable[[], None]:
-        """Call back after each marker that `write_markers` knows to be committed, before that is answered.
+        """Call `callback` after each marker that `write_markers` has committed, before that request is answered.
 
-        There may be several calls for one marker. Its coordinator writes a marker again whose outcome stayed unknown:
-        the call follows then.
+        There may be several calls for one marker. After an unknown outcome the coordinator writes the marker again, and
+        the call follows the second write.
 
         Args:
-            callback: gets the partition and the marker; it must not block.
+            callback: called with the partition and the marker; must not block.
 
         Returns:
-            Ends the watch; a call that is under way may go on meanwhile.
+            A function that ends the watch. A call that has begun may still go on.
         """
         with self._lock:
             self._marker_watchers = (*self._marker_watchers, callback)
@@ -171,36 +190,40 @@ class ReplicaManager:
             callback(name, epoch)
 
     def brokers_changed(self, brokers: Brokers) -> None:
-        """Note which brokers are registered."""
+        """Report the registrations of brokers to all partitions.
+
+        Args:
+            brokers: the registrations, by name of the broker.
+        """
         for partition in self:
             partition.brokers_changed(brokers)
 
     def check_isr(self) -> None:
-        """Let followers that lag too much leave the ISR."""
+        """Remove followers from the ISR that lag too much, in all partitions that this broker leads."""
         self._fetch_sessions.note_caught_up()
         for partition in self:
             partition.check_isr()
 
     def expire_producers(self, idle_us: int) -> None:
-        """Forget producers that were idle for so long, but none with an unfinished transaction.
+        """Forget producers that were idle for a time, but none with an open transaction.
 
         Args:
-            idle_us: microseconds.
+            idle_us: the time, microseconds.
         """
         before_us = self._clock.now_us() - idle_us
         for partition in self:
             partition.expire_producers(before_us)
 
     def write_producer_snapshots(self) -> None:
-        """Write the producer snapshots that were made since the last time, durably."""
+        """Write durable producer snapshots for the segments that were begun since the last call, in all partitions."""
         for partition in self:
             partition.write_producer_snapshots()
 
     def expire(self) -> int | None:
-        """Complete what has waited long enough.
+        """Complete the requests whose deadline has passed.
 
         Returns:
-            When to call it again: monotonic microseconds; None: nothing waits.
+            The next deadline, monotonic microseconds, at which to call it again; None: no request waits.
         """
         return self._purgatory.expire(self._clock.monotonic_us())
 
@@ -212,34 +235,35 @@ class ReplicaManager:
         verifications: Mapping[TopicPartition, int] | None = None, transaction_version: int | None = None,
         leader_epoch: int | None = None,
     ) -> AppendFuture[ProduceResponses]:  # fmt: skip
-        """Append to partitions that this broker leads. Each has an outcome of its own; nothing is taken back.
+        """Append to partitions that this broker leads. Each partition has its own outcome; no append is undone.
 
         Args:
             acks: -1: the records are committed, on all in-sync replicas, before the response; 1: they are in the
-                leader's log; 0: the same, for a producer that wants no response.
-            records: by partition: messages, or one record batch.
-            timeout_ms: how long acks=-1 waits, milliseconds. Then the outcome is unknown: REQUEST_TIMED_OUT.
-            origin: a client or a coordinator; it decides on the checks.
-            internal_topics_allowed: whether internal topics may be appended to.
-            durable: the records are on the disks of min ISR before the response: acks must be -1, and topics whose
-                replicas count what they have received refuse with INVALID_REQUIRED_ACKS.
-            verifications: of the transactions whose coordinators were asked (`Partition.begin_verification`).
-            transaction_version: of the transactions that markers end; None: as the topics say.
-            leader_epoch: number of the epoch in which this broker has to lead: otherwise NOT_LEADER_OR_FOLLOWER; None:
-                in any.
+                leader's log; 0: the same, for a producer that expects no response.
+            records: messages, or one record batch, by partition.
+            timeout_ms: milliseconds that acks=-1 waits at most. Then the outcome is unknown: REQUEST_TIMED_OUT.
+            origin: client or coordinator; it determines the checks.
+            internal_topics_allowed: whether the partitions may be those of internal topics.
+            durable: whether the records must be synced on min ISR replicas before the response. Then acks must be -1,
+                and topics that count records without a sync respond with INVALID_REQUIRED_ACKS.
+            verifications: tokens of `Partition.begin_verification`, by partition, of transactions whose coordinators
+                were asked; None: no tokens.
+            transaction_version: version of the transactions that markers end; None: the version of the topic.
+            leader_epoch: number of the epoch in which this broker must lead: otherwise the response is
+                NOT_LEADER_OR_FOLLOWER; None: any epoch.
 
         Returns:
-            A future of the responses by partition. It is done already if nothing waits.
+            A future of the responses by partition. It is already done if no partition waits.
 
         Raises:
-            InvalidArgumentError: the origin is replication, which appends what it fetched.
+            InvalidArgumentError: the origin is replication, which appends through `Partition.fetch_answered`.
         """
         if origin is AppendOrigin.REPLICATION:
             raise InvalidArgumentError(f"origin: expected a client or a coordinator, found {origin.value}")
         future: AppendFuture[ProduceResponses] = AppendFuture()  # subscripted, the call is five times as slow
         if acks not in REQUIRED_ACKS or (durable and acks != ACKS_ALL):
             message = f"acks: expected {'-1 for durable records' if durable else '-1, 0 or 1'}, found {acks}"
-            refusal = _refused(ErrorCode.INVALID_REQUIRED_ACKS, message)
+            refusal = _error_response(ErrorCode.INVALID_REQUIRED_ACKS, message)
             set_result(future, dict.fromkeys(records, refusal))
             return future
         responses: ProduceResponses = {}
@@ -256,7 +280,7 @@ class ReplicaManager:
         if pending:
             deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
             DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
-        else:  # all failed, or all is committed: answer at once
+        else:  # each outcome is known: answer at once
             set_result(future, responses)
         return future
 
@@ -264,54 +288,52 @@ class ReplicaManager:
         self, name: TopicPartition, data: Records, checks: OriginChecks, acks: int, verification: int | None,
         internal: bool, durable: bool,
     ) -> AppendResult:  # fmt: skip
-        """Make the checks that need no log, and append to one partition."""
+        """Check the records as far as that needs no log, and append them to one partition."""
         partition = self._partitions.get(name)
         if name.topic in INTERNAL_TOPICS and not internal:
             message = f"{name.topic}: expected a topic of users, found an internal one"
-            return _refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            return _error_response(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         if partition is None:
             message = f"{name}: this broker has no such replica"
-            return _refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            return _error_response(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         config = partition.config
         if durable and not config.replicas.requires_sync:
             message = f"{name}: expected a topic with requires_sync for durable records"
-            return _refused(ErrorCode.INVALID_REQUIRED_ACKS, message)
+            return _error_response(ErrorCode.INVALID_REQUIRED_ACKS, message)
         try:
             if isinstance(data, Messages):
                 if config.compaction is not None:
-                    return _refused(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
+                    return _error_response(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
                 if longest_of(data.values) > config.limits.max_message_bytes:
                     message = f"expected values of at most {config.limits.max_message_bytes} bytes"
-                    return _refused(ErrorCode.MESSAGE_TOO_LARGE, message)
-                accepted: Messages | ProducedBatch = data
-            else:
-                batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
-                if isinstance(batch, tuple):
-                    return _refused(batch[0], batch[1])
-                if config.compaction is not None and (message := keyless(data, batch.header)):
-                    return _refused(ErrorCode.INVALID_RECORD, message)
-                accepted = batch
-            result: AppendResult = partition.append(accepted, checks, acks, verification)
-            return result
-        except Exception as error:  # the other partitions go on
+                    return _error_response(ErrorCode.MESSAGE_TOO_LARGE, message)
+                return partition.append(data, checks, acks, verification)
+            batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
+            if isinstance(batch, tuple):
+                return _error_response(batch[0], batch[1])
+            if config.compaction is not None and (message := keyless(data, batch.header)):
+                return _error_response(ErrorCode.INVALID_RECORD, message)
+            return partition.append(batch, checks, acks, verification)
+        except Exception as error:  # the appends to other partitions continue
             logger.exception("%s: an append failed", name)
             message = f"{type(error).__name__}: {error}"
-            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+            return _error_response(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
     # ---- markers --------------------------------------------------------------------------------------------
 
     def write_markers(self, request: WriteMarkersRequest, *, timeout_ms: int = 5_000) -> AppendFuture[PartitionCodes]:
-        """Write the markers of a transaction to partitions that this broker leads, as its coordinator asks.
+        """Write the markers of a transaction to partitions that this broker leads, for its coordinator.
 
-        They are in the logs when this returns, so that those of a later call lie behind them. A broker that leads in
-        another epoch than the coordinator knew of refuses: the request may be an old one, and be repeated elsewhere.
+        The markers are appended when the method returns, so that markers of later calls are behind them. In another
+        leader epoch than the coordinator's the response is an error: the request may be an old one that the coordinator
+        has repeated at another leader.
 
         Args:
-            request: marker and partitions.
-            timeout_ms: how long they may wait to be committed, milliseconds.
+            request: the marker and the partitions.
+            timeout_ms: milliseconds that the markers wait at most to be committed.
 
         Returns:
-            A future of the codes. NONE: the marker is committed; any other: it is not known whether it is.
+            A future of the codes. NONE: the marker is committed; any other code: the outcome is unknown.
         """
         future = AppendFuture[PartitionCodes]()
         marker, version, partitions = request
@@ -348,16 +370,16 @@ class ReplicaManager:
         for callback in self._marker_watchers:
             try:
                 callback(name, marker)
-            except Exception:  # the transaction goes on
+            except Exception:  # the transaction ends all the same
                 logger.exception("%s: a callback for markers failed", name)
 
     # ---- compacted segments ---------------------------------------------------------------------------------
 
     def cleaned_segments(self, request: CleanedSegmentsRequest) -> CleanedSegments:
-        """Return the segments of a partition that this broker leads and has compacted, for a follower.
+        """Return the compacted segments of a partition that this broker leads, for a follower.
 
         Args:
-            request: of the follower.
+            request: request of the follower.
         """
         partition = self._partitions.get(request.partition)
         if partition is None:
@@ -368,7 +390,7 @@ class ReplicaManager:
         """Return bytes of a compacted segment of a partition that this broker leads. Reads the disk.
 
         Args:
-            request: of the follower.
+            request: request of the follower.
         """
         partition = self._partitions.get(request.partition)
         if partition is None:
@@ -381,15 +403,19 @@ class ReplicaManager:
         self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000,
         store: Callable[[], object] | None = None,
     ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
-        """Delete the records before an offset, in partitions that this broker leads. Each has an outcome of its own.
+        """Delete the records before an offset, in partitions that this broker leads (KIP-107).
+
+        Each partition has its own outcome.
 
         Args:
-            offsets: by partition; -1: the last stable offset, which is the high watermark if no transaction is open.
-            timeout_ms: how long it waits for the other replicas, milliseconds; then the outcome is REQUEST_TIMED_OUT.
-            store: makes durable what this broker has deleted, before the response; it may block.
+            offsets: first offset that stays, by partition; -1: the last stable offset, which is the high watermark if
+                no transaction is open.
+            timeout_ms: milliseconds that it waits at most for the other replicas; then the outcome is
+                REQUEST_TIMED_OUT.
+            store: stores the starts of the logs durably, before the response; may block. None: they are not stored.
 
         Returns:
-            A future of the responses by partition: with NONE all replicas that live have deleted the records.
+            A future of the responses by partition. NONE: all live replicas have deleted the records.
         """
         future = AppendFuture[DeleteRecordsResponses]()
         responses: DeleteRecordsResponses = {}
@@ -424,22 +450,22 @@ class ReplicaManager:
     # ---- fetches of followers -------------------------------------------------------------------------------
 
     def fetch_for_replicas(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
-        """Answer a request of a broker that follows, when any fetch of its session can be answered.
+        """Answer a request of a broker with followers, as soon as one fetch of its session can be answered.
 
-        A fetch says how far its follower is: that counts at once, before anything is read.
+        A fetch reports the progress of its follower, which counts at once, before records are read.
 
         Args:
-            request: of the broker.
+            request: request of the broker.
 
         Returns:
-            A future of the responses by partition, of fetches of this request and of earlier ones in its session. It is
-            empty when its time is over. ClosedError: the session is not open here, and nothing of the request counts;
-            or it was closed since.
+            A future of the responses by partition, to fetches of this request and of earlier ones in the session. They
+            are empty after `max_wait_ms`. The future's error is a ClosedError if the session is not open, so that the
+            request has no effect, or if the session is closed meanwhile.
         """
         return self._fetch_sessions.fetch(request)
 
     def close_sessions(self) -> None:
-        """Answer no followers any more: the broker ends."""
+        """Close all fetch sessions, because the broker closes."""
         self._fetch_sessions.close()
 
     # ---- fetches of consumers -------------------------------------------------------------------------------
@@ -447,14 +473,14 @@ class ReplicaManager:
     def fetch_messages(
         self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> AppendFuture[FetchResponses]:  # fmt: skip
-        """Fetch from partitions, in the order of the mapping. Each has an outcome of its own.
+        """Fetch from partitions, in the order of the mapping. Each partition has its own outcome.
 
         Args:
-            params: what holds for all partitions.
-            fetches: by partition.
+            params: settings of the fetch, for all partitions.
+            fetches: fetches by partition.
 
         Returns:
-            A future of the responses by partition. It is done already if there are `min_bytes` or an error, or if
+            A future of the responses by partition. It is already done if they have `min_bytes` or an error, or if
             `max_wait_ms` is 0.
         """
         future = AppendFuture[FetchResponses]()
@@ -464,11 +490,11 @@ class ReplicaManager:
         size = sum(read.data.size for read in reads.values())
         is_over = params.max_wait_ms <= 0 or not reads or size >= params.min_bytes
         if is_over or any(read.data.code is not NO_ERROR for read in reads.values()):
-            set_result(future, _data(reads))
+            set_result(future, _responses(reads))
             return future
 
         def read_again() -> FetchResponses:
-            return _data(self._read(params, fetches))
+            return _responses(self._read(params, fetches))
 
         parts = [WatchedPart(read.role, read.start, fetches[name].max_bytes) for name, read in reads.items()]
         deadline_us = self._clock.monotonic_us() + params.max_wait_ms * 1000
@@ -478,7 +504,7 @@ class ReplicaManager:
     def _read(
         self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> dict[TopicPartition, PartitionRead]:  # fmt: skip
-        """Read all partitions. One batch of them all is given however long it is (KAFKA-19795)."""
+        """Read all partitions. Only the first batch of the fetch is returned whatever its size (KAFKA-19795)."""
         reads: dict[TopicPartition, PartitionRead] = {}
         left, min_one_batch = params.max_bytes, not params.has_hard_limit
         for name, fetch in fetches.items():
@@ -496,15 +522,15 @@ class ReplicaManager:
             return PartitionRead(FetchPartitionData(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), self._no_role)
         try:
             return partition.read(fetch, params, max_bytes, min_one_batch=min_one_batch)
-        except Exception as error:  # the other partitions go on
+        except Exception as error:  # the reads of other partitions continue
             logger.exception("%s: a fetch failed", name)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
             return PartitionRead(FetchPartitionData(code, message=message), self._no_role)
 
 
-def _refused(code: ErrorCode, message: str) -> PartitionProduceResponse:
+def _error_response(code: ErrorCode, message: str) -> PartitionProduceResponse:
     return PartitionProduceResponse(code, message=message)
 
 
-def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:
+def _responses(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:
     return {name: read.data for name, read in reads.items()}

@@ -1,4 +1,4 @@
-"""Requests to the partitions of a broker, and their responses: each partition has an outcome of its own."""
+"""Requests to the partitions of a broker, and their responses: each partition has its own outcome."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class PartitionProduceResponse(NamedTuple):
     """The outcome of an append to one partition.
 
     Attributes:
-        code: NONE, or the error. See `ErrorCode` for the errors after which the records may be in the log nevertheless;
-            then `base_offset` says where.
-        base_offset: offset of the first record; -1: nothing was appended.
-        end_offset: offset behind the last record; -1: nothing was appended.
-        log_start: where the log begins; -1: not known.
-        log_append_time_ms: the append time, if the topic keeps it in place of the producer's times; otherwise -1.
+        code: NONE, or the error. After some errors the records may be in the log, see `ErrorCode`; then `base_offset`
+            is their offset.
+        base_offset: offset of the first record; -1: no record was appended.
+        end_offset: offset behind the last record; -1: no record was appended.
+        log_start: where the log begins; -1: unknown.
+        log_append_time_ms: the append time, if the topic stores it in place of the producer's times; otherwise -1.
         message: the error in words.
     """
 
@@ -67,12 +67,12 @@ ProduceResponses: TypeAlias = dict[TopicPartition, PartitionProduceResponse]
 class FetchIsolation(Enum):
     """Up to where a fetch reads."""
 
-    __hash__ = object.__hash__  # that of Enum is Python code: every append looks a member up
+    __hash__ = object.__hash__  # hash in C: every append looks a member up
 
     HIGH_WATERMARK = "high watermark"
-    """Up to the high watermark: what is committed (Kafka's `read_uncommitted`, a word about transactions)."""
+    """Up to the high watermark: all committed records (Kafka's `read_uncommitted`, a word about transactions)."""
     TXN_COMMITTED = "last stable offset"
-    """Up to the last stable offset: what is committed, before the first open transaction (`read_committed`)."""
+    """Up to the last stable offset: committed records before the first open transaction (`read_committed`)."""
 
 
 class FetchParams(NamedTuple):
@@ -81,11 +81,11 @@ class FetchParams(NamedTuple):
     Attributes:
         isolation: up to where it reads.
         max_wait_ms: how long it may wait for `min_bytes`, milliseconds.
-        min_bytes: it is answered as soon as its partitions have so many bytes together.
-        max_bytes: of all partitions together, roughly. The first batch of the first partition that has one is given
-            however long it is, unless `has_hard_limit`.
-        has_hard_limit: `max_bytes` holds for the first batch as well.
-        only_leader: only the leader may answer; False: a follower may, as far as it knows the high watermark.
+        min_bytes: number of bytes in all partitions together for which it waits.
+        max_bytes: approximate size of all partitions together. The first batch of the first partition with one is
+            returned whatever its size, unless `has_hard_limit`.
+        has_hard_limit: whether `max_bytes` bounds the first batch as well.
+        only_leader: whether only the leader may answer; False: a follower may, up to the high watermark that it knows.
     """
 
     isolation: FetchIsolation = FetchIsolation.HIGH_WATERMARK
@@ -100,9 +100,9 @@ class ConsumerFetch(NamedTuple):
     """A consumer's fetch of one partition.
 
     Attributes:
-        offset: the first offset that it wants.
-        max_bytes: of this partition, roughly.
-        leader_epoch: the number of the leader epoch that the consumer knows of; None: it knows of none.
+        offset: the first requested offset.
+        max_bytes: approximate size for this partition.
+        leader_epoch: the number of the leader epoch that the consumer knows; None: it knows none.
     """
 
     offset: int
@@ -115,7 +115,7 @@ class ReplicaFetch(NamedTuple):
 
     Attributes:
         fetch: the message of the follower's state machine.
-        max_bytes: of this partition, roughly (`replica.fetch.max.bytes`).
+        max_bytes: approximate size for this partition (`replica.fetch.max.bytes`).
     """
 
     fetch: Fetch
@@ -125,17 +125,18 @@ class ReplicaFetch(NamedTuple):
 class ReplicaFetchRequest(NamedTuple):
     """Fetches of the followers of one broker, in a session (KIP-227).
 
-    The leader remembers fetches that it has not answered. So a request names only new ones, and an answer only
-    partitions with records, a new high watermark, a new start of the log, or an error.
+    The leader keeps fetches that it has not answered. So a request has only new fetches, and an answer only partitions
+    with records, a new high watermark, a new start of the log, or an error.
 
     Attributes:
-        member: the broker of the followers, in its incarnation.
-        session: number of the session, which the broker draws; it begins a new one when a request has failed.
-        is_first: it is the first one of its session: the leader forgets the broker's former session.
-        max_wait_ms: it is answered after so many milliseconds at the latest.
-        max_bytes: of all partitions together, roughly. The first batch of the first partition that has one is given
-            however long it is.
-        fetches: by partition. The leader keeps the one with the highest number of each partition.
+        member: the broker of the followers, with its incarnation.
+        session: number of the session, chosen by that broker; it begins a new one after a failed request.
+        is_first: whether it is the first request of its session, with which the leader closes the broker's former
+            session.
+        max_wait_ms: milliseconds after which it is answered at the latest.
+        max_bytes: approximate size of all partitions together. The first batch of the first partition with one is
+            returned whatever its size.
+        fetches: fetches by partition. The leader keeps the one with the highest number for each partition.
     """
 
     member: Member
@@ -150,8 +151,8 @@ class AbortedTransaction(NamedTuple):
     """An aborted transaction, whose records a consumer of committed data skips until the transaction's marker.
 
     Attributes:
-        producer_id: of its producer.
-        first_offset: of its first record.
+        producer_id: id of its producer.
+        first_offset: offset of its first record.
     """
 
     producer_id: int
@@ -166,10 +167,10 @@ class FetchPartitionData(NamedTuple):
         high_watermark: offset up to which the log is committed.
         last_stable: offset before which no transaction is open.
         log_start: where the log begins.
-        records: whole records as they lie in the log; None: none. The first one may begin before the offset that was
-            asked for. The views pin segments: copy them, or send them soon.
+        records: complete records with the bytes of the log; None: no records. The first one may begin before the
+            requested offset. The views pin segments: copy them, or send them soon.
         aborted: the aborted transactions that the records belong to (TXN_COMMITTED).
-        response: what is sent to a follower; None: to a consumer.
+        response: the response to a follower; None: it is a consumer's fetch.
         message: the error in words.
     """
 
@@ -193,15 +194,15 @@ FetchResponses: TypeAlias = dict[TopicPartition, FetchPartitionData]
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a log knows (DescribeProducers).
+    """A producer in the state of a log (DescribeProducers).
 
     Attributes:
-        producer_id: of the producer.
-        producer_epoch: of its last batch or marker.
-        last_sequence: of its last batch; -1: none is known.
-        last_used_ms: when that was appended, milliseconds since 1970-01-01 UTC; -1: that is not known.
-        coordinator_epoch: of its last marker; -1: there is none.
-        transaction_start: offset at which its open transaction begins; -1: none is open.
+        producer_id: id of the producer.
+        producer_epoch: epoch of its last batch or marker.
+        last_sequence: sequence number of its last batch; -1: unknown.
+        last_used_ms: time of that append, milliseconds since 1970-01-01 UTC; -1: unknown.
+        coordinator_epoch: epoch of its last marker; -1: no marker.
+        transaction_start: offset at which its open transaction begins; -1: no transaction is open.
     """
 
     producer_id: int
@@ -213,13 +214,14 @@ class ActiveProducer(NamedTuple):
 
 
 class WriteMarkersRequest(NamedTuple):
-    """A transaction coordinator ends a transaction in partitions that the receiver leads.
+    """A transaction coordinator's request to end a transaction in partitions that the receiver leads.
 
     Attributes:
         marker: the control record.
-        transaction_version: 2: the marker has a higher producer epoch than the batches that it ends; 1: it need not.
-        partitions: those of the transaction, each with the number of the leader epoch in which alone the marker is
-            appended.
+        transaction_version: 2: the marker has a higher producer epoch than the batches that it ends; 1: not
+            necessarily.
+        partitions: partitions of the transaction, each with the number of the only leader epoch in which the marker may
+            be appended.
     """
 
     marker: TransactionMarker
@@ -228,13 +230,13 @@ class WriteMarkersRequest(NamedTuple):
 
 
 class VerifyTransactionRequest(NamedTuple):
-    """A leader asks the coordinator of a transactional id whether partitions belong to its open transaction.
+    """A leader's request to the coordinator of a transactional id, whether partitions belong to its open transaction.
 
     Attributes:
         transactional_id: the id.
-        producer_id: of its producer.
-        producer_epoch: of the producer.
-        partitions: the partitions that the leader asks about.
+        producer_id: id of its producer.
+        producer_epoch: epoch of the producer.
+        partitions: the partitions.
     """
 
     transactional_id: str
@@ -244,16 +246,18 @@ class VerifyTransactionRequest(NamedTuple):
 
 
 PartitionCodes: TypeAlias = dict[TopicPartition, ErrorCode]
-"""The outcome of such a request, by partition. NONE: the marker is committed; the partition is in the transaction."""
+"""The outcome of these requests, by partition. NONE: the marker is committed; the partition belongs to the
+transaction."""
 
 
 class CleanedSegmentsRequest(NamedTuple):
-    """A follower asks the leader which segments it has compacted, and says how far its own log is compacted.
+    """A follower's request for the list of the leader's compacted segments, which also reports how far its own log is
+    compacted.
 
     Attributes:
         partition: the partition.
         member: the follower.
-        epoch: of the leader.
+        epoch: epoch of the leader.
         cleaned: offset up to which the follower's log is compacted.
     """
 
@@ -267,9 +271,9 @@ class CleanedSegments(NamedTuple):
     """The segments that a leader has compacted.
 
     Attributes:
-        code: NONE, or the error; OFFSET_NOT_AVAILABLE: the leader does not know yet.
+        code: NONE, or the error; OFFSET_NOT_AVAILABLE: the leader has not listed them yet.
         cleaned: offset up to which its log is compacted.
-        segments: those before that offset, ascending.
+        segments: digests of the segments before that offset, ascending.
     """
 
     code: ErrorCode
@@ -278,14 +282,14 @@ class CleanedSegments(NamedTuple):
 
 
 class SegmentReadRequest(NamedTuple):
-    """A follower asks the leader for bytes of a segment that it has compacted.
+    """A follower's request for bytes of a segment that the leader has compacted.
 
     Attributes:
         partition: the partition.
-        epoch: of the leader.
+        epoch: epoch of the leader.
         base: position where the segment begins.
-        offset: of the first byte in the segment.
-        max_bytes: how many bytes at most.
+        offset: offset of the first requested byte in the segment.
+        max_bytes: most bytes of the answer.
     """
 
     partition: TopicPartition
@@ -308,16 +312,16 @@ class SegmentPiece(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """The offsets of a partition, of one moment. Offsets of an error are -1.
+    """The offsets of a partition at one moment. Offsets of an error are -1.
 
     Attributes:
         code: NONE, or the error.
         start: where the log begins.
         end: where the leader's log ends.
-        high_watermark: up to where it is committed.
-        last_stable: before which no transaction is open.
-        at_time: of the first record that was appended at or after the time that was asked for, or the high watermark;
-            -1: no time was asked for.
+        high_watermark: offset up to which it is committed.
+        last_stable: offset before which no transaction is open.
+        at_time: offset of the first record that was appended at or after the requested time, or the high watermark; -1:
+            no time was requested.
     """
 
     code: ErrorCode
@@ -332,9 +336,10 @@ class PartitionQuery(NamedTuple):
     """A query of a partition, for its offsets and more.
 
     Attributes:
-        since_us: find the first record that was appended at or after this time, microseconds since 1970; None: do not.
-        offsets: tell when the records at these offsets were appended; for an offset before the start of the log, the
-            first record.
+        since_us: time, microseconds since 1970, of which the first record at or after it is requested; None: no such
+            request.
+        offsets: offsets of records whose append times are requested; before the start of the log the first record
+            counts.
     """
 
     since_us: int | None = None
@@ -345,10 +350,11 @@ class PartitionDescription(NamedTuple):
     """The leader's answer to a `PartitionQuery`.
 
     Attributes:
-        offsets: of one moment; its `at_time` is that of the query's `since_us`.
-        followers: how far each is. One that has never fetched from this leader, and is not in the ISR, is missing.
-        times_us: when the records at the offsets of the query were appended, microseconds since 1970, in their order;
-            -1: there is no such record, or it cannot be read.
+        offsets: offsets at one moment; its `at_time` belongs to the query's `since_us`.
+        followers: progress of the followers. A follower that is not in the ISR and has never fetched from this leader
+            is missing.
+        times_us: append times of the records at the query's offsets, microseconds since 1970, in the same order; -1:
+            the record does not exist, or cannot be read.
     """
 
     offsets: PartitionOffsets

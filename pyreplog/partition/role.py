@@ -1,4 +1,4 @@
-"""ReplicaRole: one term of a replica as leader or follower, with the numbers that requests wait for while it lasts."""
+"""ReplicaRole: one term of a replica as leader or follower, with the numbers that requests wait for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _HIGH_WATERMARK, _TXN_COMMITTED = FetchIsolation.HIGH_WATERMARK, FetchIsolation.
 
 
 class WaitKey:
-    """A number of one replica in one role that requests wait for: a key of a `Purgatory`.
-
-    name: of the number, for messages.
+    """The key in a `Purgatory` of a number that requests wait for, of one replica in one role. name: name of the
+    number, for messages.
     """
 
     __slots__ = ("name", "partition")
@@ -29,21 +28,21 @@ class WaitKey:
 
 
 class ReplicaRole(ReplicaRoleBase):
-    """The role of a replica, from one change to the next: of leader or follower, of epoch or leader.
+    """The role of a replica, leader or follower, in one leader epoch.
 
-    Its partition changes the numbers, under its lock. Any thread reads them without it. A request reads its number
-    again when it has entered the purgatory, because the purgatory learns of a number only if requests wait for it.
+    Its partition changes the numbers, under its lock. Any thread reads them without the lock. A request reads its
+    number again after it has entered the purgatory, because a change wakes only requests that are in it.
 
     Attributes:
         is_leader: whether the replica leads.
-        is_over: the replica has another role, or none: requests must not wait on.
-        marks: up to where consumers read.
-        keys: those of the positions of `marks`, for which consumers and producers wait.
-        log_end: where the leader's log ends, bytes from its beginning.
-        changes: how often the end, the high watermark or the start of the leader's log have changed. Followers learn of
-            each change.
-        changes_key: that of `changes`, for which fetches of followers wait.
-        low_watermark_key: that of the offset before which all replicas that live have deleted the records.
+        is_over: whether the replica has another role now, or none: requests must not wait any longer.
+        marks: positions up to which consumers read, by isolation level.
+        keys: keys of the positions in `marks`, for which consumers and producers wait.
+        log_end: end of the leader's log, bytes from its beginning.
+        changes: number of changes of the end, the high watermark and the start of the leader's log, each of which is
+            reported to followers.
+        changes_key: key of `changes`, for which fetches of followers wait.
+        low_watermark_key: key of the low watermark, the offset before which all live replicas have deleted the records.
     """
 
     __slots__ = ("changes_key", "is_leader", "is_over", "keys", "low_watermark_key")
@@ -62,12 +61,12 @@ class ReplicaRole(ReplicaRoleBase):
         self._leader_keys = self.keys[_HIGH_WATERMARK], self.keys[_TXN_COMMITTED], self.changes_key
 
     def advance(self, purgatory: Purgatory, isolation: FetchIsolation, mark: LogPosition) -> None:
-        """Note up to where consumers read, and wake the requests that wait for it.
+        """Note the position up to which consumers read, and wake the requests that wait for it.
 
-        The caller drains the purgatory when it holds no lock.
+        The caller drains the purgatory afterwards, without holding a lock.
         """
         if mark.position > self.marks[isolation].position:
-            self.marks[isolation] = mark  # before the look: a request that comes after the look reads it
+            self.marks[isolation] = mark  # before the check: a request that enters after the check reads it
             key = self.keys[isolation]
             if purgatory.is_watched(key):
                 purgatory.advance(key, mark.position)
@@ -75,9 +74,9 @@ class ReplicaRole(ReplicaRoleBase):
     def advance_all(
         self, purgatory: Purgatory, log_end: LogPosition, high_watermark: LogPosition, stable: LogPosition
     ) -> None:
-        """Note all marks of a leader, as `advance` does, and wake the fetches of followers.
+        """Note all positions of a leader, as `advance` does, and wake the fetches of followers.
 
-        One look at the purgatory is for all keys: at most of these calls nobody waits for any.
+        The purgatory is checked once for all keys, because in most of these calls no request waits.
         """
         marks = self.marks
         is_changed = log_end.position > self.log_end
@@ -96,7 +95,7 @@ class ReplicaRole(ReplicaRoleBase):
             purgatory.advance(changes_key, self.changes)
 
     def advance_log_end(self, purgatory: Purgatory, log_end: LogPosition) -> None:
-        """Note where a leader's log ends, and wake the fetches of followers."""
+        """Note the end of a leader's log, and wake the fetches of followers."""
         if log_end.position > self.log_end:
             self.log_end = log_end.position
             self.wake_followers(purgatory)
@@ -104,14 +103,16 @@ class ReplicaRole(ReplicaRoleBase):
     def wake_followers(self, purgatory: Purgatory) -> None:
         """Count a change of the leader's log, and wake the fetches of followers that wait for it.
 
-        The caller drains the purgatory when it holds no lock.
+        The caller drains the purgatory afterwards, without holding a lock.
         """
         self.changes += 1
         if purgatory.is_watched(self.changes_key):
             purgatory.advance(self.changes_key, self.changes)
 
     def end(self, purgatory: Purgatory) -> None:
-        """Wake all requests that wait: the role is over. The caller holds no lock."""
+        """Wake all waiting requests, because the role has ended. The caller holds no lock."""
         for key in (*self.keys.values(), self.changes_key, self.low_watermark_key):
-            purgatory.fail(key, ClosedError(f"{key.partition}: the role in which a request waited is over"))
+            purgatory.fail(
+                key, ClosedError(f"{key.partition}: the role of this replica changed while a request waited")
+            )
             purgatory.reset(key)

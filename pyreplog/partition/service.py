@@ -48,16 +48,17 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MS_MAX = 60_000
 _HEAD_BYTES = 1 << 16
-"""Of an answer, what is left for all but records."""
+"""Bytes of an answer that are reserved for fields other than records."""
 
 
 class BrokerService:
-    """Handler of a server, see `net.connection.Handler`. Requests that wait hold up no others.
+    """Handler of a server, see `net.connection.Handler`. Waiting requests do not block others.
 
-    A client that sends more than its connection may have on its way is not read from until answers have left it.
+    While the bytes in flight of a connection exceed its limit, no requests are read from it.
 
-    Markers of one broker are appended in the order in which it has sent them. One that comes on an older connection
-    than others of its broker is refused: the broker has given that connection up, and may have written it again.
+    Markers of one broker are appended in the order in which it has sent them. A marker on an older connection than a
+    later one of the same broker is refused: the broker has closed that connection, and may have written the marker
+    again.
 
     Args:
         replicas: the partitions of this broker.
@@ -66,10 +67,10 @@ class BrokerService:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas, self._clients = replicas, ClientRequests(replicas)
         self.verify: Callable[[VerifyTransactionRequest], AppendFuture[PartitionCodes]] | None = None
-        """Asks the coordinator of transactions of this broker; None: it has none yet."""
+        """Sends a verification to this broker's transaction coordinator; None: it has none yet."""
         self._order = count(1)
-        self._opened: dict[Connection, int] = {}  # connections, and the order in which they were opened
-        self._with_markers: dict[str, int] = {}  # by broker: the newest connection that brought markers
+        self._opened: dict[Connection, int] = {}  # connections, numbered in the order in which they were opened
+        self._with_markers: dict[str, int] = {}  # broker -> number of the newest connection with markers
 
     def opened(self, connection: Connection) -> None:
         logger.debug("broker %s connected", connection.peer.identity.node)
@@ -138,20 +139,20 @@ class BrokerService:
         broker = connection.peer.identity.node
         self._opened.pop(connection, None)
         if broker in self._with_markers and all(other.peer.identity.node != broker for other in self._opened):
-            del self._with_markers[broker]  # no marker of it is on its way
+            del self._with_markers[broker]  # no marker of the broker is in flight
         if isinstance(error, InvalidMessageError):
-            logger.warning("broker %s sent what is no request: %s", connection.peer.identity.node, error)
+            logger.warning("broker %s sent a malformed request: %s", connection.peer.identity.node, error)
 
 
 def _room(connection: ServerConnection) -> int:
-    """Bytes of records that an answer on a connection may have, roughly."""
+    """Return the approximate number of bytes of records that fit into an answer on a connection."""
     return max(connection.peer.max_body_bytes - _HEAD_BYTES, 1)
 
 
 def _answer(
     connection: ServerConnection, number: int, future: AppendFuture[T], encode: Callable[[T], list[ReadableBuffer]]
 ) -> None:  # fmt: skip
-    """Answer a request when its outcome is there."""
+    """Answer a request when its future completes."""
 
     def reply(future: AppendFuture[T]) -> None:
         error = future.exception()

@@ -1,4 +1,4 @@
-"""TCPTransport: requests to other brokers over TCP, at the addresses that the metadata store has."""
+"""TCPTransport: requests to brokers over TCP, at their addresses in the metadata store."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ logger = logging.getLogger(__name__)
 
 
 class TCPTransport(Handle):
-    """Channels to other brokers, made when they are needed. Any thread may use it.
+    """Channels to other brokers, opened on demand. Any thread may use it.
 
     Args:
         reactor: drives the connections; it is started.
         broker: name of this broker.
         cluster: id of the cluster.
-        find_address: returns where a broker is, "host:port"; "": it is not known.
-        timeout_s: seconds that an answer may take, besides what a fetch waits for records.
-        secret: brokers of the cluster know it.
+        find_address: returns the address of a broker, "host:port"; "": unknown.
+        timeout_s: seconds after which a request times out, in addition to a fetch's wait for records.
+        secret: the secret of the cluster.
         tls: a context for clients.
-        limits: of connections.
+        limits: limits of connections.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TCPTransport(Handle):
         )
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._lock = threading.Lock()
-        self._channels: dict[str, tuple[str, Channel]] = {}  # broker -> its address, and the channel to it
+        self._channels: dict[str, tuple[str, Channel]] = {}  # broker -> its address and channel
         super().__init__(f"transport of broker {broker}")
 
     def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
@@ -101,43 +101,43 @@ class TCPTransport(Handle):
 
     def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:
         """Append at a broker; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_produce_responses)
+        return self._request(broker, request, timeout_s, decode_produce_responses)
 
     def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
         """Fetch from a broker; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_consume_responses)
+        return self._request(broker, request, timeout_s, decode_consume_responses)
 
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         """Ask a broker for offsets; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_offsets)
+        return self._request(broker, request, timeout_s, decode_offsets)
 
     def describe_partitions(
         self, broker: str, request: DescribePartitionsRequest, timeout_s: float
     ) -> AppendFuture[Descriptions]:
         """Ask a broker about partitions; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_descriptions)
+        return self._request(broker, request, timeout_s, decode_descriptions)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
     def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
-        """Let a broker write markers; see `TransactionTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_codes)
+        """Ask a broker to write markers; see `TransactionTransport`."""
+        return self._request(broker, request, self._timeout_s, decode_codes)
 
     def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
         """Ask the coordinator of a transactional id; see `TransactionTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_codes)
+        return self._request(broker, request, self._timeout_s, decode_codes)
 
     # ---- compacted segments ---------------------------------------------------------------------------------
 
     def cleaned_segments(self, broker: str, request: CleanedSegmentsRequest) -> AppendFuture[CleanedSegments]:
         """Ask a broker which segments it has compacted; see `SegmentTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_cleaned_segments)
+        return self._request(broker, request, self._timeout_s, decode_cleaned_segments)
 
     def read_segment(self, broker: str, request: SegmentReadRequest) -> AppendFuture[SegmentPiece]:
         """Read bytes of a compacted segment of a broker; see `SegmentTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_segment_piece)
+        return self._request(broker, request, self._timeout_s, decode_segment_piece)
 
-    def _ask(
+    def _request(
         self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]
     ) -> AppendFuture[T]:  # fmt: skip
         future = AppendFuture[T]()
@@ -149,7 +149,7 @@ class TCPTransport(Handle):
         return future
 
     def _channel(self, broker: str) -> Channel | None:
-        """Return the channel to a broker. One to a former address is closed."""
+        """Return the channel to a broker; close a channel to a former address."""
         address = self._find_address(broker)
         former: Channel | None = None
         with self._lock:
@@ -171,7 +171,7 @@ class TCPTransport(Handle):
             former.close()
         return channel
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
         with ExitStack() as stack:
@@ -182,7 +182,8 @@ class TCPTransport(Handle):
 def _take_reply(
     future: AppendFuture[T], decode: Callable[[ReadableBuffer], T], reply: memoryview | ReplogError
 ) -> None:  # fmt: skip
-    """Complete a request. The body is copied: its view would pin a receive buffer until the records are in the log."""
+    """Complete a request. The body is copied, because its view would pin a receive buffer until the records are
+    appended."""
     if isinstance(reply, ReplogError):
         set_exception(future, reply)
         return

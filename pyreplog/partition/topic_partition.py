@@ -1,4 +1,4 @@
-"""Names of partitions, how they are grouped by topic, and which topics are internal."""
+"""Names of partitions, grouping by topic, and the internal topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TopicPartition(NamedTuple):
 
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that coordinators alone append to."""
+"""Topics to which only coordinators append."""
 
 
 def by_topic(items: Mapping[TopicPartition, T]) -> Iterator[tuple[str, list[tuple[int, T]]]]:

@@ -1,7 +1,7 @@
-"""What brokers of partitions send each other, as bodies of frames (FORMAT.md, "Fetches between brokers").
+"""The fetches between brokers, as bodies of frames (FORMAT.md, "Fetches between brokers").
 
-Numbers are big-endian. Nothing is believed before it is bounded; bytes that are no message raise InvalidMessageError.
-Records travel as they lie in the leader's log, behind everything else, and are not copied.
+Numbers are big-endian. Lengths are checked before they are used; malformed bytes raise InvalidMessageError. Records
+have the bytes of the leader's log, are at the end of a message, and are not copied.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SERVICE = "broker"
 """The name of the service in the hello."""
 VERSION = 2
-"""Of the protocol. From 2 on a hello has features."""
+"""Version of the protocol. From 2 on a hello has features."""
 PARTITIONS_MAX = 65536
-"""Partitions in one fetch."""
+"""Most partitions in one fetch."""
 FRAMES_MAX = 1 << 16
-"""Pieces of records in the answer for one partition."""
+"""Most pieces of records in the answer for one partition."""
 SNAPSHOTS_BYTES_MAX = 16 << 20
-"""Producer snapshots in one answer, bytes of all partitions."""
+"""Most bytes of producer snapshots in one answer, for all partitions."""
 FETCH = 10
 _NUMBER_MAX = (1 << 63) - 1
 
@@ -44,7 +44,7 @@ class _Status(IntEnum):
 
 
 class _Answer(IntEnum):
-    """What follows for a partition."""
+    """The kind of a partition's answer."""
 
     RECORDS = 1
     DIVERGING = 2
@@ -52,10 +52,10 @@ class _Answer(IntEnum):
 
 
 def encode_fetch(request: ReplicaFetchRequest) -> bytes:
-    """Encode the request of a broker that follows.
+    """Encode a request with fetches of followers.
 
     Args:
-        request: with fetches of its member alone.
+        request: the request; all its fetches are of its member.
     """
     fields = FieldWriter(">")
     fields.numbers("B", FETCH)
@@ -78,7 +78,7 @@ def decode_fetch(body: ReadableBuffer) -> ReplicaFetchRequest:
     """Decode a request of another broker.
 
     Raises:
-        UnsupportedRequestError: it is a request of a later version.
+        UnsupportedRequestError: the request has a kind that this version does not know.
         InvalidMessageError: the bytes are malformed.
     """
     fields = FieldReader(">", body, "a fetch")
@@ -111,7 +111,7 @@ def encode_error(error: str) -> bytes:
 
 
 def encode_responses(responses: FetchResponses) -> list[ReadableBuffer]:
-    """Encode the answer to a fetch: one buffer with all fields, and the records behind it, which are not copied."""
+    """Encode the answer to a fetch: one buffer with all fields, followed by the records, which are not copied."""
     fields = FieldWriter(">")
     records: list[ReadableBuffer] = []
     fields.numbers("BI", _Status.OK, len(responses))
@@ -122,7 +122,7 @@ def encode_responses(responses: FetchResponses) -> list[ReadableBuffer]:
         response = data.response
         if isinstance(response, DivergingEpoch):
             room -= len(response.producers)
-            if room < 0:  # it comes again, after a back-off
+            if room < 0:  # the follower fetches again, after a back-off
                 response = FetchRefused(response.number, ErrorCode.REQUEST_TIMED_OUT)
         _write_response(fields, response, records)
     return [fields.take(), *records]
@@ -206,7 +206,7 @@ def decode_responses(body: ReadableBuffer) -> FetchResponses:
 
 
 def _read_records(fields: FieldReader, number: int) -> tuple[FetchedRecords, list[tuple[int, int]]]:
-    """Return an answer without its records, and position and size of each piece of them."""
+    """Return an answer without its records, and position and size of each piece of the records."""
     epoch, position, end = read_term(fields), fields.mark(), fields.mark()
     high_watermark, log_start, deleted_before = fields.mark(), fields.mark(), fields.count("Q", _NUMBER_MAX)
     starts = tuple(TermStart(read_term(fields), fields.mark()) for _ in range(fields.count("I", HISTORY_MAX)))

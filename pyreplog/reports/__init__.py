@@ -5,6 +5,7 @@
 | `report`, `snapshot` | the base of every report; facts that need no reading of whole logs |
 | `gathering`, `cursors`, `append_times`, `replications` | gathering a snapshot from metadata, cursor ledgers, entries |
 | `cluster_partitions` | gathering partitions, brokers and consumer groups from brokers |
+| `readiness` | gathering the readiness of replicated subscriptions from the servers of topics |
 | `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies`, `partitions` |
 | `parameters`, `partials` | the options of a report's reads; the work of one task |
 | `local_engine`, `spark_engine` | the two engines that run reports |

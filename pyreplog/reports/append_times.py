@@ -1,4 +1,4 @@
-"""Append times of single messages of a topic. Each costs reading an entry or two."""
+"""Append times of single messages of a topic. Each one costs reading an entry or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories that appear as a whole or not at all: filled under a temporary name, and then renamed."""
+"""Directories that are replaced atomically: filled under a temporary name, and then renamed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyreplog.log.files import Files, RealFiles
 
 
 def tidy(target: Path, *, files: Files | None = None) -> None:
-    """Repair what `put` leaves behind when its process is killed.
+    """Repair the state that a killed process left during `put`.
 
-    If the target is missing, the directory that `put` had moved aside gets its name back, durably. Drafts and old
+    If the target is missing, the directory that `put` had moved aside is renamed back, durably. Drafts and old
     directories are removed. Those of running processes are locked, and stay.
     """
     files = files if files is not None else RealFiles()
@@ -93,7 +93,7 @@ def _is_filled(folder: Path) -> bool:
 
 
 def _changed_ns(folder: Path) -> int:
-    """Return the time of the last change, a rename included; 0: the directory is gone."""
+    """Return the time of the last change, a rename included; 0: the directory does not exist any more."""
     try:
         return folder.stat().st_ctime_ns
     except OSError:
@@ -102,7 +102,7 @@ def _changed_ns(folder: Path) -> int:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Lock a directory as long as the block lasts. Yield whether it exists, and no other process has it locked."""
+    """Lock a directory during the block. Yield whether it exists, and no other process has it locked."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # removed just now, or not permitted

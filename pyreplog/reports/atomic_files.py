@@ -1,4 +1,4 @@
-"""Files that appear as a whole or not at all, and durably."""
+"""Files that are replaced atomically and durably."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.log.files import Files, RealFiles
 def replacing(path: Path, *, files: Files | None = None) -> Iterator[Path]:
     """Yield a temporary path to write to.
 
-    The file replaces `path` when the block ends; an error leaves `path` as it was.
+    The file replaces `path` when the block ends; an error leaves `path` unchanged.
     """
     files = files if files is not None else RealFiles()
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -37,6 +37,7 @@ REPORTS: dict[str, tuple[str, str]] = {
     "recovery_progress": ("copies.recovery", "RecoveryProgress"),
     "bookie_disks": ("copies.recovery", "BookieDisks"),
     "geo_replication": ("subscriptions.geo_report", "GeoReplicationReport"),
+    "geo_readiness": ("subscriptions.geo_report", "GeoReadinessReport"),
     "partition_state": ("partitions.state_report", "PartitionStates"),
     "replica_lag": ("partitions.state_report", "ReplicaLag"),
     "leader_skew": ("partitions.state_report", "LeaderSkew"),

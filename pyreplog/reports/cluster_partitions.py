@@ -21,13 +21,13 @@ TIMEOUT_S = 10.0
 
 
 class PartitionsSnapshot(NamedTuple):
-    """Partitions, brokers and groups at the moment of a report.
+    """Partitions, brokers and consumer groups at the moment of a report.
 
     Attributes:
-        partitions: of the chosen topics.
+        partitions: partitions of the chosen topics.
         brokers: all brokers.
-        groups: those with an offset in a chosen topic; of all topics all.
-        notes: what nothing was learned of, and why; one line each.
+        groups: consumer groups with an offset in a chosen topic; if all topics are chosen, all groups.
+        notes: unknown parts, with the reasons; one line each.
     """
 
     partitions: tuple[PartitionStatus, ...] = ()
@@ -54,15 +54,15 @@ def topics_of_partitions(store: MetadataStore, options: ReadOptions) -> list[str
 def partitions_snapshot(
     url: str, credentials: Credentials, topics: list[str], *, is_all: bool, as_of_us: int, window_ms: int
 ) -> PartitionsSnapshot:
-    """Ask the brokers of a cluster. What they do not answer is no error: a note says so.
+    """Ask the brokers of a cluster. A request that a broker does not answer is no error: `notes` names it.
 
     Args:
-        url: of the metadata store.
-        credentials: for the brokers.
+        url: URL of the metadata store.
+        credentials: credentials for the brokers.
         topics: names of the chosen topics.
-        is_all: they are all topics.
+        is_all: whether these are all topics.
         as_of_us: the moment, microseconds since 1970.
-        window_ms: over which rates are computed.
+        window_ms: milliseconds over which rates are computed.
 
     Raises:
         ConfigError: a file with credentials cannot be read.

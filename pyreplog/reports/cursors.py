@@ -14,7 +14,7 @@ from pyreplog.cursors.cursor_record import CursorRecord
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
 from pyreplog.errors import InvalidMetadataError, InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
 from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
-from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
+from pyreplog.tables.cluster.backlogs import OnEntry, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.backlog import is_system
@@ -81,7 +81,8 @@ def _snapshot(
 
 
 def _system_cursor(topic: TopicSnapshot, name: str, records: list[bytes], history: CursorHistory) -> Cursor:
-    """Return a system cursor, for which owners keep everything if its record cannot be understood."""
+    """Return a system cursor. If no stored mark is known, it is at the start of the topic, because owners keep all
+    messages."""
     stored = stored_mark(name, [records[-1], history.metadata.snapshot])
     if stored.problem:
         logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, stored.problem)
@@ -99,7 +100,7 @@ def _system_state(name: str, records: list[bytes]) -> bytes:
 
 
 class CursorHistory:
-    """The times at which a cursor's mark moved, from the records that its current cursor ledger has."""
+    """The times at which a cursor's mark moved, from the records in its current cursor ledger."""
 
     def __init__(self, metadata: SubscriptionMetadata) -> None:
         self.metadata = metadata
@@ -145,7 +146,7 @@ class CursorHistory:
     def since(self, time_us: int, mark: int) -> Ranges:
         """Return (time, mark) of the position at a time, and of each move since.
 
-        mark: the position if no record tells it.
+        mark: the position, if no record has it.
         """
         if not self._marks and self.moved_us is not None:
             self._marks.append((self.moved_us, mark))
@@ -154,7 +155,7 @@ class CursorHistory:
         return marks[max(first, 0) :]
 
 
-def _recorder(histories: Mapping[Key, CursorHistory], ledger: int) -> Seen:
+def _recorder(histories: Mapping[Key, CursorHistory], ledger: int) -> OnEntry:
     """Return a function that adds the parts in an entry of a cursor ledger to the histories."""
 
     def record(page: bytes, entry: int, time_us: int) -> None:

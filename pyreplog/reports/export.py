@@ -1,4 +1,5 @@
-"""Records as Parquet files, one for each task, read and written in parallel; all of them appear at the end, or none."""
+"""Exports records as Parquet files, one for each task, read and written in parallel. All files appear together, or
+none."""
 
 from __future__ import annotations
 
@@ -38,7 +39,13 @@ COLUMNS = (
 
 
 class Exported(NamedTuple):
-    """The result of an export: files, in the order of their rows; number of rows; bytes of the files."""
+    """The result of an export.
+
+    Attributes:
+        files: the files, in the order of their rows.
+        rows: number of rows.
+        bytes: bytes of the files.
+    """
 
     files: list[Path]
     rows: int

@@ -15,7 +15,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.geo.geo_cursor import GEO_PREFIX
-from pyreplog.geo.policies import load_config
+from pyreplog.geo.policies import ReplicationConfig, load_config
 from pyreplog.geo.revision import REVISION
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
@@ -24,24 +24,25 @@ from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
 from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
-from pyreplog.reports.replications import replication_snapshots
+from pyreplog.reports.readiness import readiness_snapshots
+from pyreplog.reports.replications import cluster_names, replication_snapshots
 from pyreplog.reports.snapshot import (
     LedgerSnapshot,
-    ReplicationSnapshot,
+    ReadinessSnapshot,
     SegmentSnapshot,
     Snapshot,
     SubscriptionSnapshot,
     TopicSnapshot,
     UnknownState,
 )
-from pyreplog.tables.cluster.cluster_slices import survey_of
+from pyreplog.tables.cluster.cluster_slices import environment_credentials, survey_of
 from pyreplog.tables.cluster.entry_slices import slim
 from pyreplog.tables.cluster.ledger_ends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics, rows_of
 from pyreplog.tables.locked_segment import map_locked
-from pyreplog.tables.log_slices import look_at_all
+from pyreplog.tables.log_slices import take_snapshots
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
@@ -58,9 +59,9 @@ _EVERY = re.compile(r".*", re.DOTALL)
 def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Snapshot:
     """Gather facts about logs or a cluster, without reading whole logs.
 
-    A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses tells them within a
-    second. The acknowledgements of a subscription count when they are stored, which a running owner does every 100 ms.
-    Topics and subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
+    A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses sends them the LAC within
+    a second. The acknowledgements of a subscription count when they are stored, which a running owner does every 100
+    ms. Topics and subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
 
     Args:
         options: names the logs, or the topics or ledgers of a cluster. Its ranges of offsets and times have no effect.
@@ -80,7 +81,7 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
     snapshot = Snapshot(as_of_us=as_of_us, window_ms=window_ms)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
-        logs = tuple(_log(log) for log in look_at_all(options.paths))
+        logs = tuple(_log(log) for log in take_snapshots(options.paths))
         return replace(snapshot, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
         partitions = _partitions(survey, options, as_of_us, window_ms)
@@ -88,14 +89,18 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
+        config = _replication_config(survey, topics)
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
-        for note in (*map(str, unknown), *partitions.notes):
+        readiness, readiness_notes = _readiness(survey, config, topics, timed)
+        for note in (*map(str, unknown), *partitions.notes, *readiness_notes):
             logger.warning("%s", note)
         return replace(
             snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
             recovery=None if partitions.brokers and not _has_bookies(survey) else _recovery(survey, options),
-            replications=_replications(survey, topics, timed), partitions=partitions.partitions,
+            replications=() if config is None else tuple(replication_snapshots(config, topics, timed)),
+            readiness=readiness, readiness_notes=readiness_notes,
+            clusters=() if config is None else cluster_names(config), partitions=partitions.partitions,
             brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
         )  # fmt: skip
 
@@ -118,21 +123,25 @@ def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[Subscription
 
 
 def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview | None:
-    """Return how auto-recovery is; None: the bookies are not reached over TCP, or a part of the cluster is read."""
+    """Return the state of auto-recovery; None: bookies are not reached over TCP, or only a part of the cluster is
+    read."""
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
-    return RecoveryWatch(survey.runtime, SystemClock()).look()
+    return RecoveryWatch(survey.runtime, SystemClock()).take_overview()
 
 
 def _has_bookies(survey: ClusterSnapshot) -> bool:
-    """Whether a bookie was ever registered."""
+    """Return whether a bookie was ever registered."""
     return bool(survey.runtime.metadata.list(BOOKIES))
 
 
 def _partitions(
     survey: ClusterSnapshot, options: ReadOptions, as_of_us: int, window_ms: int
 ) -> PartitionsSnapshot:  # fmt: skip
-    """Return partitions, brokers and consumer groups; a cluster without topics of partitions costs one look."""
+    """Return partitions, brokers and consumer groups.
+
+    A cluster without partitioned topics costs one call of the store.
+    """
     if not isinstance(survey.origin, RemoteCluster):
         return PartitionsSnapshot()
     names = topics_of_partitions(survey.runtime.metadata, options)
@@ -144,14 +153,22 @@ def _partitions(
     )  # fmt: skip
 
 
-def _replications(
-    survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
-) -> tuple[ReplicationSnapshot, ...]:
-    """Return the replications of topics to other clusters; a cluster without any costs one look."""
+def _replication_config(survey: ClusterSnapshot, topics: Sequence[TopicSnapshot]) -> ReplicationConfig | None:
+    """Return other clusters, and policies; None: there are none, which costs one call of the store, or no topics."""
     store = survey.runtime.metadata
-    if not topics or store.get(REVISION) is None:
-        return ()
-    return tuple(replication_snapshots(load_config(store), topics, subscriptions))
+    return None if not topics or store.get(REVISION) is None else load_config(store)
+
+
+def _readiness(
+    survey: ClusterSnapshot, config: ReplicationConfig | None, topics: Sequence[TopicSnapshot],
+    subscriptions: Sequence[SubscriptionSnapshot],
+) -> tuple[tuple[ReadinessSnapshot, ...], tuple[str, ...]]:  # fmt: skip
+    """Return the readiness of subscriptions for a fail-over, and notes on it."""
+    if config is None:
+        return (), ()
+    origin = survey.origin
+    credentials = origin.credentials if isinstance(origin, RemoteCluster) else environment_credentials()
+    return readiness_snapshots(survey.runtime.metadata, config, credentials, topics, subscriptions)
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------
@@ -162,7 +179,7 @@ def _topics(survey: ClusterSnapshot, options: ReadOptions) -> tuple[list[Planned
     if options.ledgers is not None:
         return [], {}
     of_partitions = topics_of_partitions(survey.runtime.metadata, options) if options.reads_topics else []
-    if of_partitions:  # a name that is a topic of partitions need not be one of ledgers as well
+    if of_partitions:  # a partitioned topic of brokers need not be a topic of ledgers as well
         known = {rows_of(unquote_name(name))[0] for name in survey.runtime.metadata.list(TOPICS)}
         others = {*of_partitions} - known
         if options.topics is not None:
@@ -287,7 +304,7 @@ def _log(log: LogSnapshot) -> TopicSnapshot | None:
 def _bounds(log: LogSnapshot) -> list[int]:
     """Return the first entry of each segment, and the end of the last one.
 
-    A segment that cannot be read counts as empty; its entries are counted to the segment before it.
+    A segment that cannot be read counts as empty; its entries are added to those of the segment before it.
     """
     bounds = [log.ends.end_entry]
     for segment in reversed(log.segments):

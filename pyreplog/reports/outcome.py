@@ -18,7 +18,7 @@ class Outcome:
         table: its result.
         error: the error, in one line.
         left_out: the reason why the report does not apply to this source.
-        warnings: what is missing from the table, and why, one line each.
+        warnings: the parts that are missing from the table, with the reasons; one line each.
     """
 
     report: type[Report]

@@ -30,7 +30,7 @@ def options_of(source: str | Path | Mapping[str, object]) -> dict[str, str]:
 def snapshot_for(report: Report, source: Mapping[str, str]) -> Snapshot:
     """Return a snapshot of now, with the facts that the report needs.
 
-    Raises ConfigError, and the errors of `gather`.
+    Raises ConfigError for unknown or invalid options, and the errors of `gather`.
     """
     now = time.time_ns() // 1000
     return gather(ReadOptions.of(source), now) if report.needs_snapshot else Snapshot(as_of_us=now)

@@ -1,4 +1,4 @@
-"""The work of one task for a report: it reads its slices, and makes one small table of them."""
+"""The work of one task for a report: it reads its slices, and makes one small table from them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Report: the base of every report. Both engines, `local_engine` and `spark_engine`, run the same three steps.
+"""Report: the base of every report.
 
-`reads` returns what is read; `partial` makes a small table of the records of one task, with Arrow and numpy and without
-an object per record; `merge` makes the result from all partial tables. They contain what the merge needs to join the
-records of two tasks.
+Both engines, `local_engine` and `spark_engine`, run the same three steps. `reads` returns the reads; `partial` makes a
+small table of the records of one task, with Arrow and numpy and without an object per record; `merge` makes the result
+from all partial tables, which contain the columns that it needs to join the records of two tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class ReportColumn(NamedTuple):
 class ReportRead:
     """One read of a report.
 
-    options: replace those of the user; names as Spark takes them. tag: constant columns that its partial results get.
+    Attributes:
+        options: options that replace those of the user; named as Spark takes them.
+        tag: constant columns of its partial results.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -43,12 +45,17 @@ class ReportRead:
 class Report(ABC):
     """A report.
 
-    name: snake_case, as in functions and commands. title, definition: for people; exact. figures: columns of the
-    result. needs: columns of the source that `partial` reads. parts: schema of partial results, without the tag.
-    needs_snapshot: whether `merge` or `reads` uses more than the time of the snapshot.
-
     A report with parameters is a frozen dataclass. Each field has a default, and a type that JSON has, so that it can
     be sent to executors.
+
+    Attributes:
+        name: name in snake_case, as in functions and commands.
+        title: title for people.
+        definition: exact definition for people.
+        figures: columns of the result.
+        needs: columns of the source that `partial` reads.
+        parts: schema of partial results, without the tag.
+        needs_snapshot: whether `merge` or `reads` uses more than the time of the snapshot.
     """
 
     name: ClassVar[str]
@@ -64,7 +71,7 @@ class Report(ABC):
         return [ReportRead()]
 
     def at(self, snapshot: Snapshot) -> Report:
-        """Return the report for a snapshot: facts that `partial` needs are put into its fields."""
+        """Return the report for a snapshot, with the facts that `partial` needs in its fields."""
         return self
 
     def columns(self) -> tuple[str, ...]:
@@ -79,7 +86,8 @@ class Report(ABC):
         """
 
     def second(self, partials: pa.Table) -> Report | None:
-        """Return a report to run on the same source instead, if the partial results tell what to look at closely."""
+        """Return a report to run on the same source instead, if the partial results show what to read in detail; else
+        None."""
         return None
 
     @abstractmethod

@@ -14,6 +14,7 @@ from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.autorecovery.overview import RecoveryOverview
+    from pyreplog.geo.subscription_readiness import SubscriptionReadiness
     from pyreplog.kafka.groups.group_status import GroupStatus
     from pyreplog.ledger.ledger_metadata import LedgerMetadata
     from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus
@@ -28,9 +29,13 @@ Ranges = NDArray[np.int64]
 class SegmentSnapshot(NamedTuple):
     """A part of a topic or a log that is removed as a whole: a ledger, or a segment file.
 
-    name: id of the ledger, or name of the file. start, end: offsets of its first entry and after its last. size: bytes
-    of a ledger's values, or of the file. created_us, closed_us: when it was begun and ended; None: it is open
-    (is_closed is False), or the time is unknown.
+    Attributes:
+        name: id of the ledger, or name of the file.
+        start: offset of its first entry.
+        end: offset after its last entry.
+        size: bytes of a ledger's values, or of the file.
+        created_us: when it was created; None: unknown.
+        closed_us: when it was closed; None: it is open (`is_closed` is False), or the time is unknown.
     """
 
     name: str
@@ -46,8 +51,13 @@ class SegmentSnapshot(NamedTuple):
 class TopicSnapshot:
     """A topic, each partition by itself, or a log. Of a log, `start` and `end` have only offsets.
 
-    name: as in the metadata store; topic, partition: as in rows. start, end: of the messages that exist. segments: in
-    order; some may be empty.
+    Attributes:
+        name: name in the metadata store.
+        topic: name of the topic, as in rows.
+        partition: number of the partition, as in rows.
+        start: position of the first existing message.
+        end: position behind the last existing message.
+        segments: segments in order; some may be empty.
     """
 
     name: str
@@ -60,14 +70,20 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionSnapshot:
-    """A durable subscription of one topic or partition, as far as its state was stored.
+    """A durable subscription of one topic or partition, as its state was stored.
 
-    on: `TopicSnapshot.name` of its topic. mark: all messages before it are acknowledged. acked: offsets after the mark
-    that are acknowledged, too. backlog_messages: messages up to the topic's end that are not acknowledged.
-    backlog_bytes: bytes of the entries that hold them, each counted in full. oldest_us, newest_us: append times of the
-    first and the last of them; None: there is none, or it cannot be read. moved_us: when the mark last moved, or was
-    set; None: unknown. marks: int64[n, 2], (time, mark from then on), ascending, as far back as is known. is_system: it
-    belongs to this package; state: what it stores beside its mark.
+    Attributes:
+        on: `TopicSnapshot.name` of its topic.
+        mark: all messages before it are acknowledged.
+        acked: offsets after the mark that are acknowledged, too.
+        backlog_messages: messages up to the topic's end that are not acknowledged.
+        backlog_bytes: bytes of the entries that hold them, each counted in full.
+        oldest_us: append time of the first of them; None: there is none, or it cannot be read.
+        newest_us: append time of the last of them; None: there is none, or it cannot be read.
+        moved_us: when the mark last moved, or was set; None: unknown.
+        marks: int64[n, 2], (time, mark from then on), ascending, as far back as is known.
+        is_system: it belongs to this package.
+        state: what a system cursor stores in addition to its mark.
     """
 
     on: str
@@ -121,8 +137,9 @@ class SubscriptionSnapshot:
 class LedgerSnapshot:
     """A ledger of a cluster.
 
-    metadata: quorums, fragments and state, without what only writers need. entries: number of confirmed entries, which
-    is all of them for a closed ledger; None: the bookies did not tell.
+    Attributes:
+        metadata: quorums, fragments and state, without the fields that only writers need.
+        entries: number of confirmed entries, which is all of them for a closed ledger; None: no bookie answered.
     """
 
     metadata: LedgerMetadata
@@ -130,12 +147,20 @@ class LedgerSnapshot:
 
 
 class ReplicationSnapshot(NamedTuple):
-    """The replication of a topic, or partition, to another cluster, as the metadata and the stored cursor tell.
+    """The replication of a topic, or partition, to another cluster, according to the metadata and the stored cursor.
 
-    topic, partition: as in rows. target: name of the cluster. state: sending, paused, detached, failed, or unknown.
-    stored: offset below which the target has everything, as far as that was stored; None: it was never reached. end:
-    that of the topic. unsent_messages, unsent_bytes: what lies between. oldest_us: append time of the first of them;
-    None: there is none, or it is not known. alarm: what somebody has to decide or do; "": nothing.
+    Attributes:
+        topic: as in rows.
+        partition: as in rows.
+        target: name of the cluster.
+        state: sending, paused, detached, failed, or unknown.
+        stored: offset below which the target has stored all messages, according to the stored cursor; None: the target
+            was never reached.
+        end: end of the topic.
+        unsent_messages: messages between `stored` and `end`.
+        unsent_bytes: bytes of these messages.
+        oldest_us: append time of the first of them; None: there is none, or it is not known.
+        alarm: what an operator has to decide or do; "": nothing.
     """
 
     topic: str
@@ -150,11 +175,31 @@ class ReplicationSnapshot(NamedTuple):
     alarm: str
 
 
+class ReadinessSnapshot(NamedTuple):
+    """The effect of a fail-over of a replicated subscription to another cluster, as the owner of its topic tells.
+
+    Attributes:
+        topic: as in rows.
+        partition: as in rows.
+        subscription: name of the subscription.
+        target: name of the cluster.
+        readiness: the owner's answer; None: no server that answered owns the topic.
+    """
+
+    topic: str
+    partition: int
+    subscription: str
+    target: str
+    readiness: SubscriptionReadiness | None
+
+
 class UnknownState(NamedTuple):
     """A topic or subscription whose state is unknown, so that it is missing from the snapshot.
 
-    on: name of the topic. subscription: its name; None: the topic with all its subscriptions. why: the error, in one
-    line.
+    Attributes:
+        on: name of the topic.
+        subscription: its name; None: the topic with all its subscriptions.
+        why: the error, in one line.
     """
 
     on: str
@@ -178,6 +223,9 @@ class Snapshot:
         ledgers: the ledgers, cursor ledgers included, by id.
         logs: logs that belong to no cluster.
         replications: of the topics to other clusters.
+        readiness: of replicated subscriptions for a fail-over to other clusters.
+        readiness_notes: servers that did not tell it, and why; one line each.
+        clusters: id, as 32 hexadecimal digits, and name of each other cluster that was added.
         unknown: topics and subscriptions whose bookies did not answer.
         partitions: of topics of partitions, as the brokers of a cluster tell.
         brokers: of partitions.
@@ -196,6 +244,9 @@ class Snapshot:
     ledgers: tuple[LedgerSnapshot, ...] = ()
     logs: tuple[TopicSnapshot, ...] = ()
     replications: tuple[ReplicationSnapshot, ...] = ()
+    readiness: tuple[ReadinessSnapshot, ...] = ()
+    readiness_notes: tuple[str, ...] = ()
+    clusters: tuple[tuple[str, str], ...] = ()
     unknown: tuple[UnknownState, ...] = ()
     partitions: tuple[PartitionStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()

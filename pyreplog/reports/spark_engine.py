@@ -33,10 +33,15 @@ def session() -> SparkSession:
 
 
 def run(spark: SparkSession, report: Report, source: Mapping[str, str], snapshot: Snapshot) -> DataFrame:
-    """Run a report on a source, and return a DataFrame with the columns `report.figures`. source: options of the Spark
-    source.
+    """Run a report on a source, and return a DataFrame with the columns `report.figures`.
 
-    Raises ConfigError. Errors of planning and reading are raised as Spark wraps them.
+    Raises ConfigError for unknown or invalid options. Errors of planning and reading are raised as Spark wraps them.
+
+    Args:
+        spark: the Spark session.
+        report: the report.
+        source: options of the Spark source.
+        snapshot: a snapshot of the same source.
     """
     return spark.createDataFrame(table(spark, report, source, snapshot))
 

@@ -35,7 +35,8 @@ _TWO_SOURCES = ("replication_lag",)
 _OF_TOPICS = ("origins",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _GEO = ("geo_replication",)
-_FACTS = (*_SUBSCRIPTIONS, *_GEO, "retention_forecast")
+_READINESS = ("geo_readiness",)
+_FACTS = (*_SUBSCRIPTIONS, *_GEO, *_READINESS, "retention_forecast")
 _GROUPS = ("group_lag",)
 _PARTITIONS = ("partition_state", "replica_lag", "leader_skew", *_GROUPS)
 
@@ -57,6 +58,7 @@ def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     """Return a snapshot with only these subscriptions and consumer groups. Raises ConfigError for an unknown name."""
     known = {subscription.name for subscription in snapshot.readers}
     known |= {group.group for group in snapshot.groups}
+    known |= {row.subscription for row in snapshot.readiness}
     known |= {state.subscription for state in snapshot.unknown if state.subscription}
     for name in names:
         if name not in known and not _unknown_topics(snapshot):
@@ -66,6 +68,7 @@ def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
         snapshot,
         subscriptions=tuple(subscription for subscription in snapshot.subscriptions if subscription.name in names),
         groups=tuple(group for group in snapshot.groups if group.group in names),
+        readiness=tuple(row for row in snapshot.readiness if row.subscription in names),
         unknown=tuple(
             state for state in snapshot.unknown if state.subscription is None or state.subscription in names
         ),
@@ -106,20 +109,20 @@ def outcomes(
             yield Outcome(report_type, left_out=reason)
             continue
         try:
-            selected = narrowed if name in (*_SUBSCRIPTIONS, *_GROUPS) else snapshot
+            selected = narrowed if name in (*_SUBSCRIPTIONS, *_GROUPS, *_READINESS) else snapshot
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
             warnings = unknown_to(name, selected)
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
                 yield Outcome(report_type, error="the bookies of no topic answered", warnings=warnings)
                 continue
-            table = _persistent(engine, report, options_for(name, source, snapshot), selected)
+            table = _with_replanning(engine, report, options_for(name, source, snapshot), selected)
             yield Outcome(report_type, table, warnings=(*warnings, *_deleted(name, source, selected)))
-        except Exception as error:  # any error is the outcome of this report alone
+        except Exception as error:  # any error becomes the outcome of this report
             yield Outcome(report_type, error=f"{type(error).__name__}: {error}")
 
 
-def _persistent(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
-    """Run the engine, and plan again if entries were removed between planning and reading, as retention does."""
+def _with_replanning(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+    """Run the engine; run it again if entries were removed between planning and reading, as retention does."""
     for _ in range(_TRIES - 1):
         try:
             return engine(report, options, snapshot)
@@ -138,6 +141,8 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "the source has no topics, into which other clusters would replicate"
     if name in _GEO and not snapshot.replications and not _unknown_topics(snapshot):
         return "no topic of the source is replicated to another cluster"
+    if name in _READINESS and not snapshot.readiness and not _unknown_topics(snapshot):
+        return "no subscription of the source is replicated to another cluster"
     if name in _GROUPS and not snapshot.groups and not snapshot.partition_notes:
         return "the source has no Kafka consumer groups"
     if name in _PARTITIONS and not snapshot.partitions and not snapshot.partition_notes:
@@ -154,12 +159,16 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
 
 
 def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what is missing from a report, and why. Reports on copies say so for each ledger themselves."""
+    """Return the parts that are missing from a report, with the reasons.
+
+    Reports on copies list them for each ledger.
+    """
     if name in _PARTITIONS:
         return snapshot.partition_notes
     if name in _COPIES or name in _WHOLE or name in _RECOVERY:
         return ()
-    return tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
+    unknown = tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
+    return (*snapshot.readiness_notes, *unknown) if name in _READINESS else unknown
 
 
 def _reads_records(name: str) -> bool:
@@ -186,8 +195,8 @@ def _deleted(name: str, source: Mapping[str, str], snapshot: Snapshot) -> list[s
 def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
     """Return the options of the source as a report takes them.
 
-    Reports on subscriptions choose what they read by the snapshot, those on copies read whole ledgers; the others read
-    the messages of topics whose ends are known, if there are topics.
+    Reports on subscriptions choose the messages to read by the snapshot, those on copies read whole ledgers. The others
+    read the messages of topics whose ends are known, if there are topics.
     """
     if name in (*_FACTS, *_COPIES, *_WHOLE, *_RECOVERY, *_PARTITIONS):
         return {option: value for option, value in source.items() if option.lower() in _ACCESS}
@@ -200,5 +209,5 @@ def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dic
 
 
 def _chooses(source: Mapping[str, str]) -> bool:
-    """Whether options choose topics or ledgers."""
+    """Return whether options choose topics or ledgers."""
     return bool({option.lower() for option in source} & set(_WHICH))

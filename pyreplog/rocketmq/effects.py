@@ -1,4 +1,4 @@
-"""What the two ends of RocketMQ's HA protocol ask their drivers for."""
+"""Effects: what the state machines of RocketMQ's HA protocol ask their drivers to do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeAlias
 from pyreplog.errors import ReplogError
 
 FRAME_BYTES = 32 << 10
-"""RocketMQ's `haTransferBatchSize`."""
+"""Most bytes of the log in a frame: RocketMQ's `haTransferBatchSize`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Times of the protocol, in milliseconds. The defaults are RocketMQ's.
+    """Timeouts and intervals of the protocol, milliseconds. The defaults are RocketMQ's.
 
     Attributes:
-        heartbeat_ms: an idle connection sends a heartbeat so often (`haSendHeartbeatInterval`).
-        silence_ms: a peer that is silent for so long is disconnected (`haHousekeepingInterval`).
-        connect_ms: time for one attempt to connect.
-        retry_ms: time between two attempts, at most.
+        heartbeat_ms: interval of heartbeats on an idle connection (`haSendHeartbeatInterval`).
+        silence_ms: silence after which a peer is disconnected (`haHousekeepingInterval`).
+        connect_ms: timeout of one attempt to connect.
+        retry_ms: longest pause between two attempts.
     """
 
     heartbeat_ms: int = 5_000
@@ -29,13 +29,13 @@ class Timeouts:
 
     @property
     def tick_s(self) -> float:
-        """Seconds between two looks at the clock."""
+        """Seconds between two checks of the timeouts."""
         return max(min(self.heartbeat_ms, self.silence_ms, self.retry_ms) / 16_000, 0.005)
 
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """A frame with so many bytes of the log from `offset` on; without any it is a heartbeat."""
+    """Send a frame with `size` bytes of the log from `offset` on; 0 bytes: a heartbeat."""
 
     offset: int
     size: int
@@ -43,7 +43,7 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class SlaveAcked:
-    """The slave has all before `offset`, in its page cache."""
+    """The slave has the log up to `offset`, in its page cache."""
 
     offset: int
 
@@ -55,7 +55,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class AppendToLog:
-    """Bytes for the log. Report `refused` if it does not take them, and do nothing else of what was asked for."""
+    """Append bytes to the log. If the log refuses them, report `refused` and skip the other effects."""
 
     offset: int
     body: memoryview | bytes
@@ -63,14 +63,14 @@ class AppendToLog:
 
 @dataclass(frozen=True, slots=True)
 class ReportToMaster:
-    """Tell the master where the log ends."""
+    """Report the end of the log to the master."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the connection, and nothing more of it; why."""
+    """Close the connection with an error, and skip its other effects."""
 
     error: ReplogError
 

@@ -1,4 +1,4 @@
-"""A master of RocketMQ's HA protocol: feeds slaves from a raw log, and knows what they have."""
+"""RocketMQMaster: sends a raw log to slaves with RocketMQ's HA protocol, and tracks their acknowledgements."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _REPLICATED = "replicated"
 
 
 class RocketMQMaster(Endpoint):
-    """Feeds the slaves of stock brokers (RocketMQ 4.9 and 5.x, default HA) from a log.
+    """Sends a log to the slaves of stock brokers (RocketMQ 4.9 and 5.x, default HA).
 
     Any thread may call any method. `close` leaves the log open. An acknowledged position is in the page cache of a
-    slave, not on its disk: the protocol cannot say more. The protocol has no authentication.
+    slave, not on its disk: the protocol reports no more. The protocol has no authentication.
 
     Args:
         reactor: drives the connections.
-        log: the log to feed from.
-        host: address to listen at. Every peer that can connect to it gets the log.
-        port: port to listen at; 0: a free one.
+        log: the log to send.
+        host: address to listen at. Every peer that can connect to it receives the log.
+        port: port to listen at; 0: any free port.
         slaves: slaves that must have a record before it counts as replicated. Connections from one address count as
             one slave, since the protocol does not identify slaves.
         max_bytes_per_s: bytes of log per second to each slave; None: no limit. RocketMQ's own limit counts headers
             only.
-        times: times of the protocol; None: RocketMQ's.
-        limits: `connections` counts; a connection too many is closed.
+        times: timeouts and intervals of the protocol; None: RocketMQ's.
+        limits: only `connections` is used; a connection beyond that is closed.
 
     Raises:
         InvalidArgumentError: `slaves` or `max_bytes_per_s` is less than 1, or `host` is unknown.
@@ -88,9 +88,9 @@ class RocketMQMaster(Endpoint):
         self._replicated = 0
         self._connections: set[SlaveConnection] = set()
         self._purgatory = Purgatory()
-        self._putting = threading.Lock()
-        self._waking = False
-        self._listener = Listener(reactor, host, port, weak_callback(self._feed))
+        self._put_lock = threading.Lock()
+        self._is_wake_pending = False
+        self._listener = Listener(reactor, host, port, weak_callback(self._on_connection))
         self.address = self._listener.address
         super().__init__(f"RocketMQ master at {self.address[0]}:{self.address[1]}", reactor)
         self._listener.begin()
@@ -111,7 +111,7 @@ class RocketMQMaster(Endpoint):
             ReplogError: as `RawLog.put`.
         """
         self._check_open()
-        with self._putting:
+        with self._put_lock:
             self.log.put(message)
             end = self.log.end
         self.wake()
@@ -138,22 +138,22 @@ class RocketMQMaster(Endpoint):
 
     @property
     def replicated(self) -> int:
-        """Position before which enough slaves had everything at one time."""
+        """Position up to which enough slaves have acknowledged the log."""
         return self._replicated
 
     def wake(self) -> None:
-        """Send what another thread has put into the log."""
-        if not self._waking:
-            self._waking = True
+        """Send bytes that another thread has appended to the log."""
+        if not self._is_wake_pending:
+            self._is_wake_pending = True
             self._reactor.call_soon(weak_callback(self._pump))
 
     def slaves(self) -> list[SlaveStatus]:
-        """Return the slaves that are connected now."""
+        """Return the state of each connected slave."""
         return [connection.status() for connection in list(self._connections)]
 
-    # ---- the driver -----------------------------------------------------------------------------------------
+    # ---- reactor callbacks ----------------------------------------------------------------------------------
 
-    def _feed(self, sock: socket.socket, address: Address) -> None:
+    def _on_connection(self, sock: socket.socket, address: Address) -> None:
         if len(self._connections) >= self._limits.connections:
             sock.close()
             self._refuse(TooManyConnectionsError(f"the master has its {self._limits.connections} connections"), address)
@@ -166,13 +166,13 @@ class RocketMQMaster(Endpoint):
             self.log,
             SlaveFeedMachine(now_us, self.log.file_bytes, self._times),
             None if (rate := self._max_bytes_per_s) is None else RateLimiter(rate, max(rate // 10, 1), now_us),
-            progressed=weak_callback(self._progressed),
-            left=weak_callback(self._left),
+            progressed=weak_callback(self._on_progress),
+            left=weak_callback(self._on_disconnected),
         )
         self._connections.add(connection)
 
     def _pump(self) -> None:
-        self._waking = False
+        self._is_wake_pending = False
         for connection in list(self._connections):
             connection.pump()
 
@@ -185,8 +185,8 @@ class RocketMQMaster(Endpoint):
         self._purgatory.expire(now_us)
         self._reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
-    def _progressed(self) -> None:
-        """A slave has more than before."""
+    def _on_progress(self) -> None:
+        """Compute `replicated`, after a slave has acknowledged more."""
         hosts: dict[str, int] = {}
         for connection in self._connections:
             host = connection.address[0]
@@ -198,30 +198,30 @@ class RocketMQMaster(Endpoint):
             self._replicated = reached
             self._purgatory.advance_and_drain(_REPLICATED, reached)
 
-    def _left(self, connection: SlaveConnection, error: ReplogError) -> None:
+    def _on_disconnected(self, connection: SlaveConnection, error: ReplogError) -> None:
         self._connections.discard(connection)
         if isinstance(error, DisconnectedError | ClosedError):
-            logger.info("%s: slave %s:%d: %s", self._what, *connection.address, error)
+            logger.info("%s: slave %s:%d: %s", self._label, *connection.address, error)
             return
         self._refuse(error, connection.address)
 
     def _refuse(self, error: ReplogError, address: Address) -> None:
         self.refused += 1
         self.last_refusal = error
-        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *address, error)
+        logger.warning("%s: slave %s:%d was disconnected: %s", self._label, *address, error)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._listener.closed and not self._connections
 
-    def _shut(self) -> None:
-        closed = ClosedError(f"the {self._what} was closed")
+    def _close_in_driver(self) -> None:
+        closed = ClosedError(f"the {self._label} was closed")
         self._listener.end()
         for connection in list(self._connections):
             connection.close(closed)
         self._purgatory.fail(_REPLICATED, closed)
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self._listener.close()

@@ -1,4 +1,4 @@
-"""One segment file of RocketMQ's commit log: raw bytes, no header, the position of its first byte for a name."""
+"""RawFile: one segment file of RocketMQ's commit log. It has no header; its name is the position of its first byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 class RawFile:
-    """A file and its read-only map. `view` is all of it; views outlive `close`, and the removal of the file."""
+    """A segment file and its read-only map. `view` covers the file; views stay readable after `close` and removal."""
 
     def __init__(self, path: Path, files: Files, *, writable: bool) -> None:
         self.path, self.base = path, int(path.name)
@@ -39,14 +39,14 @@ class RawFile:
             self.fd = -1
 
     def used(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """(offset, bytes) of the parts between two offsets that are not zero all over."""
+        """Yield (offset, size) of the chunks between two offsets that are not all zero."""
         for offset in range(begin, end, _CHUNK):
             zeros = _ZEROS[: min(_CHUNK, end - offset)]
             if bytes(self.view[offset : offset + len(zeros)]) != zeros:
                 yield offset, len(zeros)
 
     def zero(self, files: Files, begin: int, end: int) -> bool:
-        """Zero what lies between two offsets. Whether there was something."""
+        """Zero the bytes between two offsets. Return whether any of them was not zero."""
         used = list(self.used(begin, end))
         for offset, size in used:
             files.write(self.fd, _ZEROS[:size], offset)
@@ -58,8 +58,11 @@ def path_of(directory: Path, base: int) -> Path:
 
 
 def create(directory: Path, base: int, size: int, files: Files) -> RawFile:
-    """A file of zeros, its blocks allocated, its name durable. It gets its name when it has its size: RocketMQ does not
-    start over a file that is too short (its issue 6904). Errors: DiskFullError."""
+    """Create a file of zeros, with allocated blocks and a durable name.
+
+    The file gets its name once it has its size, because RocketMQ does not start with a file that is too short (its
+    issue 6904). Raises DiskFullError.
+    """
     fresh, path = directory / FRESH, path_of(directory, base)
     files.remove(fresh)
     fd = files.create(fresh, size, zeroed=False)
@@ -73,25 +76,25 @@ def create(directory: Path, base: int, size: int, files: Files) -> RawFile:
 
 
 def remove(directory: Path, base: int, files: Files) -> None:
-    """Durable when it returns: of several files the next one goes after that, whatever a disk does first."""
+    """Remove a file, durably: of several files the disk removes no later one before an earlier one."""
     files.remove(path_of(directory, base))
     files.sync_directory(directory / FOLDER)
 
 
 def listed(directory: Path) -> list[int]:
-    """Bases of the files, ascending. Errors: NotALogError, there is something else among them."""
+    """Return the bases of the files, ascending. Raises NotALogError: the folder holds other files."""
     folder = directory / FOLDER
     if not folder.is_dir():
         return []
     names = sorted(path.name for path in folder.iterdir())
     for name in names:
         if not _NAME.fullmatch(name):
-            raise NotALogError(f"{folder / name}: expected only files named by 20 digits, this is none of RocketMQ's")
+            raise NotALogError(f"{folder / name}: expected only files of RocketMQ, whose names have 20 digits")
     return [int(name) for name in names]
 
 
 def check_sizes(directory: Path, bases: list[int], size: int) -> None:
-    """Errors: NotALogError, a file of another size, or one that does not follow the one before."""
+    """Check the files. Raises NotALogError: a file has another size, or does not follow the one before."""
     for i, base in enumerate(bases):
         path = path_of(directory, base)
         actual = path.stat().st_size
@@ -99,5 +102,5 @@ def check_sizes(directory: Path, bases: list[int], size: int) -> None:
             raise NotALogError(f"{path}: expected a file of {size} bytes, as the others are, found {actual}")
         if base != bases[0] + i * size or base % size:
             raise NotALogError(
-                f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or foreign"
+                f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or not one of this log"
             )

@@ -1,4 +1,4 @@
-"""A log of RocketMQ's: raw segment files, records in RocketMQ's layout, nothing of pyreplog's in between."""
+"""RawLog: a commit log of RocketMQ, in raw segment files with records in RocketMQ's layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyreplog.rocketmq.records import BLANK_BYTES, RecordFault, RocketMQMessage,
 from pyreplog.rocketmq.synced_position import SyncedPosition
 
 FILE_BYTES = 1 << 30
-"""RocketMQ's `mappedFileSizeCommitLog` unless told otherwise."""
+"""Default of RocketMQ's `mappedFileSizeCommitLog`."""
 
 _FILE_BYTES_MIN, _FILE_BYTES_MAX = 4096, (1 << 31) - 1
 _MAPPED_MAX = 16
@@ -35,11 +35,11 @@ _MAPPED_MAX = 16
 class RawLog(Handle):
     """A commit log in the layout of a RocketMQ broker's store: `directory/commitlog/<20 digits>`.
 
-    One thread lands bytes or puts messages; any thread may read, `sync` and `trim`. While the log is open no other
+    One thread appends bytes or messages; any thread may read, `sync` and `trim`. While the log is open no other
     process, a broker included, can open the directory for writing: both lock `directory/lock`.
 
-    What lands is verified record by record: size, magic, position and CRC of the body. That also detects a master that
-    is not the one the log came from. RocketMQ itself would continue with the wrong bytes.
+    Bytes of a master are verified record by record: size, magic, position and CRC of the body. That also detects a
+    master from which this log was not copied. RocketMQ itself would continue with the wrong bytes.
 
     Args:
         directory: the broker's store directory.
@@ -72,77 +72,77 @@ class RawLog(Handle):
         self._lock = WriterLock(self.directory)
         self._writing: RawFile | None = None
         self._mapped: dict[int, RawFile] = {}
-        self._syncing = threading.RLock()  # which files there are, and what is proven; held for as long as a sync takes
-        self._mapping = threading.Lock()  # what is in _mapped: nobody who reads waits for a sync
+        self._syncing = threading.RLock()  # guards the list of files and the stored position; held during syncs
+        self._mapping = threading.Lock()  # guards _mapped; not held during syncs, so that readers do not wait for them
         try:
             self._open(file_bytes)
         except BaseException:
-            self._let_go()
+            self._do_close()
             raise
         super().__init__(f"RocketMQ log {self.directory}")
 
     def _open(self, file_bytes: int | None) -> None:
-        self._files.sync_directory(self.directory / raw_file.FOLDER)  # an earlier life may have ended just before that
-        self._proven = synced_position.load(self.directory)
+        self._files.sync_directory(self.directory / raw_file.FOLDER)  # a killed process may not have done it
+        self._stored_synced = synced_position.load(self.directory)
         bases = raw_file.listed(self.directory)
-        stored_bytes = self._proven.file_bytes if self._proven else _size_of_first(self.directory, bases)
-        self.file_bytes = _checked(file_bytes, stored_bytes)
+        stored_bytes = self._stored_synced.file_bytes if self._stored_synced else _size_of_first(self.directory, bases)
+        self.file_bytes = _checked_size(file_bytes, stored_bytes)
         raw_file.check_sizes(self.directory, bases, self.file_bytes)
         end = 0
         if bases:
-            end = raw_log_recovery.find_end(self.directory, bases, self._proven, self._files)
+            end = raw_log_recovery.find_end(self.directory, bases, self._stored_synced, self._files)
             bases = raw_log_recovery.cut(self.directory, bases, end, self._files)
         if bases:
             self._writing = RawFile(raw_file.path_of(self.directory, bases[-1]), self._files, writable=True)
-        self._end = self._whole = self._synced = end
+        self._end = self._complete_end = self._synced = end
         self._bases = bases
-        self._prove(end)
+        self._store_synced(end)
 
-    # ---- where it begins and ends ---------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------------------
 
     @property
     def start(self) -> int:
-        """Position of the first byte in the log; 0 of an empty log."""
+        """Position of the first byte in the log; 0: the log is empty."""
         return self._bases[0] if self._bases else 0
 
     @property
     def end(self) -> int:
-        """Position behind the last byte. The last record may have landed in part."""
+        """Position behind the last byte. The last record may be incomplete."""
         return self._end
 
     @property
     def whole(self) -> int:
-        """Position behind the last whole record."""
-        return self._whole
+        """Position behind the last complete record."""
+        return self._complete_end
 
     @property
     def synced(self) -> int:
-        """Position before which everything is on disk."""
+        """Position up to which the log is on disk."""
         return self._synced
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was ever written. The first bytes may then land at the beginning of any file."""
+        """Whether the log has no bytes. The first ones may be appended at the start of any file."""
         return not self._bases
 
     # ---- writing --------------------------------------------------------------------------------------------
 
     def append_replicated(self, position: int, data: bytes | memoryview) -> None:
-        """Append bytes of a master's log, cut anywhere.
+        """Append bytes of a master's log, which may begin and end within a record.
 
         Args:
-            position: where they belong: the end of the log; of an empty log, the beginning of any file.
-            data: bytes that lie in one file.
+            position: position of the bytes: the end of the log; of an empty log, the start of any file.
+            data: bytes, all in one file.
 
         Raises:
             InvalidArgumentError: another position, or bytes of two files.
-            InvalidRecordsError: the bytes are not records. The log then ends behind the last whole record.
+            InvalidRecordsError: the bytes are not records. The log then ends behind the last complete record.
             DiskError: the disk failed. Nothing was written.
             PoisonedError: a sync has failed.
             ClosedError: the log was closed.
         """
         self._check_open()
-        self._check_place(position, len(data))
+        self._check_position(position, len(data))
         if not len(data):
             return
         try:
@@ -151,14 +151,14 @@ class RawLog(Handle):
         except ReplogError:
             raise
         except OSError as error:
-            raise DiskError(error.errno, f"{self.directory}: {len(data)} bytes cannot land: {error}") from error
+            raise DiskError(error.errno, f"{self.directory}: {len(data)} bytes cannot be written: {error}") from error
         end = position + len(data)
-        reached, fault = walk(file.view, self._whole - file.base, end - file.base, file.base)
+        reached, fault = walk(file.view, self._complete_end - file.base, end - file.base, file.base)
         if fault is not None:
-            self._end = self._whole = file.base + reached
+            self._end = self._complete_end = file.base + reached
             file.zero(self._files, reached, end - file.base)
             raise InvalidRecordsError(self._end, fault.expected, fault.found)
-        self._end, self._whole = end, file.base + reached
+        self._end, self._complete_end = end, file.base + reached
 
     def put(self, message: RocketMQMessage) -> int:
         """Append a message as a broker does.
@@ -174,7 +174,7 @@ class RawLog(Handle):
             InvalidArgumentError: a field of the message is over its limit, or the log ends within a record.
             DiskFullError: there is no room for another file.
         """
-        if self._end != self._whole:
+        if self._end != self._complete_end:
             raise InvalidArgumentError(
                 f"the log ends within a record, at {self._end}: this copy is incomplete; continue it from its master"
             )
@@ -191,7 +191,7 @@ class RawLog(Handle):
         self.append_replicated(position, record)
         return position
 
-    def _check_place(self, position: int, size: int) -> None:
+    def _check_position(self, position: int, size: int) -> None:
         if position != self._end and not (self.empty and position >= 0 and position % self.file_bytes == 0):
             raise InvalidArgumentError(f"position: expected {self._end}, where the log ends, found {position}")
         if position % self.file_bytes + size > self.file_bytes:
@@ -201,7 +201,7 @@ class RawLog(Handle):
             )
 
     def _file_for(self, position: int) -> RawFile:
-        """The file to write to; a new one, after all before it was synced and proven."""
+        """Return the file to write to. A new one is created after the log before it was synced."""
         file = self._writing
         if file is not None and position < file.end:
             return file
@@ -210,7 +210,7 @@ class RawLog(Handle):
                 self.sync()
             created = raw_file.create(self.directory, position, self.file_bytes, self._files)
             if file is None:
-                self._whole = self._end = position
+                self._complete_end = self._end = position
             else:
                 file.close()
             self._writing = created
@@ -218,10 +218,10 @@ class RawLog(Handle):
         return created
 
     def sync(self) -> int:
-        """Sync the log: all that has landed before the call is on disk when it returns.
+        """Sync the log: all bytes appended before the call are on disk when it returns.
 
         Returns:
-            The position before which everything is on disk.
+            The position up to which the log is on disk.
 
         Raises:
             PoisonedError: this sync failed, or an earlier one.
@@ -229,26 +229,26 @@ class RawLog(Handle):
         """
         self._check_open()
         with self._syncing:
-            end, whole = self._end, self._whole
+            end, whole = self._end, self._complete_end
             if self._writing is None or end == self._synced:
                 return self._synced
             try:
                 self._files.sync(self._writing.fd)
-                self._prove(whole)
+                self._store_synced(whole)
             except OSError as error:
                 self._error = PoisonedError(f"{self.directory}: a sync failed, what is on disk is unknown: {error}")
                 raise self._error from error
             self._synced = end
             return end
 
-    def _prove(self, position: int) -> None:
+    def _store_synced(self, position: int) -> None:
         proven = SyncedPosition(self.file_bytes, position)
-        if proven != self._proven:
+        if proven != self._stored_synced:
             synced_position.store(self.directory, proven, self._files)
-            self._proven = proven
+            self._stored_synced = proven
 
     def trim(self, position: int) -> int:
-        """Remove the files that end at or before a position, never the last file. Views stay readable.
+        """Remove the files that end at or before a position, but never the last file. Views stay readable.
 
         Args:
             position: bytes from the beginning of the log.
@@ -264,7 +264,7 @@ class RawLog(Handle):
             kept = [base for base in self._bases if base + self.file_bytes > position] or self._bases[-1:]
             removed = self._bases[: len(self._bases) - len(kept)]
             self._bases = kept
-            for base in removed:  # the first one first, and durably: what a crash leaves has no gap
+            for base in removed:  # in order, each durably, so that a crash leaves no gap
                 with self._mapping:
                     self._mapped.pop(base, None)
                 raw_file.remove(self.directory, base, self._files)
@@ -277,7 +277,7 @@ class RawLog(Handle):
 
         Args:
             position: bytes from the beginning of the log.
-            limit: bytes to return, at most.
+            limit: most bytes to return.
 
         Returns:
             A view; empty at the end of the log.
@@ -309,13 +309,13 @@ class RawLog(Handle):
                 except FileNotFoundError:
                     raise TrimmedError(f"{self.directory}: position {position} was removed") from None
                 file.close()
-            self._mapped[base] = file  # the last used one last
+            self._mapped[base] = file  # least recently used first
             if len(self._mapped) > _MAPPED_MAX:
                 del self._mapped[next(iter(self._mapped))]
             return file
 
     def records(self, position: int | None = None) -> Iterator[tuple[int, memoryview]]:
-        """Iterate over the whole records, without blanks.
+        """Iterate over the complete records, without blanks.
 
         Args:
             position: where to begin, bytes from the beginning of the log; None: the start of the log.
@@ -329,7 +329,7 @@ class RawLog(Handle):
             OutOfRangeError: `position` lies behind the end of the log.
         """
         at = self.start if position is None else position
-        while at < self._whole:
+        while at < self._complete_end:
             size = int.from_bytes(self.view(at, 4), "big")
             file = self._file_at(at)
             stop = min(at - file.base + max(size, BLANK_BYTES), len(file.view))
@@ -341,13 +341,13 @@ class RawLog(Handle):
                 yield at, file.view[at - file.base : reached]
             at = file.base + reached
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync the log, and close it. An unfinished record is cut when the log is opened again.
+        """Sync the log, and close it. An incomplete record is cut when the log is opened again.
 
         Raises:
-            PoisonedError: the sync failed. The log is closed all the same.
+            PoisonedError: the sync failed. The log is closed anyway.
         """
         if self._error is None and os.getpid() == self._pid:
             try:
@@ -357,13 +357,13 @@ class RawLog(Handle):
         else:
             super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         if self._writing is not None:
             self._writing.close()
         self._mapped.clear()
         self._lock.release()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock.release()
 
 
@@ -371,7 +371,7 @@ def _size_of_first(directory: Path, bases: list[int]) -> int | None:
     return raw_file.path_of(directory, bases[0]).stat().st_size if bases else None
 
 
-def _checked(wanted: int | None, found: int | None) -> int:
+def _checked_size(wanted: int | None, found: int | None) -> int:
     if wanted is not None and found is not None and wanted != found:
         raise InvalidArgumentError(f"file_bytes: expected {found}, the size of the existing files, found {wanted}")
     size = next(size for size in (wanted, found, FILE_BYTES) if size is not None)

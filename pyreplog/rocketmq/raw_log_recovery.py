@@ -1,4 +1,4 @@
-"""Where a raw log ends after a crash: its records are walked from what is proven, and what is torn is cut."""
+"""Finds the end of a raw log after a crash: verifies records from the synced position on, and cuts a torn one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 def find_end(directory: Path, bases: list[int], proven: SyncedPosition | None, files: Files) -> int:
-    """Where the last whole record ends; all before it is on disk then.
+    """Return the end of the last complete record, and sync all records before it.
 
-    A blank ends its file only when another file follows, or when it is proven: what follows its 8 bytes may be missing,
-    and nobody would see it.
+    A blank ends its file only if another file follows, or if it lies before the synced position: otherwise the bytes
+    after its first 8 may be missing, and that could not be detected.
 
-    Errors: CorruptionError, files are missing that were proven; or, in a log that has no checkpoint because it is a
-    broker's, there are intact records behind a damaged one. NotALogError, such a log begins with something else.
+    Raises:
+        CorruptionError: files before the synced position are missing; or, in a log without a stored position because a
+            broker wrote it, intact records follow a damaged one.
+        NotALogError: such a log begins with other data.
     """
     position = bases[0] if proven is None else max(proven.position, bases[0])
     size = path_of(directory, bases[0]).stat().st_size
@@ -44,7 +46,7 @@ def find_end(directory: Path, bases: list[int], proven: SyncedPosition | None, f
 
 
 def _check_foreign(directory: Path, file: RawFile, fault: RecordFault, bases: list[int], files: Files) -> None:
-    """Whether what a broker left may be cut at `fault`: nobody knows what of it was on disk."""
+    """Check that the log of a broker may be cut at a fault: it is unknown which of its records were synced."""
     offset = fault.offset
     if file.base + offset == bases[0] and any(file.used(0, len(file.view))):
         raise NotALogError(f"{file.path}: expected one of RocketMQ's records, found {fault.found} for {fault.expected}")
@@ -56,7 +58,7 @@ def _check_foreign(directory: Path, file: RawFile, fault: RecordFault, bases: li
 
 
 def _intact_behind(directory: Path, file: RawFile, offset: int, later: list[int], files: Files) -> int | None:
-    """Position of an intact record behind `offset` of a file, or in one of the later ones."""
+    """Return the position of an intact record behind `offset` of a file, or in a later file; None: there is none."""
     for magic in _MAGICS:
         at = _find(file, magic, offset + BLANK_BYTES)
         while at >= 0:
@@ -77,10 +79,12 @@ def _find(file: RawFile, magic: bytes, offset: int) -> int:
 
 
 def cut(directory: Path, bases: list[int], end: int, files: Files) -> list[int]:
-    """Have nothing but zeros behind `end`, so that no record of before comes back (RocketMQ issues 10017, 10666).
+    """Zero the log behind `end`, so that no earlier record appears again (RocketMQ issues 10017, 10666).
 
-    The last file goes first: after a crash in between, the same end is found. Returns the bases that stay; of a log
-    with nothing in it none does: it may begin anywhere.
+    Files are removed from the last one on, so that a recovery after a crash meanwhile finds the same end.
+
+    Returns:
+        The bases of the remaining files. An empty log keeps no file, because it may begin at any position.
     """
     kept = [base for base in bases if base <= end] if end else []
     for base in reversed(bases[len(kept) :]):

@@ -1,7 +1,7 @@
-"""RocketMQ's records: encoding one, reading one, and walking through many.
+"""RocketMQ's records: encodes, decodes and verifies them.
 
-The layout is that of `CommitLog` and `MessageExtEncoder` in RocketMQ 4.9 and 5.x: big-endian, without padding, CRC-32
-of the body only. A record lies in one segment file; what is left of a file belongs to its blank record.
+The layout is that of `CommitLog` and `MessageExtEncoder` in RocketMQ 4.9 and 5.x: big-endian, without padding, with a
+CRC-32 of the body only. A record lies in one segment file; a blank record covers the rest of a file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pyreplog.errors import InvalidArgumentError, InvalidRecordsError
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 
 BLANK_BYTES = 8
-"""The least a record leaves of a file: a blank record is to follow."""
+"""Bytes of a file that records leave free at least, for a blank record."""
 
 _CRC_MASK = 0x7FFFFFFF
 _HOST_BYTES = {False: 8, True: 20}
 _BORN_V6, _STORE_V6 = 1 << 4, 1 << 5
 _V6 = _BORN_V6 | _STORE_V6
-_SMALLEST = 91  # v1, both hosts IPv4, nothing variable
+_RECORD_BYTES_MIN = 91  # v1, both hosts IPv4, empty variable fields
 _TOPIC_MAX = 127  # of v1
 _PROPERTIES_MAX = 32767
 _NAME_END, _PROPERTY_END = "\1", "\2"
@@ -44,7 +44,7 @@ Host = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RocketMQMessage:
-    """A message of RocketMQ: what the producer gave, and what the broker added.
+    """A message of RocketMQ, with the fields of the producer and those that the broker added.
 
     Attributes:
         topic: topic, 1 to 127 bytes of UTF-8.
@@ -58,7 +58,7 @@ class RocketMQMessage:
         stored_ms: time of the broker, milliseconds since 1970-01-01 UTC.
         born_host: IPv4 address and port of the producer.
         store_host: IPv4 address and port of the broker.
-        retries: how often the message was consumed again.
+        retries: number of times the message was consumed again.
         transaction_offset: position of the prepared message of a transaction.
     """
 
@@ -78,7 +78,7 @@ class RocketMQMessage:
 
 
 class RecordFault(NamedTuple):
-    """Why the bytes at `offset` of a segment file are no record."""
+    """Why the bytes at `offset` of a segment file are not a record."""
 
     offset: int
     expected: str
@@ -86,8 +86,8 @@ class RecordFault(NamedTuple):
 
 
 def encode(message: RocketMQMessage, position: int) -> bytes:
-    """The record (version 1, IPv4) of `message` at `position` of the log. Errors: InvalidArgumentError."""
-    if _reserved(message):
+    """Return the record (version 1, IPv4) of a message at a position of the log. Raises InvalidArgumentError."""
+    if _has_reserved(message):
         raise InvalidArgumentError(
             f"message: expected a topic and properties without the characters 0, 1 and 2, found {message}"
         )
@@ -102,7 +102,7 @@ def encode(message: RocketMQMessage, position: int) -> bytes:
     if message.system_flag & _V6:
         raise InvalidArgumentError(f"system_flag: expected hosts with IPv4 addresses, found {message.system_flag:#x}")
     body = message.body
-    size = _SMALLEST + len(body) + len(topic) + len(properties)
+    size = _RECORD_BYTES_MIN + len(body) + len(topic) + len(properties)
     try:
         head = _HEAD.pack(
             size, MAGIC_V1, crc32(body) & _CRC_MASK, message.queue, message.flag, message.queue_offset, position,
@@ -119,23 +119,23 @@ def encode(message: RocketMQMessage, position: int) -> bytes:
         ) from None
 
 
-def _reserved(message: RocketMQMessage) -> bool:
+def _has_reserved(message: RocketMQMessage) -> bool:
     texts = (message.topic, *message.properties, *message.properties.values())
     return any(character in text for text in texts for character in _RESERVED)
 
 
 def blank(room: int) -> bytes:
-    """The record that ends a file with `room` bytes left; what lies behind its 8 bytes means nothing."""
+    """Return the record that ends a file with `room` bytes left; the bytes after its first 8 have no meaning."""
     return _START.pack(room, MAGIC_BLANK)
 
 
 def decode(record: memoryview | bytes) -> RocketMQMessage:
-    """The message in a whole record of any version. Errors: InvalidRecordsError."""
+    """Return the message of a complete record of any version. Raises InvalidRecordsError."""
     fault = _verify(memoryview(record), 0, len(record))
     if fault is not None:
         raise InvalidRecordsError(*fault)
     _, magic, _, queue, flag, queue_offset, _, system_flag, born_ms = _HEAD.unpack_from(record)
-    born, stored, at = _places(system_flag)
+    born, stored, at = _host_offsets(system_flag)
     retries, transaction, size = _AFTER_HOSTS.unpack_from(record, at)
     at += _AFTER_HOSTS.size
     width = 2 if magic == MAGIC_V2 else 1
@@ -164,26 +164,33 @@ def decode(record: memoryview | bytes) -> RocketMQMessage:
 
 
 def walk(file: memoryview, offset: int, stop: int, base: int, *, torn: bool = False) -> tuple[int, RecordFault | None]:
-    """How far the bytes of a segment file are whole, intact records.
+    """Find the end of the complete, intact records in a segment file.
 
-    file: all of the file, whose first byte has position `base`. From `offset`, where a record begins, to `stop`, where
-    what was received ends. Returns where the last whole record ends (the file's end behind a blank), and what is wrong
-    there, if it is more than that the rest of a record is missing. A size, a magic or a position that cannot be is told
-    as soon as it is there.
+    A size, magic or position that is impossible is reported as soon as it has arrived, even in an incomplete record.
 
-    torn: bytes may be missing, zeros in their place. RocketMQ's CRC does not cover topic and properties, so that it
-    takes a record for whole whose end was never written (its issue 7437); here a zero in these is the end then.
+    Args:
+        file: the whole file.
+        offset: where to begin; a record begins there.
+        stop: end of the received bytes.
+        base: position of the first byte of the file.
+        torn: bytes may be missing, with zeros in their place. RocketMQ's CRC does not cover topic and properties, so
+            RocketMQ accepts a record whose end was never written (its issue 7437); here, a zero in these fields makes
+            the record invalid.
+
+    Returns:
+        The end of the last complete record (behind a blank, the end of the file), and the fault there; None: no fault,
+            at most the rest of a record is missing.
     """
     size = len(file)
     if not torn:
-        offset = _pass_usual(file, offset, stop, base)
+        offset = _skip_usual(file, offset, stop, base)
     while stop - offset >= BLANK_BYTES:
         length, magic = _START.unpack_from(file, offset)
         if magic == MAGIC_BLANK:
             if length != size - offset:
                 return offset, RecordFault(offset, f"a blank of {size - offset} bytes", f"one of {length}")
             return (size, None) if stop == size else (offset, None)
-        fault = _judge(file, offset, stop, length, magic, base)
+        fault = _check_head(file, offset, stop, length, magic, base)
         if fault is not None or offset + length > stop:
             return offset, fault
         fault = _verify(file, offset, length, torn)
@@ -193,10 +200,10 @@ def walk(file: memoryview, offset: int, stop: int, base: int, *, torn: bool = Fa
     return offset, None
 
 
-def _pass_usual(file: memoryview, offset: int, stop: int, base: int) -> int:
-    """Where the records end that are whole, intact, of version 1 and with IPv4 hosts: nearly all are, and cost less."""
+def _skip_usual(file: memoryview, offset: int, stop: int, base: int) -> int:
+    """Return the end of the intact records of version 1 with IPv4 hosts: the usual ones, which this verifies faster."""
     unpack, last = _USUAL.unpack_from, min(stop, len(file) - BLANK_BYTES)
-    while last - offset >= _SMALLEST:
+    while last - offset >= _RECORD_BYTES_MIN:
         length, magic, crc, position, system_flag, body = unpack(file, offset)
         start, end = offset + _USUAL.size, offset + length
         topic = start + body
@@ -217,13 +224,13 @@ def _pass_usual(file: memoryview, offset: int, stop: int, base: int) -> int:
     return offset
 
 
-def _judge(file: memoryview, offset: int, stop: int, length: int, magic: int, base: int) -> RecordFault | None:
-    """What the first bytes of a record say of it. RocketMQ itself looks at the position only as of 2026 (#10017)."""
+def _check_head(file: memoryview, offset: int, stop: int, length: int, magic: int, base: int) -> RecordFault | None:
+    """Check the first bytes of a record. RocketMQ itself checks the position only since 2026 (#10017)."""
     room = len(file) - offset - BLANK_BYTES
     if magic not in (MAGIC_V1, MAGIC_V2):
         return RecordFault(offset, "the magic of a record", f"{magic:#010x}")
-    if not _SMALLEST <= length <= room:
-        return RecordFault(offset, f"a record of {_SMALLEST} to {room} bytes", f"one of {length}")
+    if not _RECORD_BYTES_MIN <= length <= room:
+        return RecordFault(offset, f"a record of {_RECORD_BYTES_MIN} to {room} bytes", f"one of {length}")
     if stop - offset >= _POSITION_AT + 8:
         (position,) = _I64.unpack_from(file, offset + _POSITION_AT)
         if position != base + offset:
@@ -232,11 +239,11 @@ def _judge(file: memoryview, offset: int, stop: int, length: int, magic: int, ba
 
 
 def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> RecordFault | None:
-    """Whether the fields of a whole record add up to its length and its body has its checksum."""
-    if length < _SMALLEST:
-        return RecordFault(offset, f"a record of at least {_SMALLEST} bytes", f"{length} bytes")
+    """Check that the fields of a complete record add up to its length, and that its body has its checksum."""
+    if length < _RECORD_BYTES_MIN:
+        return RecordFault(offset, f"a record of at least {_RECORD_BYTES_MIN} bytes", f"{length} bytes")
     size, magic, crc, _, _, _, _, system_flag, _ = _HEAD.unpack_from(file, offset)
-    at = offset + _places(system_flag)[2]
+    at = offset + _host_offsets(system_flag)[2]
     end = offset + length
     width = 2 if magic == MAGIC_V2 else 1
     body = int.from_bytes(file[at + 12 : at + 16], "big")
@@ -257,8 +264,8 @@ def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> R
     return None
 
 
-def _places(system_flag: int) -> tuple[int, int, int]:
-    """Where the two hosts begin, and what follows them."""
+def _host_offsets(system_flag: int) -> tuple[int, int, int]:
+    """Return the offsets of the two hosts, and of the field after them."""
     born = _HOSTS_AT
     stored = born + _HOST_BYTES[bool(system_flag & _BORN_V6)] + 8
     return born, stored, stored + _HOST_BYTES[bool(system_flag & _STORE_V6)]

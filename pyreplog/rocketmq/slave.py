@@ -1,4 +1,4 @@
-"""A slave of RocketMQ's HA protocol: copies a broker's commit log into a raw log."""
+"""RocketMQSlave: copies a broker's commit log into a raw log with RocketMQ's HA protocol."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ logger = logging.getLogger(__name__)
 
 _WORD = struct.Struct(">q")
 _SYNC_S = 0.5
-"""As often as RocketMQ's own asynchronous flush."""
+"""Seconds between syncs, as for RocketMQ's asynchronous flush."""
 
 
 class RocketMQSlave(Endpoint):
     """Copies the commit log of a stock broker (RocketMQ 4.9 and 5.x, default HA) into a log.
 
-    A thread syncs the log twice a second. A crash of this process loses nothing of it; a crash of the machine loses
-    what was not synced, and the slave fetches it again. Any thread may call any method. `close` leaves the log open.
+    A thread syncs the log twice a second. A crash of this process loses no received bytes; a crash of the machine loses
+    unsynced bytes, which the slave fetches again. Any thread may call any method. `close` leaves the log open.
 
     Args:
         reactor: drives the connection.
         log: the log to copy into.
         master: host and HA port of the broker (by default its port + 1).
         start: where an empty log begins. None: at the master's last file, which is all that RocketMQ offers; 0: at the
-            beginning; else the position of the beginning of a file that the master has.
-        landed: called in the reactor after bytes were written, for example the `wake` of a RocketMQMaster.
-        times: times of the protocol; None: RocketMQ's.
+            start of the log; otherwise the position of the start of a file that the master has.
+        landed: called by the reactor after bytes were appended, for example the `wake` of a RocketMQMaster.
+        times: timeouts and intervals of the protocol; None: RocketMQ's.
 
     Raises:
-        InvalidArgumentError: the host is unknown, or `start` is not the beginning of a file.
+        InvalidArgumentError: the host is unknown, or `start` is not the start of a file.
 
     Example:
         ```python
@@ -66,46 +66,46 @@ class RocketMQSlave(Endpoint):
         times: Timeouts | None = None,
     ) -> None:
         self.log, self._times, self._landed = log, times or Timeouts(), landed
-        self._to = resolve_address(*master)
-        self._pulling = SlaveMachine(
+        self._master_address = resolve_address(*master)
+        self._machine = SlaveMachine(
             reactor.clock.monotonic_us(),
             log.end,
             log.file_bytes,
             start=start,
             times=self._times,
-            random=random.random,  # of delays only
+            random=random.random,  # for the delays of retries
         )
         self._sock: socket.socket | None = None
         self._send_queue: SendQueue | None = None
         self._events = 0
-        self._shut_down = False
-        self._ended = threading.Event()
+        self._is_disconnected = False
+        self._is_closing = threading.Event()
         super().__init__(f"RocketMQ slave of {master[0]}:{master[1]}", reactor)
         self._syncer = threading.Thread(
-            target=_keep_synced, args=(log, self._ended), name="pyreplog-rocketmq-sync", daemon=True
+            target=_keep_synced, args=(log, self._is_closing), name="pyreplog-rocketmq-sync", daemon=True
         )
         self._syncer.start()
         reactor.call_soon(weak_callback(self._tick))
 
     @property
     def state(self) -> SlaveState:
-        """What the slave does now."""
-        return self._pulling.state
+        """The state of the slave."""
+        return self._machine.state
 
     @property
     def error(self) -> ReplogError | None:
-        """Why the last connection or attempt has ended; in state STOPPED, why no other follows."""
-        return self._pulling.error
+        """Why the last connection or attempt ended; in state STOPPED, why the slave does not connect again."""
+        return self._machine.error
 
     @property
     def connects(self) -> int:
         """Number of connections so far."""
-        return self._pulling.connects
+        return self._machine.connects
 
     @property
     def frames(self) -> int:
         """Number of frames received so far, heartbeats included."""
-        return self._pulling.frames
+        return self._machine.frames
 
     def follow(self, master: Address) -> None:
         """Connect to another address at once. RocketMQ's own slave keeps the connection that it has.
@@ -119,32 +119,32 @@ class RocketMQSlave(Endpoint):
         """
         self._check_open()
         to = resolve_address(*master)
-        self._reactor.call_soon(lambda: self._turn_to(to))
+        self._reactor.call_soon(lambda: self._connect_to(to))
 
-    # ---- the driver -----------------------------------------------------------------------------------------
+    # ---- reactor callbacks ----------------------------------------------------------------------------------
 
     def _now_us(self) -> int:
         return self._reactor.clock.monotonic_us()
 
-    def _turn_to(self, to: tuple[socket.AddressFamily, Address]) -> None:
-        self._to = to
+    def _connect_to(self, to: tuple[socket.AddressFamily, Address]) -> None:
+        self._master_address = to
         self._disconnect()
-        self._pulling.retry(self._now_us())
-        self._do(self._pulling.tick(self._now_us()))
+        self._machine.retry(self._now_us())
+        self._do(self._machine.tick(self._now_us()))
 
     def _tick(self) -> None:
         if self._error is not None:
             return
-        self._do(self._pulling.tick(self._now_us()))
+        self._do(self._machine.tick(self._now_us()))
         self._reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     def _do(self, effects: list[Effect]) -> None:
-        """What has landed is reported, whatever went wrong behind it."""
+        """Carry out effects. Appended bytes are reported even if a later effect fails."""
         reports: list[bytes] = []
         begin = self.log.end
         error = self._carry_out(effects, reports)
         if self.log.end > begin:
-            self._pulling.landed(self.log.end)
+            self._machine.landed(self.log.end)
             if self._landed is not None:
                 self._landed()
         if reports:
@@ -153,14 +153,14 @@ class RocketMQSlave(Endpoint):
             self._close(error)
 
     def _carry_out(self, effects: list[Effect], reports: list[bytes]) -> ReplogError | None:
-        """Why the connection is to be closed."""
+        """Carry out effects; return the error to close the connection with, or None."""
         for effect in effects:
             match effect:
                 case AppendToLog(offset, body):
                     try:
                         self.log.append_replicated(offset, body)
                     except ReplogError as error:
-                        return self._pulling.refused(self._now_us(), self.log.end, error).error
+                        return self._machine.refused(self._now_us(), self.log.end, error).error
                 case ReportToMaster(offset):
                     reports.append(_WORD.pack(offset))
                 case Connect():
@@ -170,10 +170,10 @@ class RocketMQSlave(Endpoint):
         return None
 
     def _connect(self) -> None:
-        family, address = self._to
+        family, address = self._master_address
         try:
             sock = set_socket_options(socket.socket(family, socket.SOCK_STREAM))
-        except OSError as error:  # no descriptors are left
+        except OSError as error:  # for example no descriptor is free
             self._lost(NotConnectedError(f"{address}: {error}"))
             return
         code = sock.connect_ex(address)
@@ -203,18 +203,18 @@ class RocketMQSlave(Endpoint):
     def _connected(self, sock: socket.socket) -> None:
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
-            self._lost(NotConnectedError(f"{self._to[1]}: {os.strerror(failed)}"))
+            self._lost(NotConnectedError(f"{self._master_address[1]}: {os.strerror(failed)}"))
             return
         self._send_queue = SendQueue(sock.sendmsg)
-        self._do(self._pulling.connected(self._now_us()))
+        self._do(self._machine.connected(self._now_us()))
 
     def _receive(self, sock: socket.socket) -> None:
-        count = sock.recv_into(self._pulling.buffer())
+        count = sock.recv_into(self._machine.buffer())
         if not count:
-            cut = f", {self._pulling.buffered} bytes into a frame" if self._pulling.buffered else ""
+            cut = f", {self._machine.buffered} bytes into a frame" if self._machine.buffered else ""
             self._lost(DisconnectedError(f"the master closed the connection{cut}"))
             return
-        self._do(self._pulling.received(count, self._now_us()))
+        self._do(self._machine.received(count, self._now_us()))
 
     def _send(self, data: bytes) -> None:
         outbox, sock = self._send_queue, self._sock
@@ -232,15 +232,15 @@ class RocketMQSlave(Endpoint):
             self._events = events
 
     def _lost(self, error: ReplogError) -> None:
-        self._pulling.lost(self._now_us(), error)
+        self._machine.lost(self._now_us(), error)
         self._close(error)
 
     def _close(self, error: ReplogError) -> None:
         self._disconnect()
-        if self._pulling.state is SlaveState.STOPPED:
-            logger.error("%s: stopped at %d: %s", self._what, self.log.end, error)
+        if self._machine.state is SlaveState.STOPPED:
+            logger.error("%s: stopped at %d: %s", self._label, self.log.end, error)
         elif self._error is None:
-            logger.info("%s: %s", self._what, error)
+            logger.info("%s: %s", self._label, error)
 
     def _disconnect(self) -> None:
         sock, self._sock, self._send_queue = self._sock, None, None
@@ -248,26 +248,26 @@ class RocketMQSlave(Endpoint):
             self._reactor.unregister(sock.fileno())
             sock.close()
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
-        return self._shut_down
+    def _is_released(self) -> bool:
+        return self._is_disconnected
 
-    def _shut(self) -> None:
-        self._ended.set()
+    def _close_in_driver(self) -> None:
+        self._is_closing.set()
         self._disconnect()
-        self._pulling.lost(self._now_us(), ClosedError(f"the {self._what} was closed"))
-        self._shut_down = True
+        self._machine.lost(self._now_us(), ClosedError(f"the {self._label} was closed"))
+        self._is_disconnected = True
 
     def close(self) -> None:
-        """Close the connection, and wait for a sync that runs. The log stays open."""
+        """Close the connection, and wait for a running sync. The log stays open."""
         super().close()
-        self._ended.set()
+        self._is_closing.set()
         self._syncer.join()
 
 
 def _keep_synced(log: RawLog, ended: threading.Event) -> None:
-    """Its own thread; knows nothing of the slave, which may be forgotten."""
+    """Sync the log at intervals, in a thread, without a reference to the slave: the slave may be collected."""
     while not ended.wait(_SYNC_S):
         try:
             log.sync()

@@ -1,4 +1,4 @@
-"""One slave's socket, at the master."""
+"""SlaveConnection: the socket of one slave, at the master."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyreplog.stream.rate_limiter import RateLimiter
 _RECEIVE_BYTES = 4096
 _QUEUE_BYTES = 16 * FRAME_BYTES
 _ROUNDS = 4
-"""So often the queue is filled before other descriptors have their turn."""
+"""How often the send queue is filled before other descriptors have their turn."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,11 @@ class SlaveStatus:
 
 
 class SlaveConnection:
-    """Does what a SlaveFeedMachine says. All by the reactor's driver.
+    """Drives a SlaveFeedMachine. All methods are called by the reactor's driver.
 
-    progressed: called when the slave has more than before. left: called once, with the reason.
+    Args:
+        progressed: called when the slave has acknowledged more.
+        left: called once with the error that ended the connection.
     """
 
     def __init__(
@@ -61,10 +63,10 @@ class SlaveConnection:
     ) -> None:
         self.address, self.feeding = address, feeding
         self._reactor, self._sock, self._log, self._throttle = reactor, sock, log, throttle
-        self._progressed, self._left = progressed, left
+        self._on_progress, self._on_closed = progressed, left
         self._send_queue = SendQueue(sock.sendmsg)
         self._events = READ
-        self._resting = self._closed = False
+        self._is_delayed = self._closed = False
         reactor.register(sock.fileno(), self._ready, READ)
 
     def status(self) -> SlaveStatus:
@@ -72,24 +74,24 @@ class SlaveConnection:
         return SlaveStatus(self.address, feeding.next, feeding.acked, self._log.whole - feeding.acked, feeding.reports)
 
     def _ready(self, events: int) -> None:
-        self._work(self._receive if events & ~WRITE else None)
+        self._step(self._receive if events & ~WRITE else None)
 
     def pump(self) -> None:
-        """Send what there is, as long as the kernel takes it."""
-        self._work(None)
+        """Send the log as far as the kernel takes it."""
+        self._step(None)
 
     def tick(self, now_us: int) -> None:
-        """The time."""
-        self._work(lambda: self._do(self.feeding.tick(now_us, idle=not self._send_queue.queued_bytes)))
+        """Check timeouts."""
+        self._step(lambda: self._do(self.feeding.tick(now_us, idle=not self._send_queue.queued_bytes)))
 
-    def _work(self, first: Callable[[], None] | None) -> None:
+    def _step(self, first: Callable[[], None] | None) -> None:
         if self._closed:
             return
         try:
             if first is not None:
                 first()
             self._pump()
-        except ReplogError as error:  # what was to be sent has just been trimmed
+        except ReplogError as error:  # for example the next bytes have just been trimmed
             self.close(error)
         except OSError as error:
             self.close(DisconnectedError(f"the connection was lost: {error}"))
@@ -112,10 +114,10 @@ class SlaveConnection:
             self._send_queue.flush()
             if self._send_queue.queued_bytes:
                 break
-        self._watch()
+        self._watch_socket()
 
     def _fill(self) -> bool:
-        """Whether there is something to send, now that the queue was filled."""
+        """Fill the send queue. Return whether it has bytes to send."""
         now_us, log = self._reactor.clock.monotonic_us(), self._log
         while self._send_queue.queued_bytes < _QUEUE_BYTES and self._allowed(now_us):
             effect = self.feeding.more(now_us, log.start, log.whole)
@@ -125,7 +127,8 @@ class SlaveConnection:
         return not self._closed and self._send_queue.queued_bytes > 0
 
     def _allowed(self, now_us: int) -> bool:
-        """A whole frame leaves as soon as one byte may; the rest of it is owed: a low limit makes no tiny frames."""
+        """Return whether the throttle allows a frame. It may be larger than the allowance, so that a low limit does not
+        make tiny frames; the excess is made up for later."""
         return self._throttle is None or self._throttle.allowed(now_us) > 0
 
     def _do(self, effects: list[Effect]) -> None:
@@ -137,34 +140,35 @@ class SlaveConnection:
                     if self._throttle is not None:
                         self._throttle.spend(size)
                 case SlaveAcked():
-                    self._progressed()
+                    self._on_progress()
                 case Close(error):
                     self.close(error)
 
-    def _watch(self) -> None:
-        """Writable is of interest while something is queued, or would be but for others' turn."""
+    def _watch_socket(self) -> None:
+        """Watch for writability while bytes are queued, or while the log has more to send and the throttle allows
+        it."""
         if self._closed:
             return
         behind = self.feeding.next is not None and self.feeding.next < self._log.whole
         allowed = self._allowed(self._reactor.clock.monotonic_us())
         events = READ | (WRITE if self._send_queue.queued_bytes or (behind and allowed) else 0)
-        if behind and not allowed and not self._resting and self._throttle is not None:
-            self._resting = True
-            self._reactor.call_later(self._throttle.wait_us() / 1e6, self._rested)
+        if behind and not allowed and not self._is_delayed and self._throttle is not None:
+            self._is_delayed = True
+            self._reactor.call_later(self._throttle.wait_us() / 1e6, self._on_throttle_timer)
         if events != self._events:
             self._reactor.modify(self._sock.fileno(), events)
             self._events = events
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _on_throttle_timer(self) -> None:
+        self._is_delayed = False
         self.pump()
 
     def close(self, error: ReplogError) -> None:
-        """End it. Closing twice is fine."""
+        """Close the connection. Closing twice has no effect."""
         if self._closed:
             return
         self._closed = True
         self._reactor.unregister(self._sock.fileno())
         self._sock.close()
         self._send_queue.clear()
-        self._left(self, error)
+        self._on_closed(self, error)

@@ -1,6 +1,7 @@
-"""The slave's side of RocketMQ's HA protocol, as a state machine: no I/O, no clock, no randomness.
+"""SlaveMachine: the state machine of a slave in RocketMQ's HA protocol, without I/O, clock and randomness.
 
-It reports as `DefaultHAClient` does, after every frame and when idle, but at once on connecting, not after up to 5 s.
+It reports as `DefaultHAClient` does, after every frame and when idle. Its first report is sent as soon as it is
+connected, not after up to 5 s.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BUFFER_BYTES = 256 << 10
 
 
 class SlaveState(Enum):
-    """What a slave does now.
+    """The state of a slave.
 
     WAITING: it waits before the next attempt to connect. CONNECTING: an attempt runs. STREAMING: it copies. STOPPED:
     the master cannot be the one that this log came from; `RocketMQSlave.error` says why.
@@ -31,15 +32,22 @@ class SlaveState(Enum):
 
 
 class SlaveMachine:
-    """Connects, asks, takes frames, reports; and again after a loss.
+    """Connects to a master, requests the log, takes frames and reports; connects again after a lost connection.
 
-    end: where the log ends; 0: it is empty. start: what an empty log asks for: None, the master's last file, which is
-    all that RocketMQ offers; 0, all from the beginning; else the beginning of a file that the master has. random: a
-    number from 0 to 1.
+    After an error that a correct master cannot cause, it tries once more. If the next attempt fails at the same
+    position, it stops.
 
-    What cannot be right is answered by another attempt; if that comes to the same point, nothing more is tried.
+    Args:
+        now_us: the time, microseconds.
+        end: end of the log; 0: the log is empty.
+        file_bytes: size of the segment files.
+        start: what an empty log requests. None: the master's last file, which is all that RocketMQ offers; 0: the whole
+            log; otherwise the start of a file that the master has.
+        times: timeouts and intervals; None: RocketMQ's.
+        random: returns a number from 0 to 1.
 
-    Errors: InvalidArgumentError, a start that is not the beginning of a file.
+    Raises:
+        InvalidArgumentError: `start` is not the start of a file.
     """
 
     def __init__(
@@ -60,7 +68,7 @@ class SlaveMachine:
         self._connect_us = times.connect_ms * 1000
         self._backoff = Backoff(min(_BACKOFF_FIRST_S, times.retry_ms / 1000), times.retry_ms / 1000, random)
         self._parser = FrameParser()
-        self._since_us = self._heard_us = self._told_us = now_us
+        self._connecting_us = self._received_us = self._reported_us = now_us
         self._retry_us = now_us
         self._refused_at: int | None = None
         self.end = end
@@ -71,34 +79,37 @@ class SlaveMachine:
     # ---- connecting -----------------------------------------------------------------------------------------
 
     def connected(self, now_us: int) -> list[Effect]:
-        """There is a connection: the first report says what is wanted."""
-        first: int | None = self._wanted()
+        """Report a new connection. The first report to the master requests the log."""
+        first: int | None = self._requested()
         if first == 0:
-            first = None  # wherever the master's last file begins
+            first = None  # the start of the master's last file, which is unknown here
         self._parser = FrameParser(
             max_body=DEFAULT_MAX_BODY, offsets="contiguous", start=first, buffer_size=_BUFFER_BYTES
         )
         self.state = SlaveState.STREAMING
         self.connects += 1
-        self._heard_us = now_us
-        return [self._report(now_us, self._wanted())]
+        self._received_us = now_us
+        return [self._report(now_us, self._requested())]
 
-    def _wanted(self) -> int:
-        """RocketMQ takes a request for 0 for one of its last file, so that all is asked for from the second byte on.
-        The first one is known: of a size below 16 MiB the highest byte is 0."""
+    def _requested(self) -> int:
+        """Return the position to request.
+
+        RocketMQ answers a request for 0 with its last file, so the whole log is requested from its second byte on. The
+        first byte is known: it is the highest byte of a record's size, which is 0 below 16 MiB.
+        """
         if self.end:
             return self.end
         return 1 if self._start == 0 else self._start or 0
 
     def lost(self, now_us: int, error: ReplogError) -> None:
-        """There is none any more, or none was made."""
+        """Report that the connection ended, or could not be opened."""
         if self.state is not SlaveState.STOPPED:
             self.error = error
             self.state = SlaveState.WAITING
             self._retry_us = now_us + int(self._backoff.next_s() * 1e6)
 
     def retry(self, now_us: int) -> None:
-        """Connect at the next tick: there is another address."""
+        """Connect at the next tick, because the address has changed."""
         if self.state is not SlaveState.STOPPED:
             self.state = SlaveState.WAITING
             self._retry_us = now_us
@@ -106,26 +117,27 @@ class SlaveMachine:
     # ---- streaming ------------------------------------------------------------------------------------------
 
     def buffer(self) -> memoryview:
-        """Where to receive."""
+        """Return the buffer to receive into."""
         return self._parser.get_buffer()
 
     @property
     def buffered(self) -> int:
-        """Bytes of a frame whose rest has not come."""
+        """Bytes of an incomplete frame."""
         return self._parser.buffered
 
     def received(self, count: int, now_us: int) -> list[Effect]:
-        """So many bytes are in `buffer`. Bodies are to be landed before the next call, and reported as they landed."""
-        self._heard_us = now_us
+        """Take `count` bytes in `buffer`. The bodies must be appended before the next call, and their outcome
+        reported."""
+        self._received_us = now_us
         return self._take(self._parser.received(count), now_us)
 
     def _take(self, batch: FrameBatch, now_us: int) -> list[Effect]:
         effects: list[Effect] = []
         for offset, body in batch:
             self.frames += 1
-            wrong = self._misplaced(offset, len(body))
-            if wrong is not None:
-                return [*effects, self._refuse(now_us, InvalidMessageError(wrong))]
+            text = self._position_error(offset, len(body))
+            if text is not None:
+                return [*effects, self._refuse(now_us, InvalidMessageError(text))]
             if not len(body):
                 continue
             if offset == 1 and not self.end:
@@ -137,12 +149,13 @@ class SlaveMachine:
             effects.append(self._refuse(now_us, batch.error))
         return effects
 
-    def _misplaced(self, offset: int, size: int) -> str | None:
-        """What the parser lets through: it knows nothing of files."""
+    def _position_error(self, offset: int, size: int) -> str | None:
+        """Return why the position of a frame is wrong, apart from the parser's checks, which know no files; None: it is
+        right."""
         room = self._file_bytes - offset % self._file_bytes
         if offset < 0:
             return f"a master sent a frame at offset {offset}"
-        if not self._wanted() and offset % self._file_bytes:
+        if not self._requested() and offset % self._file_bytes:
             return f"a master answered a request for its last file with {offset}, which is not the beginning of a file"
         if size > room:
             return (
@@ -151,18 +164,19 @@ class SlaveMachine:
         return None
 
     def landed(self, end: int) -> None:
-        """All that was to be landed has; `end` is where the log ends. It works: the next loss is a new one."""
+        """Report that all bodies were appended, up to `end`. The attempt counts as a success."""
         self._backoff.reset()
         if self._refused_at is not None and end > self._refused_at:
             self._refused_at = None
 
     def refused(self, now_us: int, end: int, error: ReplogError) -> Close:
-        """The log did not take what was to be landed; where it ends now."""
+        """Report that the log refused a body, and its end now."""
         self.end = end
         return self._refuse(now_us, error)
 
     def _refuse(self, now_us: int, error: ReplogError) -> Close:
-        """Once it may have been the wire; twice at one place it is the master."""
+        """Retry after one invalid frame, which the network may have damaged; stop if it occurs again at the same
+        position, because then the master is at fault."""
         self.error = error
         if self._refused_at == self.end and not error.retriable:
             self.state = SlaveState.STOPPED
@@ -174,24 +188,26 @@ class SlaveMachine:
     # ---- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now_us: int) -> list[Effect]:
-        """The time."""
+        """Check timeouts, and return due effects."""
         if self.state is SlaveState.WAITING and now_us >= self._retry_us:
             self.state = SlaveState.CONNECTING
-            self._since_us = now_us
+            self._connecting_us = now_us
             return [Connect()]
-        if self.state is SlaveState.CONNECTING and now_us - self._since_us >= self._connect_us:
-            return [self._leave(now_us, "did not answer")]
-        if self.state is SlaveState.STREAMING and now_us - self._heard_us >= self._silence_us:
-            return [self._leave(now_us, "was silent")]
-        if self.state is SlaveState.STREAMING and now_us - self._told_us >= self._heartbeat_us:
-            return [self._report(now_us, self._wanted())]
+        if self.state is SlaveState.CONNECTING and now_us - self._connecting_us >= self._connect_us:
+            return [self._time_out(now_us, "did not answer")]
+        if self.state is SlaveState.STREAMING and now_us - self._received_us >= self._silence_us:
+            return [self._time_out(now_us, "was silent")]
+        if self.state is SlaveState.STREAMING and now_us - self._reported_us >= self._heartbeat_us:
+            return [self._report(now_us, self._requested())]
         return []
 
-    def _leave(self, now_us: int, what: str) -> Close:
-        error = PeerTimeoutError(f"the master {what} for {(now_us - max(self._since_us, self._heard_us)) / 1e6:g} s")
+    def _time_out(self, now_us: int, reason: str) -> Close:
+        error = PeerTimeoutError(
+            f"the master {reason} for {(now_us - max(self._connecting_us, self._received_us)) / 1e6:g} s"
+        )
         self.lost(now_us, error)
         return Close(error)
 
     def _report(self, now_us: int, offset: int) -> ReportToMaster:
-        self._told_us = now_us
+        self._reported_us = now_us
         return ReportToMaster(offset)

@@ -1,4 +1,4 @@
-"""How far a raw log is proven to be on disk (FORMAT.md, "Raw log")."""
+"""The file with the position up to which a raw log is known to be synced (FORMAT.md, "Raw log")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LAYOUT = struct.Struct("<8sIHHqq")
 
 
 class SyncedPosition(NamedTuple):
-    """file_bytes: of each segment file. position: a record begins there, or the log ends; all before it was synced."""
+    """file_bytes: size of each segment file. position: up to which the log is synced; a record begins or the log ends
+    there."""
 
     file_bytes: int
     position: int
@@ -30,7 +31,7 @@ class SyncedPosition(NamedTuple):
 
 
 def load(directory: Path) -> SyncedPosition | None:
-    """What is stored; None: nothing is. Errors: CorruptionError, FormatVersionError."""
+    """Return the stored position; None: there is none. Raises CorruptionError and FormatVersionError."""
     path = directory / NAME
     try:
         data = read_regular(path, _FILE_MAX)
@@ -47,5 +48,5 @@ def load(directory: Path) -> SyncedPosition | None:
 
 
 def store(directory: Path, proven: SyncedPosition, files: Files) -> None:
-    """Durably and atomically. Errors: DiskFullError, OSError."""
+    """Store the position durably and atomically. Raises DiskFullError and OSError."""
     files.replace_small(directory / NAME, proven.encode())

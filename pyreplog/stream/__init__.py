@@ -2,8 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `log_position` | a place in a log: byte position and entry number |
-| `terms` | the history of terms: which leader wrote from which place on |
+| `log_position` | a position in a log, and its entry number |
+| `terms` | the history of terms: which leader wrote from which position on |
 | `frame_feed` | the next part of a log, cut into frames for one connection |
 | `sender`, `rate_limiter` | writes the feed into a connection, as fast as the connection takes it or a limit allows |
 | `receiver` | the other end: applies the received frames to a mirror |

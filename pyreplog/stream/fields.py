@@ -25,12 +25,12 @@ def is_name(name: object) -> bool:
     """Return whether a value is a valid member name: text of 1 to NAME_BYTES_MAX bytes of UTF-8."""
     try:
         return isinstance(name, str) and 1 <= len(name.encode()) <= NAME_BYTES_MAX
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON or a shell may pass
+    except UnicodeEncodeError:  # one half of a surrogate pair, which JSON or a shell may pass
         return False
 
 
 class FieldWriter:
-    """Appends fields to a buffer, one behind the other."""
+    """Appends fields to a buffer."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -71,7 +71,7 @@ class FieldReader:
     """
 
     def __init__(self, order: Order, data: ReadableBuffer, what: str) -> None:
-        self._order, self._data, self._what = order, memoryview(data), what
+        self._order, self._data, self._label = order, memoryview(data), what
         self._at = 0
 
     def numbers(self, layout: str) -> tuple[Any, ...]:
@@ -105,11 +105,11 @@ class FieldReader:
         return self._decode(self._bytes(self.count("B", NAME_BYTES_MAX)), "strict")
 
     def text(self) -> str:
-        """Read a text. Its last character may be cut in the middle, and is replaced then."""
+        """Read a text. A character that was cut in the middle at its end is replaced."""
         return self._decode(self._bytes(self.count("H", TEXT_BYTES_MAX)), "replace")
 
     def view(self, count: int) -> memoryview:
-        """Return so many bytes, which are not copied."""
+        """Return the next `count` bytes, without a copy."""
         return self._bytes(count)
 
     def rest(self) -> bytes:
@@ -132,4 +132,4 @@ class FieldReader:
             raise self.error("its end", f"{len(self._data) - self._at} more bytes")
 
     def error(self, expected: str, found: str) -> InvalidMessageError:
-        return InvalidMessageError(f"{self._what}, byte {self._at}: expected {expected}, found {found}")
+        return InvalidMessageError(f"{self._label}, byte {self._at}: expected {expected}, found {found}")

@@ -1,4 +1,4 @@
-"""Cuts a log into frames for one connection; their bodies are views of the mapped segments."""
+"""FrameFeed: cuts a log into frames for one connection; their bodies are views of the mapped segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FrameFeed(FrameFeedBase):
 
     The header of a segment is a frame of its own. The rest of the header block, and the bytes behind a blank, are zero
     and are not sent. A frame lies within one segment and has a body of at most `transfer_bytes`. Views pin their
-    segments: a segment that is being sent is not recycled. Not for several threads at once.
+    segments: a segment that is being sent is not recycled. Not thread-safe.
 
     Attributes:
         position: position of the next byte to be sent, where a record or a segment begins.
@@ -38,15 +38,12 @@ class FrameFeed(FrameFeedBase):
 
     @property
     def mark_position(self) -> int:
-        """`position` as a place between records.
-
-        In front of a segment's first record it is the beginning of the segment.
-        """
+        """`position` in canonical form: in front of the first record of a segment it is the start of the segment."""
         return canonical((self.position, 0), self._size)[0]
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that have not been taken yet."""
+        """Bytes of the log from `position` to its end."""
         return max(self._log.tail.end - self.position, 0)
 
     def take(self, limit: int) -> tuple[list[bytes | memoryview], int]:
@@ -57,7 +54,7 @@ class FrameFeed(FrameFeedBase):
 
         Raises:
             TrimmedError: the next bytes were removed.
-            TruncatedError: the log was cut; it may no longer hold the bytes that were sent.
+            TruncatedError: the log was truncated; it may no longer hold the bytes that were sent.
             CorruptionError: a segment is damaged.
             ClosedError: the log was closed.
         """

@@ -1,4 +1,4 @@
-"""A place in a log."""
+"""LogPosition: a byte position and an entry number in a log."""
 
 from __future__ import annotations
 

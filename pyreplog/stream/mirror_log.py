@@ -1,4 +1,4 @@
-"""MirrorLog: a byte-identical copy of another log, made from the bytes that its master streams."""
+"""MirrorLog: a byte-identical copy of another log, written from the stream of its master."""
 
 from __future__ import annotations
 
@@ -38,20 +38,18 @@ _NOWHERE = LogPosition(-1, -1)
 
 
 class MirrorLog(CommitLog, MirrorLogBase):
-    """A log that holds the bytes which another log's master streams, at the same positions.
+    """A log that holds the bytes which the master of another log streams, at the same positions.
 
-    It appends nothing of its own: `append` and the other appending methods raise ReplicaError. Readers, also in other
-    processes, see its records up to the commit point (`show`). Received bytes that do not end a record yet are kept,
-    and count once the record is complete. Bytes are written by `pwrite`, which takes no page faults on fresh or
-    recycled files; nothing is written through the map.
+    The appending methods raise ReplicaError. Readers, also in other processes, see its records up to the commit point
+    (`show`). Received bytes of an incomplete record are kept, and count once the record is complete. Bytes are written
+    with `pwrite`, which takes no page faults on fresh or recycled files; the map is never written to.
 
     Any thread may read; `append_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
 
     Args:
         config: settings, see `pyreplog.open`. With durability "synced" files are zeroed ahead; a caller that reports
             what is synced calls `sync`.
-        runtime: whose threads the log uses; no segment is made ahead before one is full. None: it has threads of its
-            own.
+        runtime: its threads serve the log, and no segment is allocated ahead; None: the log has its own threads.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
 
         Raises:
             InvalidArgumentError: an argument is malformed.
-            NotALogError: the directory holds something else.
+            NotALogError: the directory holds other files.
             LockedError: another process has the directory open.
         """
         replica.make(path, files or RealFiles(), uuid=uuid, segment_bytes=segment_bytes, start=start)
@@ -82,7 +80,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
 
     def _continue(self, recovered: recovery.RecoveryResult) -> None:
         last = self._checkpoint.last
-        self._first = last.start, last.entry  # of a log without segments
+        self._first = last.start, last.entry  # start of a log without segments
         self._commit = LogPosition(0, 0)
         self._releasing = False
         self._last_synced = _NOWHERE, _NOWHERE  # the mark as the log reports it, and its canonical form
@@ -91,7 +89,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
             self._received_end = last.position
             return
         active = recovered.opened[-1]
-        if self._runtime is None and not active.sealed:  # it was given back while the log was idle
+        if self._runtime is None and not active.sealed:  # its space was freed while the log was idle
             self._files.allocate(active.fileno(), Path(active.path), active.size)
         self._stand_in(active, recovered.entry, recovered.last_time)
 
@@ -103,7 +101,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         self._received_end = segment.base + (segment.size if sealed else end)
 
     def _may_close(self) -> bool:
-        """Not between two segments, and not within a record."""
+        """Return whether the log may close its files: not between two segments, and not within a record."""
         segment, end, _, _ = self._state
         if segment is not None and (segment.sealed or self._received_end > end):
             return False
@@ -116,28 +114,28 @@ class MirrorLog(CommitLog, MirrorLogBase):
 
     @property
     def received_end(self) -> int:
-        """Position at which the stream goes on: behind all received bytes, incomplete records included."""
+        """Position at which the stream continues: behind all received bytes, incomplete records included."""
         return self._received_end
 
     @property
     def received_mark(self) -> LogPosition:
         """(position, entry) behind the last complete record.
 
-        Between two segments it is the position of the second one's header, whether that segment was begun or not: the
-        stream goes on there, perhaps with the header of another master.
+        Between two segments it is the position of the second one's header, even if that segment has begun: the stream
+        continues there, perhaps with the header of another master.
         """
         return self._canonical(marks_of(self)[0])
 
     @property
     def synced_mark(self) -> LogPosition:
-        """(position, entry) behind the last record that is known to be on disk."""
+        """(position, entry) behind the last record that is known to be synced."""
         return self._canonical(marks_of(self)[1])
 
     @property
     def progress(self) -> tuple[LogPosition, LogPosition]:
-        """`received_mark` and `synced_mark` of one moment."""
+        """`received_mark` and `synced_mark`, read together."""
         received, synced = progress_of(self, self.segment_bytes)
-        if synced != self._last_synced[0]:  # mostly segments behind: looked up once
+        if synced != self._last_synced[0]:  # it usually lies in an earlier segment, which takes a lookup
             self._last_synced = synced, self._canonical(synced)
         return received, self._last_synced[1]
 
@@ -153,7 +151,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
     def _canonical_behind(self, mark: LogPosition) -> LogPosition:
         """Return the canonical form of a mark before the active segment.
 
-        The first entry of the next segment tells whether the mark is the end of its own.
+        The first entry of the next segment decides whether the mark is the end of its own segment.
         """
         rows = self._segment_table()
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
@@ -162,13 +160,13 @@ class MirrorLog(CommitLog, MirrorLogBase):
     # ---- receiving ------------------------------------------------------------------------------------
 
     def begin(self, header: ReadableBuffer) -> None:
-        """Begin the next segment, with the 64 bytes of header that the master sent.
+        """Begin the next segment with the 64 bytes of header that the master sent.
 
-        An empty segment may be begun again: another master's header at the same place may have another epoch.
+        An empty segment may be begun again: the header of another master at the same position may have another epoch.
 
         Raises:
             StreamError: it is not the header of the next segment.
-            DiskFullError: nothing happened; the same holds for other DiskErrors.
+            DiskFullError: nothing was changed; the same holds for other DiskErrors.
         """
         data = bytes(header)
         if len(data) != STREAM_HEADER_BYTES:
@@ -203,7 +201,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         except (CorruptionError, FormatVersionError) as error:
             raise StreamError(self._received_end, "the header of a segment", str(error)) from error
         expected = (self.uuid, self._received_end, self.segment_bytes, self._state[2])
-        if base + HEADER_BYTES == self._received_end:  # begun, and empty
+        if base + HEADER_BYTES == self._received_end:  # the segment has begun, and is empty
             expected = (self.uuid, base, self.segment_bytes, self._state[2])
         if (uuid, base, size, first) != expected or self._received_end % self.segment_bytes not in (0, HEADER_BYTES):
             raise StreamError(self._received_end, _header(*expected), _header(uuid, base, size, first))
@@ -212,7 +210,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         return base, first, epoch, version
 
     def resume(self) -> LogPosition:
-        """Forget the bytes of an incomplete record; return the mark at which another stream goes on.
+        """Drop the bytes of an incomplete record; return the mark at which another stream continues.
 
         A commit point beyond it belongs to the previous stream, which may have come from another master.
         """
@@ -225,14 +223,14 @@ class MirrorLog(CommitLog, MirrorLogBase):
             self._leave()
 
     def append_replicated(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
-        """Apply bytes of the stream, all of one segment, that begin at `position`, where the stream stopped.
+        """Apply bytes of the stream, all in one segment, which begin at `position`, the end of the received bytes.
 
-        The header of a segment comes alone, as for `begin`. Complete records count from now on; CRC, stamp and number
-        of each are verified. A blank ends the segment.
+        The header of a segment comes alone, as for `begin`. Complete records count from now on; the CRC, stamp and
+        number of each are verified. A blank ends the segment.
 
         Raises:
-            StreamError: the bytes do not continue the log, or a record is bad. The log ends before it, and the stream
-                goes on there.
+            StreamError: the bytes do not continue the log, or a record is bad. The log ends before that record, and the
+                stream continues there.
             PoisonedError: the disk failed.
         """
         if position % self.segment_bytes:
@@ -243,7 +241,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
     def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
         """Raise StreamError for the record after the last good one.
 
-        The received bytes after it do not count, and are erased: after a good record in place of the refused one they
+        The received bytes after it do not count, and are zeroed: behind a good record in place of the refused one they
         would count once the log is opened again, whether its master has them or not.
         """
         fault = segment.fault(segment.end, status)
@@ -257,7 +255,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         raise StreamError(fault.position, fault.expected, fault.found) from fault
 
     def _end_segment(self, segment: Segment) -> None:
-        """Seal a segment whose blank has arrived: zero what an earlier life of the file left behind it."""
+        """Seal a segment whose blank has arrived: zero what an earlier use of the file left behind it."""
         recovery.zero(self._files, segment, segment.end + BLANK_BYTES, segment.used_end(segment.end + BLANK_BYTES))
         segment.advance(segment.end, True)
         self._received_end = segment.base + segment.size
@@ -266,26 +264,26 @@ class MirrorLog(CommitLog, MirrorLogBase):
     # ---- commit point ---------------------------------------------------------------------------------------
 
     def show(self, position: int, entry: int) -> None:
-        """Let readers see all before the master's commit point, as far as this log reaches.
+        """Show readers the entries before the master's commit point, as far as this log reaches.
 
-        It never goes back. Any thread.
+        The commit point never goes back. Any thread.
         """
         self._commit = max(self._commit, LogPosition(position, entry))
         show_up_to(self, *self._commit)
 
     def _publish_end(self) -> None:
-        """Show readers an end that was set without appending."""
+        """Show readers an end that was set without an append."""
         self._publish(is_open=True)
         show_up_to(self, *self._commit)
 
-    # ---- cutting --------------------------------------------------------------------------------------------
+    # ---- truncation -----------------------------------------------------------------------------------------
 
     def cut(self, position: int, entry: int) -> None:
-        """Cut what the master does not have: the log ends at `position`, where record `entry` would begin.
+        """Cut the entries that the master does not have: the log ends at `position`, where record `entry` would begin.
 
-        Durable and crash-safe, like `CommitLog.truncate`; the bytes that are cut are kept in `aside/`. The stream goes
-        on at the cut; at the first record of a segment it goes on with the header. Followers beyond it get
-        TruncatedError.
+        Durable and crash-safe, like `CommitLog.truncate`; the bytes that are cut are kept in `aside/`. The stream
+        continues at the cut, or with the header of the segment if the cut is in front of its first record. Followers
+        beyond it get TruncatedError.
 
         Raises:
             OutOfRangeError: no record begins there.
@@ -293,7 +291,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         """
         self.check_open()
         position, entry = canonical((position, entry), self.segment_bytes)
-        self.sync()  # the cut end will count as synced, so all before it must be
+        self.sync()  # the cut end counts as synced, so everything before it must be
         with self._lock:
             self._enter()
             try:
@@ -329,7 +327,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         self._cut_off(position, entry)
 
     def _cut_off(self, position: int, entry: int) -> None:
-        """Cut without a copy of what goes. The caller is inside, holds the lock, and has synced all before."""
+        """Cut without a copy of the cut bytes. The caller is inside, holds the lock, and has synced the log."""
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
         self._carry_out(Truncation(position, entry, epoch))
         rows = [row for row in self._segment_table() if row[0] < position]
@@ -358,14 +356,14 @@ class MirrorLog(CommitLog, MirrorLogBase):
                 _, segment = self.hold_segment(base)
                 yield f"{base + start:020d}.cut", segment.view(start, stop - start)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def promote(self) -> None:
-        """Close the mirror, and make it a log of its own, which `pyreplog.open` opens. All of it is on disk first.
+        """Close the mirror, and turn it into a log of its own, which `pyreplog.open` opens. It is synced before.
 
         Raises:
-            PoisonedError: the disk failed; it is still a mirror.
-            ClosedError: it was closed.
+            PoisonedError: the disk failed; the log is still a mirror.
+            ClosedError: the log was closed.
         """
         if self._error is not None:
             raise self._error
@@ -408,7 +406,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
 
 
 def canonical(mark: tuple[int, int], segment_bytes: int) -> LogPosition:
-    """Return a mark whose position, if it is that of a segment's first record, is that of the segment's header."""
+    """Return a mark; the position of a segment's first record is replaced by that of the segment's header."""
     position, entry = mark
     return LogPosition(position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position, entry)
 

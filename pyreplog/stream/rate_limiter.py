@@ -1,12 +1,12 @@
-"""Limits how fast a log is sent."""
+"""RateLimiter: limits how fast a log is sent."""
 
 from __future__ import annotations
 
 
 class RateLimiter:
-    """A token bucket over the bytes of bodies: `rate` bytes per second, at most `burst` at once after a pause.
+    """A token bucket for the bytes of frame bodies: `rate` bytes per second, and at most `burst` bytes after a pause.
 
-    A sender may overdraw it: then nothing is allowed until the debt is earned. The clock comes from outside.
+    A sender may overdraw it; then nothing is allowed until the rate has made up for that. Callers pass the time.
     """
 
     def __init__(self, rate: int, burst: int, now_us: int) -> None:
@@ -19,7 +19,7 @@ class RateLimiter:
         return None if rate is None else cls(rate, _burst_of(rate), now_us)
 
     def set_rate(self, rate: int) -> None:
-        """Have another rate, with bursts of a tenth of a second, from the last call of `allowed` on. A debt stays."""
+        """Change the rate, with bursts of a tenth of a second, from the last call of `allowed` on. A debt remains."""
         self._rate, self._burst = rate, _burst_of(rate)
 
     def allowed(self, now_us: int) -> int:

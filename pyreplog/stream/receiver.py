@@ -1,4 +1,4 @@
-"""Receives a log's stream: applies the frames to a mirror and reports the progress."""
+"""StreamReceiver: receives the stream of a log, applies its frames to a mirror, and reports the progress."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 _REPORT_BYTES = 1 << 20
-"""Report progress after so many bytes at the latest, while more has arrived already."""
+"""Bytes after which progress is reported even if more data has already arrived."""
 
-_AWAITED_BYTES = 4 << 10
-"""The writer probably waits for the report of so few bytes."""
+_PROMPT_REPORT_BYTES = 4 << 10
+"""After at most so many bytes the writer probably waits for the report."""
 
 
 class StreamReceiver:
@@ -30,7 +30,7 @@ class StreamReceiver:
     driver, except those of a sync.
 
     Args:
-        on_opened: called when there is a connection; it sends the first control bodies with `say`.
+        on_opened: called when a connection is open; it sends the first control bodies with `send`.
         on_control: called with each control body of the master. If the body accepts this node, it prepares the log and
             calls `stream`.
         on_progress: called after each batch of frames and after each sync, by two threads. It reads the marks of the
@@ -65,20 +65,20 @@ class StreamReceiver:
         return connection is not None and connection.send_frame(CONTROL_OFFSET, (body,), len(body))
 
     def disconnect(self, error: ReplogError) -> None:
-        """Close the connection, if there is one. Any thread."""
+        """Close the connection, if it is open. Any thread."""
         connection = self._connection
         if connection is not None:
             connection.close(error)
 
     def pause(self) -> None:
-        """Stop reading from this connection and later ones; what was read is applied. Any thread."""
-        self._pause(True)
+        """Stop reading from this connection and later ones; data that was read is applied. Any thread."""
+        self._set_paused(True)
 
     def resume(self) -> None:
         """Read again. Any thread."""
-        self._pause(False)
+        self._set_paused(False)
 
-    def _pause(self, is_paused: bool) -> None:
+    def _set_paused(self, is_paused: bool) -> None:
         with self._pausing:
             self._is_paused, connection = is_paused, self._connection
             if connection is not None:
@@ -89,7 +89,7 @@ class StreamReceiver:
 
         Args:
             log: the mirror.
-            syncs: sync what has arrived, repeatedly, in a thread, while more is received.
+            syncs: whether a thread syncs the log repeatedly while more is received.
         """
         self.stop()
         log.resume()
@@ -98,14 +98,14 @@ class StreamReceiver:
             self._syncer = Syncer(log, self.report, self.disconnect)
 
     def stop(self) -> None:
-        """Apply nothing more. Called by the driver, or when the driver has ended."""
+        """Stop applying the stream. Called by the driver, or when the driver has ended."""
         self._log = None
         if self._syncer is not None:
             self._syncer.stop()
             self._syncer = None
 
     def report(self) -> None:
-        """Have the marks of the log reported. Any thread."""
+        """Report the marks of the log. Any thread."""
         if self._log is not None:
             self._on_progress()
 
@@ -119,12 +119,12 @@ class StreamReceiver:
         self._on_opened()
 
     def fast_path(self, connection: Connection, batch: FrameBatch) -> bytes | None:
-        """Apply one small frame that came alone, as after each append: `frames` with less overhead."""
+        """Apply a single small frame, the usual case after an append: `frames` with less overhead."""
         frame, log = batch.alone(), self._log
         if frame is None or log is None:
             return None
         offset, body = frame
-        if offset < 0 or not 0 < len(body) <= _AWAITED_BYTES:
+        if offset < 0 or not 0 < len(body) <= _PROMPT_REPORT_BYTES:
             return None
         self.received_bytes += len(body)
         try:
@@ -141,7 +141,7 @@ class StreamReceiver:
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """Apply a batch of frames.
 
-        An error that is raised closes the connection; the frames before it count and are reported.
+        An error that is raised closes the connection; earlier frames count and are reported.
         """
         before, count, behind = self.received_bytes, len(batch), 0
         try:
@@ -161,7 +161,7 @@ class StreamReceiver:
             self._syncer.grew()
 
     def _report_in_time(self, connection: Connection, size: int) -> None:
-        """Report at once, unless more has arrived already.
+        """Report at once, unless more data has already arrived.
 
         In a long stream a report costs as much as receiving a frame.
 
@@ -169,7 +169,7 @@ class StreamReceiver:
         """
         unreported = self.received_bytes - self._reported_bytes
         if (
-            0 < size <= _AWAITED_BYTES
+            0 < size <= _PROMPT_REPORT_BYTES
             or unreported >= _REPORT_BYTES
             or connection.error is not None
             or not connection.unread_bytes

@@ -1,4 +1,4 @@
-"""Sends a log over one connection, as fast as the connection takes it, and goes on when the log has grown."""
+"""StreamSender: sends a log over one connection, as fast as it takes the data, and continues when the log has grown."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
     from pyreplog.net.reactor import Reactor
 
 _BATCH_BYTES = 4 << 20
-"""Handed to the kernel in one call; each call releases the GIL."""
+"""Most bytes that one call hands to the kernel; each call releases the GIL."""
 
 _TURN_BYTES = 8 << 20
-"""Sent before other connections of the reactor have their turn."""
+"""Bytes that are sent before other connections of the reactor have their turn."""
 
 
 class StreamSender:
     """Streams a log over a connection, from a position on. The connection's handler calls `drained` and `closed`.
 
-    Frames go straight from the mapped segments into the socket; a segment that is being sent is not recycled. Nothing
-    is added to the connection's queue while some of it waits there: the backlog lies in the log, not in memory. Any
-    thread may call `pump` at any time: an appender that waits for replicas, which calls `feed.leave` first, or
-    `growth`.
+    Frames go straight from the mapped segments into the socket; a segment that is being sent is not recycled. No frame
+    is added to the connection's queue while bytes wait there: the backlog is in the log, not in memory. Any thread may
+    call `pump` at any time: an appender that waits for replicas, which calls `feed.leave` first, or `growth`.
 
-    If the log cannot be sent any further, because the next bytes were removed or cut, the connection is closed with the
-    error.
+    If the log cannot be sent any further, because the next bytes were trimmed or truncated, the connection is closed
+    with the error.
 
     Args:
         reactor: the reactor of the connection.
@@ -62,34 +61,34 @@ class StreamSender:
         """The frames that are sent next."""
         self._growth, self._throttle = growth, throttle
         self._pump_on = self.pump  # one bound method, the key in `growth`
-        self._busy = self.feed.turn = threading.Lock()
-        self._again = False
+        self._pumping = self.feed.turn = threading.Lock()
+        self._is_pump_requested = False
         self._closed = False
-        self._is_delayed = False  # by the throttle, whose timer runs
+        self._is_delayed = False  # whether a timer of the throttle runs
         self._sent_bytes = 0
         if throttle is None:
             connection.attach(self.feed)
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of bodies that were sent so far."""
+        """Bytes of bodies that were sent."""
         return self._sent_bytes + self.feed.left_bytes
 
     def control(self, body: bytes) -> bool:
-        """Send a control body, between frames of the log; return False if the connection is closed. Any thread."""
+        """Send a control body between frames of the log; return False if the connection is closed. Any thread."""
         return self._connection.send(encode(CONTROL_OFFSET, body))
 
     def pump(self) -> None:
-        """Send what the log has, as far as the connection takes it now. Never blocks. Any thread."""
-        self._again = True
-        while self._again and self._busy.acquire(blocking=False):
+        """Send the log as far as the connection takes it now. Never blocks. Any thread."""
+        self._is_pump_requested = True
+        while self._is_pump_requested and self._pumping.acquire(blocking=False):
             try:
-                self._again = False
+                self._is_pump_requested = False
                 self._send()
             except (ReplogError, OSError) as error:  # for example a segment that cannot be read
                 self._connection.close(error if isinstance(error, ReplogError) else DisconnectedError(str(error)))
             finally:
-                self._busy.release()
+                self._pumping.release()
 
     drained = pump
 
@@ -112,7 +111,7 @@ class StreamSender:
                 return
             frames, size = feed.take(limit)
             if not size:
-                self._wait()
+                self._watch_growth()
                 return
             sent += size
             if self._throttle is not None:
@@ -122,11 +121,11 @@ class StreamSender:
                 return
             if size < limit:  # the end of the log
                 if self._growth is not None:
-                    self._wait()
+                    self._watch_growth()
                 return
 
-    def _wait(self) -> None:
-        """Have `pump` called when the log has grown."""
+    def _watch_growth(self) -> None:
+        """Register `pump` to be called when the log has grown."""
         if self._growth is not None:
             self._growth.when_beyond(self.feed.position, self._pump_on)
 
@@ -135,9 +134,9 @@ class StreamSender:
         allowed = throttle.allowed(self._clock.monotonic_us())
         if not allowed and not self._is_delayed:
             self._is_delayed = True
-            self._reactor.call_later(throttle.wait_us() / 1e6, self._rested)
+            self._reactor.call_later(throttle.wait_us() / 1e6, self._on_throttle_timer)
         return min(allowed, _BATCH_BYTES)
 
-    def _rested(self) -> None:
+    def _on_throttle_timer(self) -> None:
         self._is_delayed = False
         self.pump()

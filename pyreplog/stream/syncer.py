@@ -1,4 +1,4 @@
-"""Syncs a log repeatedly while it grows, in a thread of its own or those of a runtime."""
+"""Syncer: syncs a log repeatedly while it grows, in its own thread or in those of a runtime."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class Syncer:
     """Syncs a log whenever it has grown.
 
-    Calls `on_synced` after each sync. Calls `on_failed` if a sync fails, and ends. runtime: whose threads sync; None: a
-    thread of its own.
+    Args:
+        log: the log.
+        on_synced: called after each sync.
+        on_failed: called with the error if a sync fails; no sync follows.
+        runtime: its threads sync; None: the object has its own thread.
     """
 
     def __init__(
@@ -26,10 +29,10 @@ class Syncer:
     ) -> None:  # fmt: skip
         self._log, self._on_synced, self._on_failed = log, on_synced, on_failed
         self._wake = threading.Event()
-        self._stopping = False
+        self._is_stopped = False
         self._task: SharedTask | None = None
         if runtime is not None:
-            self._task = runtime.syncing.add(self._turn)
+            self._task = runtime.syncing.add(self._sync_once)
         else:
             threading.Thread(target=self._run, name="pyreplog-replica-sync", daemon=True).start()
 
@@ -41,8 +44,8 @@ class Syncer:
             self._wake.set()
 
     def stop(self) -> None:
-        """Sync no more; does not wait for a sync that is running."""
-        self._stopping = True
+        """Stop syncing; does not wait for a running sync."""
+        self._is_stopped = True
         self._wake.set()
 
     def _run(self) -> None:
@@ -52,19 +55,19 @@ class Syncer:
             if not self._sync():
                 return
 
-    def _turn(self) -> float:
+    def _sync_once(self) -> float:
         self._sync()
         return WHEN_WOKEN
 
     def _sync(self) -> bool:
-        """Return whether it goes on."""
-        if self._stopping:
+        """Sync the log. Return whether the thread continues."""
+        if self._is_stopped:
             return False
         try:
             self._log.sync()
         except ReplogError as error:
-            if not self._stopping:
-                self._stopping = True
+            if not self._is_stopped:
+                self._is_stopped = True
                 self._on_failed(error)
             return False
         self._on_synced()

@@ -1,4 +1,4 @@
-"""Calls back when a log has grown, without polling: a thread sleeps on the log's tail page, or on those of all logs."""
+"""TailWatcher: calls back when a log has grown. A thread sleeps on the tail page of the log, or of all logs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ _SLICE_US = 200_000
 
 
 class TailWatcher:
-    """Calls each registered callback once, when the log has grown beyond a position or was cut.
+    """Calls each registered callback once, when the log has grown beyond a position or was truncated.
 
-    An append costs nothing while no callback is registered, and one wake-up otherwise. The callbacks come from a thread
-    of this object, which starts with the first registration; they must not block. runtime: whose thread is used
-    in place of it.
+    An append costs nothing while no callback is registered, and one wake-up otherwise. The callbacks must not block.
+
+    Args:
+        log: the log.
+        runtime: its thread calls the callbacks; None: a thread of this object does, which starts with the first
+            registration.
     """
 
     def __init__(self, log: CommitLog, runtime: LogRuntime | None = None) -> None:
@@ -30,12 +33,12 @@ class TailWatcher:
         self._truncations = log.truncation_count
         self._listener: TailListener | None = None
         if runtime is not None:
-            self._listener = runtime.listeners.add(log.tail, self._look)
+            self._listener = runtime.listeners.add(log.tail, self._on_growth)
         self._lock = threading.Lock()
-        self._asked = threading.Event()
-        self._waiting: dict[Callable[[], object], int] = {}
+        self._has_callbacks = threading.Event()
+        self._positions: dict[Callable[[], object], int] = {}
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._is_stopped = False
 
     def when_beyond(self, position: int, call: Callable[[], object]) -> None:
         """Call `call()` once the log's end, committed or not, has passed `position`. Any thread.
@@ -43,66 +46,66 @@ class TailWatcher:
         A later registration of the same callback replaces the earlier one.
         """
         with self._lock:
-            if self._stopping:
+            if self._is_stopped:
                 return
-            self._waiting[call] = position
+            self._positions[call] = position
             if self._thread is None and self._listener is None:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-growth", daemon=True)
                 self._thread.start()
         if self._listener is None:
-            self._asked.set()
+            self._has_callbacks.set()
             return
         self._listener.ask()
         if position < self._log.tail.end or self._truncations != self._log.truncation_count:
             self._listener.call_soon()
 
     def forget(self, call: Callable[[], object]) -> None:
-        """Remove a callback. It may still be called once, if it was about to be."""
+        """Remove a callback. It may still be called once, if a call is under way."""
         with self._lock:
-            self._waiting.pop(call, None)
+            self._positions.pop(call, None)
 
     def stop(self) -> None:
-        """Remove all callbacks, and wait for those that run. Call it before the log is closed."""
+        """Remove all callbacks, and wait for a running one. Call it before the log is closed."""
         with self._lock:
-            self._stopping, thread = True, self._thread
-            self._waiting.clear()
-        self._asked.set()
+            self._is_stopped, thread = True, self._thread
+            self._positions.clear()
+        self._has_callbacks.set()
         self._log.tail.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if self._listener is not None:
             self._listener.remove()
 
-    def _look(self) -> None:
-        """The log has grown, or was cut."""
+    def _on_growth(self) -> None:
+        """Call due callbacks, after the log has grown or was truncated."""
         self._call_due()
         with self._lock:
-            if not self._waiting:
+            if not self._positions:
                 return
         assert self._listener is not None
         self._listener.ask()
-        self._call_due()  # what came before it asked
+        self._call_due()  # the log may have grown before `ask`
 
     def _run(self) -> None:
         while True:
-            self._asked.wait()
+            self._has_callbacks.wait()
             with self._lock:
-                if self._stopping:
+                if self._is_stopped:
                     return
-                lowest = min(self._waiting.values(), default=None)
+                lowest = min(self._positions.values(), default=None)
                 if lowest is None:
-                    self._asked.clear()
+                    self._has_callbacks.clear()
                     continue
             self._log.tail.wait_for_end(lowest, _SLICE_US)
             self._call_due()
 
     def _call_due(self) -> None:
         end, count = self._log.tail.end, self._log.truncation_count
-        was_cut, self._truncations = count != self._truncations, count
+        was_truncated, self._truncations = count != self._truncations, count
         with self._lock:
-            due = [call for call, position in self._waiting.items() if position < end or was_cut]
+            due = [call for call, position in self._positions.items() if position < end or was_truncated]
             for call in due:
-                del self._waiting[call]
+                del self._positions[call]
         for call in due:
             _invoke(call)
 

@@ -1,8 +1,8 @@
 """Terms: which master wrote which part of a log, and which term a node has promised to follow. File `terms`.
 
-A term is a number and the name of its master, so two masters never have the same term, whatever the quorums are and
-whichever node was promoted by force (the ballots of Paxos). Terms are compared by number, then by name. Histories are
-compared as in RocketMQ's EpochFileCache: the newest term that both histories have with the same start.
+A term is a number and the name of its master, so two masters never have the same term, whatever the quorums are, and
+even after a forced promotion (the ballots of Paxos). Terms are compared by number, then by name. Histories are compared
+as in RocketMQ's EpochFileCache: the newest term that both histories have with the same start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAGIC = b"RPTERM01"
 VERSION = 1
 TERM_JUMP_MAX = 1 << 24
 """No group holds so many elections while one of its nodes is away. A node ignores a term that is further above those
-it knows: a false term with the highest number would leave no number for another master."""
+it knows: a forged term with the highest number would leave no number for another master."""
 HISTORY_MAX = 10_000
 """Most terms in a history; the oldest ones are dropped."""
 
@@ -47,7 +47,7 @@ class Term(NamedTuple):
         return Term(self.number + 1, master)
 
     def is_absurd(self, known: Term) -> bool:
-        """Return whether this cannot be a term of a group whose term `known` is."""
+        """Return whether this cannot be a term of a group in which `known` is a term."""
         return self.number > known.number + TERM_JUMP_MAX
 
 
@@ -61,10 +61,10 @@ class TermStart(NamedTuple):
     start: LogPosition
 
     def is_before(self, end: LogPosition) -> bool:
-        """Return whether a log that ends at `end` has something of the term.
+        """Return whether a log that ends at `end` holds records of the term.
 
-        Entry numbers decide: compaction by key moves records to the front of their segment, and the mark of a term
-        stays as it was. Where no entry tells, positions do.
+        Entry numbers decide, because compaction by key moves records to the front of their segment, while the mark of a
+        term does not change. Positions decide if the entry numbers are equal.
         """
         return self.start.entry < end.entry or (self.start.entry == end.entry and self.start.position < end.position)
 
@@ -87,18 +87,18 @@ class History:
         return self.starts[at].start if at < len(self.starts) and self.starts[at].term == term else None
 
     def up_to(self, end: LogPosition) -> History:
-        """Return the history of a log that ends at `end`, without the terms of which that log holds nothing."""
+        """Return the history of a log that ends at `end`, without terms of which that log holds no records."""
         return History(tuple(at for at in self.starts if at.is_before(end)))
 
     def begin(self, term: Term, start: LogPosition) -> History:
-        """Return the history with another term, which begins at `start`, the end of its master's log."""
+        """Return the history with one more term, which begins at `start`, the end of its master's log."""
         return History((*self.up_to(start).starts, TermStart(term, start))[-HISTORY_MAX:])
 
     def common_point(self, end: LogPosition, other: History, other_end: LogPosition) -> LogPosition | None:
         """Return the mark up to which a log of this history equals a log of the other; None: it cannot be determined.
 
-        The logs part at the end of the newest term that both have with the same start: where the first of them leaves
-        that term. Without such a term nothing proves that they have anything in common.
+        The logs diverge at the end of the newest term that both have with the same start: where the first of them ends
+        that term. Without such a term nothing proves that they have a common part.
 
         Args:
             end: end of the log of this history.
@@ -153,10 +153,10 @@ class Terms:
     """The state of the file `terms`.
 
     Attributes:
-        promised: the node follows no lower term, and answers none.
+        promised: the node follows no master of a lower term, and votes for none.
         history: where each term began in its log.
         is_master: the node is the master of `promised`, and goes on as master after a restart; see `TermsFile.resign`.
-        lossless: the master sends only what is on its disk, so a power cut takes nothing that it had sent.
+        lossless: the master sends only synced records, so a power cut takes none that it has sent.
     """
 
     promised: Term = NO_TERM
@@ -194,7 +194,7 @@ class Terms:
 
 
 def seal(magic: bytes, body: bytes) -> bytes:
-    """Return the contents of a small file: magic, CRC of all behind it, versions, body."""
+    """Return the contents of a small file: magic, CRC of the bytes after it, versions, body."""
     head = FieldWriter("<")
     versions = VERSION.to_bytes(2, "little") * 2
     head.numbers(_HEAD, magic, crc32c(versions + body), VERSION, VERSION)
@@ -214,7 +214,7 @@ def unseal(path: Path, magic: bytes, data: bytes) -> FieldReader:
 
 
 class TermsFile:
-    """The stored terms of a node. A change is durable when the method returns. Not for several threads at once.
+    """The file with the terms of a node. A change is durable when the method returns. Not thread-safe.
 
     Raises:
         CorruptionError: the file is damaged; raised by the constructor.
@@ -226,7 +226,7 @@ class TermsFile:
         self._path, self._files = directory / TERMS, files
         self.terms = Terms()
         if self._path.exists():
-            files.sync_directory(directory)  # the process that stored it may have been killed before
+            files.sync_directory(directory)  # the process that stored it may have been killed before it synced
             self.terms = Terms.decode(self._path, read_regular(self._path, FILE_MAX))
 
     @property
@@ -238,11 +238,11 @@ class TermsFile:
         return self.terms.history
 
     def promise(self, term: Term) -> None:
-        """Follow no lower term from now on. Raises HigherTermError if a higher one was promised."""
+        """Promise to follow no lower term. Raises HigherTermError if a higher one was promised."""
         self.follow(term, self.terms.history)
 
     def follow(self, term: Term, history: History) -> None:
-        """Promise a term and take over its master's history. The log has been cut to their common point."""
+        """Promise a term and store its master's history. The log was truncated to their common point before."""
         self._check(term)
         self._store(Terms(term, history))
 
@@ -255,15 +255,15 @@ class TermsFile:
         self._store(self.terms.begun(term, start, lossless=lossless))
 
     def resume(self, *, lossless: bool) -> None:
-        """Note that a master that starts again sends only what is synced, or not."""
+        """Note whether a master that starts again sends only synced records."""
         self._store(replace(self.terms, lossless=lossless))
 
     def resign(self) -> None:
         """Give up the term of a master that starts again and may lack records that it had sent.
 
-        That is so after anything but a clean close, in another boot, if the log sends what is not synced. Called before
-        the log is opened: otherwise the node would write other records of the same term where replicas have those that
-        it lost. To become master again, it has to be elected.
+        It may, if the log sends records before they are synced, after a boot without a clean close. Called before the
+        log is opened: otherwise the node would write other records of the same term in place of those that it lost and
+        replicas have. To become master again, it has to be elected.
         """
         self._store(self.terms.resigned())
 

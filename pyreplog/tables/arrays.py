@@ -22,7 +22,7 @@ TYPES: dict[str, pa.DataType] = {
     "ledgerId": pa.int64(), "entryId": pa.int64(), "segment": pa.string(), "position": pa.int64(),
     "producerName": pa.string(), "sequenceId": pa.int64(), "publishTime": TIME, "eventTime": TIME,
     "crcOk": pa.bool_(), "bookie": pa.string(), "crc": pa.int64(), "storedSize": pa.int32(),
-    "originCluster": pa.string(), "originOffset": pa.int64(),
+    "originCluster": pa.string(), "originOffset": pa.int64(), "originPublishTime": TIME,
 }  # fmt: skip
 
 
@@ -101,4 +101,5 @@ _MAKERS: dict[str, Maker] = {
     "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
     "originCluster": lambda batch, _: constant(None, pa.string(), len(batch)),
     "originOffset": lambda batch, _: constant(None, pa.int64(), len(batch)),
+    "originPublishTime": lambda batch, _: constant(None, TIME, len(batch)),
 }

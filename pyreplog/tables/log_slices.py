@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog.errors import ConfigError
 from pyreplog.tables import objects, partitions, ranges
-from pyreplog.tables.logs import LogSnapshot, look
+from pyreplog.tables.logs import LogSnapshot, take_snapshot
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ANY, ISOLATIONS, ReadOptions
 from pyreplog.tables.paths import bookie_of, log_directories, names_of, offloaded_urls
@@ -30,8 +30,10 @@ def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
             raise ConfigError(
                 f"{name}: {options.paths[0]} is no cluster; expected an embedded cluster, or the option cluster"
             )
-    logs = [(log, bookie_of(log.directory)) for log in partitions.chosen(look_at_all(options.paths), options.isolation)]
-    offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
+    logs = [
+        (log, bookie_of(log.directory)) for log in partitions.chosen(take_snapshots(options.paths), options.isolation)
+    ]
+    offloaded = objects.load_logs(options, beside=[log.directory for log, _ in logs])
     if offloaded and options.isolation != ISOLATIONS[0]:
         raise ConfigError(
             f"isolation: {offloaded[0].storage.url} is an offloaded log, which does not say which transactions were "
@@ -41,15 +43,15 @@ def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
     return slices + [part for log in offloaded for part in objects.object_slices(log, options)]
 
 
-def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
+def take_snapshots(paths: Sequence[str]) -> list[LogSnapshot]:
     """Return snapshots of the logs that paths lead to.
 
     Each has a name of its own, which no offloaded log of the read has either. Raises the errors of `log_directories`
-    and `look`.
+    and `take_snapshot`.
     """
     directories = log_directories(paths)
     called = names_of(directories, offloaded_urls(paths))
-    return [replace(look(directory), called=called[str(directory)]) for directory in directories]
+    return [replace(take_snapshot(directory), called=called[str(directory)]) for directory in directories]
 
 
 def slices_of(

@@ -110,7 +110,7 @@ def ends_of(directory: Path) -> LogEnds:
         return LogEnds(log.start_position, log.end_position, log.end)
 
 
-def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
+def take_snapshot(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
     """Return a snapshot of the log in a directory. A segment file that cannot be read has its error in `fault`.
 
     within: positions of the first record to read and after the last one; other segments are not examined. Raises
@@ -118,13 +118,13 @@ def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
     """
     for _ in range(_ATTEMPTS):
         ends = ends_of(directory)
-        snapshot = _look(directory, ends, within or (0, ends.end))
+        snapshot = _try_snapshot(directory, ends, within or (0, ends.end))
         if snapshot is not None and ends_of(directory).truncations == ends.truncations:
             return snapshot
     raise NotALogError(f"{directory} was trimmed or cut {_ATTEMPTS} times while its segments were read; try again")
 
 
-def _look(directory: Path, ends: LogEnds, within: tuple[int, int]) -> LogSnapshot | None:
+def _try_snapshot(directory: Path, ends: LogEnds, within: tuple[int, int]) -> LogSnapshot | None:
     """Return a snapshot; None: the log was trimmed meanwhile."""
     checkpoint = checkpoints.load(directory)
     bases = [base for base in names.segment_bases(directory) if base < ends.end]

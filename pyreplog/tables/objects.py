@@ -61,7 +61,7 @@ class ObjectSlice(Slice):
         return None if index is None else index.sparse
 
 
-def look(options: ReadOptions, beside: Sequence[Path] = ()) -> list[ObjectLog]:
+def load_logs(options: ReadOptions, beside: Sequence[Path] = ()) -> list[ObjectLog]:
     """Return the offloaded logs that options name. Raises the errors of `manifest.load` and `Storage`.
 
     Each has a name of its own, which no log in the directories `beside` has either.

@@ -31,14 +31,14 @@ def chosen(logs: Iterable[LogSnapshot], isolation: Isolation) -> list[LogSnapsho
         if name is None:
             others.append(log)
             continue
-        partition = seen(replace(log, called=name.topic_id, partition=name.number), isolation)
+        partition = apply_isolation(replace(log, called=name.topic_id, partition=name.number), isolation)
         known = partitions.get(log.uuid)
         if known is None or known.ends.end < partition.ends.end:
             partitions[log.uuid] = partition
     return [*others, *sorted(partitions.values(), key=lambda log: (log.called, log.partition))]
 
 
-def seen(log: LogSnapshot, isolation: Isolation) -> LogSnapshot:
+def apply_isolation(log: LogSnapshot, isolation: Isolation) -> LogSnapshot:
     """Return what readers of an isolation see of a partition's log. Raises as `chosen`."""
     with closing(LogReader(log.directory)) as reader:
         partition = PartitionReader(reader)

@@ -121,7 +121,7 @@ def _matches(path: str) -> list[Path]:
         return [log_of(Path(path))]
     anchor = Path(path).anchor
     matches = sorted(Path(anchor).glob(path.removeprefix(anchor)))
-    logs = [log for match in matches if (log := _look(match)) is not None]
+    logs = [log for match in matches if (log := _find_log(match)) is not None]
     if not logs:
         raise NotALogError(f"{path}: no log among {len(matches)} matches on host {socket.gethostname()}")
     return logs
@@ -133,7 +133,7 @@ def log_of(path: Path) -> Path:
         raise NotALogError(f"{path}: no such directory on host {socket.gethostname()}")
     if not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
-    log = _look(path)
+    log = _find_log(path)
     if log is not None:
         return log
     if (path / METADATA).exists():
@@ -141,7 +141,7 @@ def log_of(path: Path) -> Path:
     raise NotALogError(f"{path} holds no log: no segment and no checkpoint")
 
 
-def _look(path: Path) -> Path | None:
+def _find_log(path: Path) -> Path | None:
     if not path.is_dir():
         return None
     if (path / IDENTITY).exists() and (path / LOG).is_dir():

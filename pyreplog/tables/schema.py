@@ -35,6 +35,7 @@ METADATA = (
     Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crc", "bigint"),
     Column("storedSize", "int"), Column("crcOk", "boolean"), Column("bookie", "string"),
     Column("originCluster", "string"), Column("originOffset", "bigint"),
+    Column("originPublishTime", "timestamp"),
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}

@@ -218,7 +218,7 @@ def test_bookies_that_do_not_run_are_unknown_and_not_asked(cluster: LedgerCluste
         cluster.runtime, check_copies=lambda: audit_copies(cluster.runtime, SystemClock(), all_of(cluster))
     )
     assert audit.copies is not None
-    assert audit.copies.reports[ledger].members[bookie].why == "it is not asked"
+    assert audit.copies.reports[ledger].members[bookie].why == "the bookie does not run, and is not asked"
     assert "copies-unknown" in codes(audit) and audit.health.colour is Colour.AMBER
 
 

@@ -224,7 +224,7 @@ def test_the_only_copies_of_a_bookie_that_is_away_are_not_looked_for_all_the_tim
     assert not list_lost(here.store)
     status = find_status(here.store)
     assert status is not None
-    assert "have copies on bookies that are away, or nowhere" in status.failed[ledgers[0]]
+    assert "have copies only on bookies that are away, or no copy" in status.failed[ledgers[0]]
     here.step(10)
     assert here.recovery.worker_status().failures == 4
 

@@ -326,7 +326,7 @@ def test_a_fragment_without_a_target_names_its_own_target_alone(ensemble: str, i
     lab.logs["f"].held[LEDGER].popitem()
     error = bench.run().error
     assert type(error) is (UnreadableError if is_disproved else NotEnoughBookiesError)
-    assert ("f was given" in str(error)) == is_disproved
+    assert ("f was sent" in str(error)) == is_disproved
     assert lab.fragments[0] == ("abcde" if is_disproved else "gbcde")
 
 

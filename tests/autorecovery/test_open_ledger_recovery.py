@@ -41,15 +41,15 @@ def cluster(tmp_path: Path) -> Iterator[LedgerCluster]:
         yield cluster
 
 
-class Looks:
-    """Looks at ledgers of which a bookie leaves, at the times that a test says. The states of the bookies are not
+class RecoveryBench:
+    """Checks ledgers of which a bookie leaves, at the times that a test says. The states of the bookies are not
     stored, so that writers keep these members."""
 
     def __init__(self, cluster: LedgerCluster) -> None:
         self.cluster, self.clock = cluster, ManualClock(1_000_000)
         self.recovery = OpenLedgerRecovery(cluster, self.clock)
         self.leaving: dict[int, list[str]] = {}
-        self.recovered: list[int] = []  # at all looks
+        self.recovered: list[int] = []  # at all checks
         self.lacking: dict[int, tuple[str, ...]] = {}
 
     def follow(self, ledger: Ledger) -> str:
@@ -58,18 +58,18 @@ class Looks:
         self.leaving[ledger.id] = [bookie]
         return bookie
 
-    def look(self, *after_s: float) -> OpenLedgersReport:
-        """Several looks; returns what the last one found."""
+    def check(self, *after_s: float) -> OpenLedgersReport:
+        """Several checks; returns what the last one found."""
         for seconds in after_s:
             self.clock.advance(round(seconds * 1_000_000))
-            report = self.recovery.look(self.leaving)
+            report = self.recovery.check(self.leaving)
             self.recovered += report.recovered
             self.lacking.update(report.lacking)
         return report
 
-    def settle(self) -> Looks:
+    def settle(self) -> RecoveryBench:
         """Look until no recovery is under way."""
-        until(lambda: not self.look(0).recovering, pause_s=0.01)
+        until(lambda: not self.check(0).recovering, pause_s=0.01)
         return self
 
     def state(self, ledger: Ledger) -> State:
@@ -77,25 +77,25 @@ class Looks:
 
 
 @pytest.fixture
-def looks(cluster: LedgerCluster) -> Looks:
-    return Looks(cluster)
+def bench(cluster: LedgerCluster) -> RecoveryBench:
+    return RecoveryBench(cluster)
 
 
-def dead(looks: Looks, entries: int = 7, **options: Any) -> Ledger:
+def dead(bench: RecoveryBench, entries: int = 7, **options: Any) -> Ledger:
     """A ledger whose writer is gone; it is followed."""
-    ledger = looks.cluster.create_ledger(4, 3, 2, **options)
+    ledger = bench.cluster.create_ledger(4, 3, 2, **options)
     ledger.append_batch([b"%d" % entry for entry in range(entries)])
-    looks.follow(ledger)
+    bench.follow(ledger)
     ledger.abandon()
-    until(lambda: looks.cluster.metadata.get(writer_key(ledger.id)) is None)
+    until(lambda: bench.cluster.metadata.get(writer_key(ledger.id)) is None)
     return ledger
 
 
-def alive(looks: Looks) -> Ledger:
+def alive(bench: RecoveryBench) -> Ledger:
     """One that has a writer, with its key; it is followed."""
-    ledger = looks.cluster.create_ledger(4, 3, 2)
-    looks.follow(ledger)
-    until(lambda: looks.cluster.metadata.get(writer_key(ledger.id)))
+    ledger = bench.cluster.create_ledger(4, 3, 2)
+    bench.follow(ledger)
+    until(lambda: bench.cluster.metadata.get(writer_key(ledger.id)))
     return ledger
 
 
@@ -107,60 +107,60 @@ def read(cluster: LedgerCluster, ledger: Ledger) -> list[bytes]:
 # ---- writers that are gone, and others -------------------------------------------------------------------------
 
 
-def test_a_dead_writer_is_recovered_after_the_time_and_not_before(looks: Looks) -> None:
-    ledger = dead(looks)
-    report = looks.look(0, 10, 10, 9.9)
-    assert report.waiting == (ledger.id,) and looks.state(ledger) is State.OPEN
-    assert not looks.look(0.1).waiting
-    assert looks.settle().recovered == [ledger.id]
-    assert looks.state(ledger) is State.CLOSED
-    assert read(looks.cluster, ledger) == [b"%d" % entry for entry in range(7)]
-    assert looks.look(10) == OpenLedgersReport()
+def test_a_dead_writer_is_recovered_after_the_time_and_not_before(bench: RecoveryBench) -> None:
+    ledger = dead(bench)
+    report = bench.check(0, 10, 10, 9.9)
+    assert report.waiting == (ledger.id,) and bench.state(ledger) is State.OPEN
+    assert not bench.check(0.1).waiting
+    assert bench.settle().recovered == [ledger.id]
+    assert bench.state(ledger) is State.CLOSED
+    assert read(bench.cluster, ledger) == [b"%d" % entry for entry in range(7)]
+    assert bench.check(10) == OpenLedgersReport()
 
 
-def test_an_idle_writer_is_never_fenced(looks: Looks) -> None:
-    ledger = alive(looks)
+def test_an_idle_writer_is_never_fenced(bench: RecoveryBench) -> None:
+    ledger = alive(bench)
     ledger.append(b"0")
-    nudged = [looks.look(10).nudged for _ in range(20)]
-    assert nudged.count((ledger.id,)) == 6
+    notified = [bench.check(10).notified for _ in range(20)]
+    assert notified.count((ledger.id,)) == 6
     ledger.append(b"1")
-    assert looks.state(ledger) is State.OPEN
+    assert bench.state(ledger) is State.OPEN
     ledger.close()
-    assert looks.look(10) == OpenLedgersReport()
+    assert bench.check(10) == OpenLedgersReport()
 
 
-def test_a_busy_writer_without_a_key_is_not_fenced(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_writer_without_a_key_is_not_fenced(bench: RecoveryBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is of an older build."""
     monkeypatch.setattr(WriterKeys, "hold", lambda self, ledger: None)
-    ledger = looks.cluster.create_ledger(4, 3, 2)
-    looks.follow(ledger)
+    ledger = bench.cluster.create_ledger(4, 3, 2)
+    bench.follow(ledger)
     for entry in range(20):
         ledger.append(b"%d" % entry)
-        assert looks.look(10, 10).waiting == (ledger.id,)
-    assert looks.cluster.metadata.get(writer_key(ledger.id)) is None
+        assert bench.check(10, 10).waiting == (ledger.id,)
+    assert bench.cluster.metadata.get(writer_key(ledger.id)) is None
     ledger.close()
-    assert looks.cluster.count_copies(ledger.id).tolist() == [3] * 20
+    assert bench.cluster.count_copies(ledger.id).tolist() == [3] * 20
 
 
-def test_a_key_that_was_lost_and_is_made_again(looks: Looks) -> None:
+def test_a_key_that_was_lost_and_is_made_again(bench: RecoveryBench) -> None:
     """The lease was lost, and its client makes another one within the time."""
-    ledger = alive(looks)
-    store, key = looks.cluster.metadata, writer_key(ledger.id)
+    ledger = alive(bench)
+    store, key = bench.cluster.metadata, writer_key(ledger.id)
     stored = store.get(key)
     assert stored is not None
     store.delete(key, stored.version)
-    assert looks.look(0, 10, 10, 9).waiting == (ledger.id,)
+    assert bench.check(0, 10, 10, 9).waiting == (ledger.id,)
     store.create(key, stored.value)
-    assert looks.look(1, 10, 10, 10).nudged == (ledger.id,)
+    assert bench.check(1, 10, 10, 10).notified == (ledger.id,)
     ledger.append(b"goes on")
     ledger.close()
 
 
-def test_a_key_that_comes_at_the_last_moment(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_comes_at_the_last_moment(bench: RecoveryBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the look at all keys, and before the recovery."""
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
-    store = looks.cluster.metadata
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
+    store = bench.cluster.metadata
     get_many = store.get_many
 
     def get_and_create(keys: list[str]) -> list[Any]:
@@ -170,75 +170,75 @@ def test_a_key_that_comes_at_the_last_moment(looks: Looks, monkeypatch: pytest.M
         return values
 
     monkeypatch.setattr(store, "get_many", get_and_create)
-    assert looks.look(10).waiting == (ledger.id,) and looks.state(ledger) is State.OPEN
+    assert bench.check(10).waiting == (ledger.id,) and bench.state(ledger) is State.OPEN
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_writer_that_changes_its_ensemble_is_not_fenced(looks: Looks, at: int) -> None:
-    """Between two looks, or at the last moment: then the compare-and-set fails that begins a recovery."""
-    ledger = dead(looks)
-    store: Any = looks.cluster.metadata
-    looks.look(0, 10, 10)
+def test_a_writer_that_changes_its_ensemble_is_not_fenced(bench: RecoveryBench, at: int) -> None:
+    """Between two checks, or at the last moment: then the compare-and-set fails that begins a recovery."""
+    ledger = dead(bench)
+    store: Any = bench.cluster.metadata
+    bench.check(0, 10, 10)
     metadata, version = load_ledger(store, ledger.id)
-    (spare,) = {bookie.bookie for bookie in looks.cluster.status().bookies} - metadata.bookies()
+    (spare,) = {bookie.bookie for bookie in bench.cluster.status().bookies} - metadata.bookies()
     changed = metadata.replace_bookies({3: (spare, 7)}).encode()
     if at == 0:
         store.put(metadata_key(ledger.id), changed, version)
-        assert looks.look(10, 10, 10).waiting == (ledger.id,), "the time begins anew"
+        assert bench.check(10, 10, 10).waiting == (ledger.id,), "the time begins anew"
     else:
         get = store.get
         store.get = lambda key: get(key) or (store.put(metadata_key(ledger.id), changed, version) and None)
-        assert looks.look(10).waiting == (ledger.id,)
+        assert bench.check(10).waiting == (ledger.id,)
         del store.get
-    assert looks.state(ledger) is State.OPEN
+    assert bench.state(ledger) is State.OPEN
 
 
-def test_a_member_that_was_replaced_ends_the_matter(looks: Looks) -> None:
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
-    metadata, version = load_ledger(looks.cluster.metadata, ledger.id)
-    (spare,) = {bookie.bookie for bookie in looks.cluster.status().bookies} - metadata.bookies()
-    looks.cluster.metadata.put(metadata_key(ledger.id), metadata.replace_bookies({0: (spare, 7)}).encode(), version)
-    assert looks.look(10, 10, 10) == OpenLedgersReport() and looks.state(ledger) is State.OPEN
+def test_a_member_that_was_replaced_ends_the_matter(bench: RecoveryBench) -> None:
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
+    metadata, version = load_ledger(bench.cluster.metadata, ledger.id)
+    (spare,) = {bookie.bookie for bookie in bench.cluster.status().bookies} - metadata.bookies()
+    bench.cluster.metadata.put(metadata_key(ledger.id), metadata.replace_bookies({0: (spare, 7)}).encode(), version)
+    assert bench.check(10, 10, 10) == OpenLedgersReport() and bench.state(ledger) is State.OPEN
 
 
-def test_an_older_fragment_that_was_moved_does_not_begin_the_time_anew(looks: Looks) -> None:
+def test_an_older_fragment_that_was_moved_does_not_begin_the_time_anew(bench: RecoveryBench) -> None:
     """Workers move copies of open ledgers, too, but for those of the last fragment."""
-    ledger = looks.cluster.create_ledger(3, 2, 2)
+    ledger = bench.cluster.create_ledger(3, 2, 2)
     ledger.append_batch([b"value"] * 4)
     before = ledger.metadata.last_fragment.ensemble
     ledger.replace_members([before[1]])
     until(lambda: before[1] not in ledger.metadata.last_fragment.ensemble)
-    looks.follow(ledger)
+    bench.follow(ledger)
     ledger.abandon()
-    until(lambda: looks.cluster.metadata.get(writer_key(ledger.id)) is None)
-    looks.look(0, 10, 10)
-    metadata, version = load_ledger(looks.cluster.metadata, ledger.id)
+    until(lambda: bench.cluster.metadata.get(writer_key(ledger.id)) is None)
+    bench.check(0, 10, 10)
+    metadata, version = load_ledger(bench.cluster.metadata, ledger.id)
     first = metadata.fragments[0]
-    spare = next(bookie.bookie for bookie in looks.cluster.status().bookies if bookie.bookie not in metadata.bookies())
+    spare = next(bookie.bookie for bookie in bench.cluster.status().bookies if bookie.bookie not in metadata.bookies())
     moved = first._replace(ensemble=(first.ensemble[0], spare, first.ensemble[2]))
     changed = replace(metadata, fragments=(moved, *metadata.fragments[1:]))
-    looks.cluster.metadata.put(metadata_key(ledger.id), changed.encode(), version)
-    assert not looks.look(10).waiting
-    assert looks.settle().recovered == [ledger.id]
+    bench.cluster.metadata.put(metadata_key(ledger.id), changed.encode(), version)
+    assert not bench.check(10).waiting
+    assert bench.settle().recovered == [ledger.id]
 
 
-def test_a_ledger_whose_recoverer_died(looks: Looks) -> None:
-    ledger = dead(looks)
-    metadata, version = load_ledger(looks.cluster.metadata, ledger.id)
-    looks.cluster.metadata.put(metadata_key(ledger.id), metadata.in_recovery().encode(), version)
-    assert looks.look(0, 10, 10).waiting == (ledger.id,)
-    assert not looks.look(10).waiting
-    assert looks.settle().recovered == [ledger.id] and looks.state(ledger) is State.CLOSED
+def test_a_ledger_whose_recoverer_died(bench: RecoveryBench) -> None:
+    ledger = dead(bench)
+    metadata, version = load_ledger(bench.cluster.metadata, ledger.id)
+    bench.cluster.metadata.put(metadata_key(ledger.id), metadata.in_recovery().encode(), version)
+    assert bench.check(0, 10, 10).waiting == (ledger.id,)
+    assert not bench.check(10).waiting
+    assert bench.settle().recovered == [ledger.id] and bench.state(ledger) is State.CLOSED
 
 
 # ---- what cannot be known, or done -----------------------------------------------------------------------------
 
 
-def test_keys_that_cannot_be_read_begin_the_time_anew(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
-    store: Any = looks.cluster.metadata
+def test_keys_that_cannot_be_read_begin_the_time_anew(bench: RecoveryBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
+    store: Any = bench.cluster.metadata
     get_many = store.get_many
 
     def get_metadata(keys: list[str]) -> list[Any]:
@@ -248,106 +248,106 @@ def test_keys_that_cannot_be_read_begin_the_time_anew(looks: Looks, monkeypatch:
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "get_many", get_metadata)
-        assert looks.look(10).waiting == (ledger.id,)
-    assert looks.look(10, 10, 10).waiting == (ledger.id,)
-    assert not looks.look(10).waiting
+        assert bench.check(10).waiting == (ledger.id,)
+    assert bench.check(10, 10, 10).waiting == (ledger.id,)
+    assert not bench.check(10).waiting
 
 
 def test_a_store_that_is_away_begins_the_time_anew(cluster: LedgerCluster) -> None:
     store: Any = FailingStore.before(cluster)
-    looks = Looks(cluster)
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
+    bench = RecoveryBench(cluster)
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
     store.fail("get_many", AWAY)
     with pytest.raises(MetadataUnavailableError):
-        looks.look(10)
-    assert looks.look(10, 10, 10).waiting == (ledger.id,)
-    assert not looks.look(10).waiting
-    assert looks.settle().recovered == [ledger.id]
+        bench.check(10)
+    assert bench.check(10, 10, 10).waiting == (ledger.id,)
+    assert not bench.check(10).waiting
+    assert bench.settle().recovered == [ledger.id]
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_an_unknown_outcome_of_the_mark(cluster: LedgerCluster, done: bool) -> None:
     """Whether the ledger is in recovery is seen at the next look; it is recovered either way."""
     store: Any = FailingStore.before(cluster)
-    looks = Looks(cluster)
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
+    bench = RecoveryBench(cluster)
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
     store.fail("put", OutcomeUnknownError("the reply was lost"), done=done)
-    assert ledger.id in looks.look(10).failed
-    assert looks.state(ledger) is (State.IN_RECOVERY if done else State.OPEN)
-    looks.look(1)
-    assert looks.settle().recovered == [ledger.id]
+    assert ledger.id in bench.check(10).failed
+    assert bench.state(ledger) is (State.IN_RECOVERY if done else State.OPEN)
+    bench.check(1)
+    assert bench.settle().recovered == [ledger.id]
 
 
-def test_members_that_do_not_answer_stop_the_time(looks: Looks) -> None:
-    ledger = dead(looks)
-    looks.look(0, 10, 10)
-    with Meddler(looks.cluster) as meddler:
+def test_members_that_do_not_answer_stop_the_time(bench: RecoveryBench) -> None:
+    ledger = dead(bench)
+    bench.check(0, 10, 10)
+    with Meddler(bench.cluster) as meddler:
         meddler.rule(meddler.fail, kind=RequestKind.LAST)
-        assert looks.look(10, 10, 10).waiting == (ledger.id,)
-    assert looks.look(10).waiting == (ledger.id,)
-    assert not looks.look(10).waiting
+        assert bench.check(10, 10, 10).waiting == (ledger.id,)
+    assert bench.check(10).waiting == (ledger.id,)
+    assert not bench.check(10).waiting
 
 
-def test_a_recovery_that_fails_is_tried_again_after_the_time(looks: Looks) -> None:
-    ledger = dead(looks)
-    with Meddler(looks.cluster) as meddler:
-        looks.look(0, 10, 10)
+def test_a_recovery_that_fails_is_tried_again_after_the_time(bench: RecoveryBench) -> None:
+    ledger = dead(bench)
+    with Meddler(bench.cluster) as meddler:
+        bench.check(0, 10, 10)
         meddler.rule(meddler.fail, kind=RequestKind.READ)
-        looks.look(10)
-        report = until(lambda: (outcome := looks.look(0)).failed and outcome, pause_s=0.01)
-        assert "whether entry" in report.failed[ledger.id] and looks.state(ledger) is State.IN_RECOVERY
-    assert looks.look(0, 10, 10).waiting == (ledger.id,)
-    assert not looks.look(10).waiting
-    assert looks.settle().recovered == [ledger.id]
+        bench.check(10)
+        report = until(lambda: (outcome := bench.check(0)).failed and outcome, pause_s=0.01)
+        assert "whether entry" in report.failed[ledger.id] and bench.state(ledger) is State.IN_RECOVERY
+    assert bench.check(0, 10, 10).waiting == (ledger.id,)
+    assert not bench.check(10).waiting
+    assert bench.settle().recovered == [ledger.id]
 
 
-def test_a_password_needs_an_operator(looks: Looks) -> None:
-    ledger = dead(looks, password=b"secret")
-    assert looks.look(0, 10, 10).needs_operator == {}
-    report = looks.look(10)
-    assert "pyreplog ledger recover" in report.needs_operator[ledger.id] and looks.state(ledger) is State.OPEN
-    looks.cluster.open_ledger(ledger.id, password=b"secret").close()
-    assert looks.look(10).needs_operator == {}
+def test_a_password_needs_an_operator(bench: RecoveryBench) -> None:
+    ledger = dead(bench, password=b"secret")
+    assert bench.check(0, 10, 10).needs_operator == {}
+    report = bench.check(10)
+    assert "pyreplog ledger recover" in report.needs_operator[ledger.id] and bench.state(ledger) is State.OPEN
+    bench.cluster.open_ledger(ledger.id, password=b"secret").close()
+    assert bench.check(10).needs_operator == {}
 
 
-def test_garbled_and_deleted_ledgers(looks: Looks) -> None:
-    garbled, deleted = dead(looks), dead(looks)
-    looks.cluster.delete_ledger(deleted.id)
-    store = looks.cluster.metadata
+def test_garbled_and_deleted_ledgers(bench: RecoveryBench) -> None:
+    garbled, deleted = dead(bench), dead(bench)
+    bench.cluster.delete_ledger(deleted.id)
+    store = bench.cluster.metadata
     stored = store.get(metadata_key(garbled.id))
     assert stored is not None
     store.put(metadata_key(garbled.id), b"?", stored.version)
-    report = looks.look(0, 10, 10, 10)
+    report = bench.check(0, 10, 10, 10)
     assert list(report.failed) == [garbled.id] and report.waiting == report.recovering == ()
 
 
-def test_so_many_are_recovered_at_a_time(looks: Looks) -> None:
-    ledgers = [dead(looks, 1) for _ in range(2 * RECOVERIES_AT_ONCE + 1)]
-    looks.look(0, 10, 10)
-    report = looks.look(10)
+def test_so_many_are_recovered_at_a_time(bench: RecoveryBench) -> None:
+    ledgers = [dead(bench, 1) for _ in range(2 * RECOVERIES_AT_ONCE + 1)]
+    bench.check(0, 10, 10)
+    report = bench.check(10)
     assert len(report.recovering) == RECOVERIES_AT_ONCE and len(report.waiting) == RECOVERIES_AT_ONCE + 1
-    until(lambda: looks.look(1) and len(looks.recovered) == len(ledgers), pause_s=0.01)
-    assert sorted(looks.recovered) == [ledger.id for ledger in ledgers]
+    until(lambda: bench.check(1) and len(bench.recovered) == len(ledgers), pause_s=0.01)
+    assert sorted(bench.recovered) == [ledger.id for ledger in ledgers]
 
 
 # ---- copies that a dead writer left out ------------------------------------------------------------------------
 
 
-def gap(looks: Looks) -> tuple[Ledger, str, int]:
+def gap(bench: RecoveryBench) -> tuple[Ledger, str, int]:
     """A ledger whose writer died before it heard that a bookie had refused an entry, while the bookie took later ones:
     (the ledger, the bookie, the entry)."""
-    ledger = looks.cluster.create_ledger(4, 3, 2)
-    looks.follow(ledger)
+    ledger = bench.cluster.create_ledger(4, 3, 2)
+    bench.follow(ledger)
     bookie, entry = ledger.metadata.last_fragment.ensemble[2], 5  # entry 5: on members 1, 2 and 3
-    with Meddler(looks.cluster) as meddler:
+    with Meddler(bench.cluster) as meddler:
         meddler.rule(lose_entry(meddler, entry), kind=RequestKind.ADD, bookie=bookie)
         for number in range(12):
             ledger.append(b"%d" % number)
         until(lambda: ledger.last_add_confirmed == 11)
     ledger.abandon()
-    until(lambda: looks.cluster.metadata.get(writer_key(ledger.id)) is None)
+    until(lambda: bench.cluster.metadata.get(writer_key(ledger.id)) is None)
     return ledger, bookie, entry
 
 
@@ -361,76 +361,76 @@ def lose_entry(meddler: Meddler, entry: int) -> Any:
     return deed
 
 
-def test_copies_that_the_writer_left_out_are_noted_and_can_be_repaired(looks: Looks) -> None:
-    ledger, bookie, entry = gap(looks)
-    looks.look(0, 10, 10, 10)
-    looks.settle()
-    assert (looks.recovered, looks.lacking) == ([ledger.id], {ledger.id: (bookie,)})
+def test_copies_that_the_writer_left_out_are_noted_and_can_be_repaired(bench: RecoveryBench) -> None:
+    ledger, bookie, entry = gap(bench)
+    bench.check(0, 10, 10, 10)
+    bench.settle()
+    assert (bench.recovered, bench.lacking) == ([ledger.id], {ledger.id: (bookie,)})
     expected = [3] * 12
     expected[entry] = 2
-    assert looks.cluster.count_copies(ledger.id).tolist() == expected
-    assert [(note.ledger, note.entry, note.bookie) for note in looks.cluster.status().repairs] == [
+    assert bench.cluster.count_copies(ledger.id).tolist() == expected
+    assert [(note.ledger, note.entry, note.bookie) for note in bench.cluster.status().repairs] == [
         (ledger.id, entry, bookie)
     ]
-    looks.cluster.repair()
-    assert looks.cluster.count_copies(ledger.id).tolist() == [3] * 12 and looks.cluster.status().repairs == []
+    bench.cluster.repair()
+    assert bench.cluster.count_copies(ledger.id).tolist() == [3] * 12 and bench.cluster.status().repairs == []
 
 
-def test_a_ledger_that_others_recovered_meanwhile_is_checked(looks: Looks) -> None:
+def test_a_ledger_that_others_recovered_meanwhile_is_checked(bench: RecoveryBench) -> None:
     """A reader, or an owner of its topic: they do not look at each copy."""
-    ledger, bookie, _ = gap(looks)
-    looks.look(0, 10)
-    looks.cluster.open_ledger(ledger.id).close()
-    assert looks.cluster.status().repairs == []
-    looks.leaving.clear()  # the auditor does not see it among the open ones any more
-    assert looks.settle().lacking == {ledger.id: (bookie,)}
+    ledger, bookie, _ = gap(bench)
+    bench.check(0, 10)
+    bench.cluster.open_ledger(ledger.id).close()
+    assert bench.cluster.status().repairs == []
+    bench.leaving.clear()  # the auditor does not see it among the open ones any more
+    assert bench.settle().lacking == {ledger.id: (bookie,)}
 
 
 def test_notes_that_could_not_be_made_are_made_later(cluster: LedgerCluster) -> None:
     store: Any = FailingStore.before(cluster)
-    looks = Looks(cluster)
-    ledger, bookie, _ = gap(looks)
-    looks.look(0, 10, 10, 10)
+    bench = RecoveryBench(cluster)
+    ledger, bookie, _ = gap(bench)
+    bench.check(0, 10, 10, 10)
     store.fail("create", AWAY)
-    assert looks.settle().lacking == {ledger.id: (bookie,)}
+    assert bench.settle().lacking == {ledger.id: (bookie,)}
     assert [note.bookie for note in cluster.status().repairs] == [bookie]
 
 
-def test_one_that_does_not_tell_is_noted(looks: Looks) -> None:
+def test_one_that_does_not_tell_is_noted(bench: RecoveryBench) -> None:
     """Repair finds out what it lacks."""
-    ledger = dead(looks)
+    ledger = dead(bench)
     silent = ledger.metadata.last_fragment.ensemble[3]
-    looks.look(0, 10, 10, 10)
-    until(lambda: looks.state(ledger) is State.CLOSED)
-    with Meddler(looks.cluster) as meddler:
+    bench.check(0, 10, 10, 10)
+    until(lambda: bench.state(ledger) is State.CLOSED)
+    with Meddler(bench.cluster) as meddler:
         meddler.rule(meddler.fail, kind=RequestKind.READ, bookie=silent)
-        assert looks.settle().lacking == {ledger.id: (silent,)}
-    looks.cluster.repair()
-    assert looks.cluster.status().repairs == []
+        assert bench.settle().lacking == {ledger.id: (silent,)}
+    bench.cluster.repair()
+    assert bench.cluster.status().repairs == []
 
 
-# ---- nudges ----------------------------------------------------------------------------------------------------
+# ---- notifications ---------------------------------------------------------------------------------------------
 
 
-def test_a_nudge_has_the_writer_look_again(looks: Looks) -> None:
+def test_a_notification_has_the_writer_look_again(bench: RecoveryBench) -> None:
     """All other bookies had failed a moment ago, and nothing else would make an idle writer look again."""
-    ledger = alive(looks)
-    (leaving,) = looks.leaving[ledger.id]
+    ledger = alive(bench)
+    (leaving,) = bench.leaving[ledger.id]
     spare = next(
-        bookie.bookie for bookie in looks.cluster.status().bookies if bookie.bookie not in ledger.metadata.bookies()
+        bookie.bookie for bookie in bench.cluster.status().bookies if bookie.bookie not in ledger.metadata.bookies()
     )
-    looks.cluster.runtime.suspect(spare)
-    set_phases(looks.cluster, {leaving: BookiePhase.DRAINING})
+    bench.cluster.runtime.suspect(spare)
+    set_phases(bench.cluster, {leaving: BookiePhase.DRAINING})
     ledger.append(b"value")
     assert leaving in ledger.metadata.last_fragment.ensemble
-    version = looks.cluster.metadata.get(bookie_state_key(leaving)).version  # type: ignore[union-attr]
+    version = bench.cluster.metadata.get(bookie_state_key(leaving)).version  # type: ignore[union-attr]
 
     def is_replaced() -> bool:
-        looks.look(10, 10, 10)
+        bench.check(10, 10, 10)
         return leaving not in ledger.metadata.last_fragment.ensemble
 
     until(is_replaced, pause_s=0.2)
-    assert looks.cluster.metadata.get(bookie_state_key(leaving)).version > version  # type: ignore[union-attr]
+    assert bench.cluster.metadata.get(bookie_state_key(leaving)).version > version  # type: ignore[union-attr]
     ledger.close()
 
 
@@ -467,18 +467,18 @@ def test_a_process_that_was_killed_and_one_that_lives(store: SQLiteStore, nodes:
         other.create_ledger(4, 3, 2) as living,
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
-        looks = Looks(cluster)
-        looks.follow(living)
+        bench = RecoveryBench(cluster)
+        bench.follow(living)
         until(lambda: len(store.list("/writers")) == 2)
         killed = next(number for number in cluster.ledgers() if number != living.id)
-        looks.leaving[killed] = [cluster.ledger_metadata(killed).last_fragment.ensemble[0]]
-        assert looks.look(0, 10, 10).waiting == (living.id, killed)
+        bench.leaving[killed] = [cluster.ledger_metadata(killed).last_fragment.ensemble[0]]
+        assert bench.check(0, 10, 10).waiting == (living.id, killed)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         until(lambda: store.get(writer_key(killed)) is None)
-        report = looks.look(10, 10, 10)
+        report = bench.check(10, 10, 10)
         assert killed in report.waiting
-        looks.look(10)
-        until(lambda: looks.look(1) and looks.recovered, pause_s=0.01)
-        assert looks.recovered == [killed] and cluster.ledger_metadata(killed).state is State.CLOSED
+        bench.check(10)
+        until(lambda: bench.check(1) and bench.recovered, pause_s=0.01)
+        assert bench.recovered == [killed] and cluster.ledger_metadata(killed).state is State.CLOSED
         assert living.append(b"value") == 0

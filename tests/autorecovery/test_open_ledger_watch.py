@@ -12,7 +12,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus
 from tests.ledger.lab import LEDGER, Bench, Lab, acked, written
 
 S = 1_000_000
-WAIT, NUDGE, RECOVER = Verdict.WAIT, Verdict.NUDGE, Verdict.RECOVER
+WAIT, NOTIFY, RECOVER = Verdict.WAIT, Verdict.NOTIFY, Verdict.RECOVER
 QUIET = {"a": Ends(5, 4), "b": Ends(5, 4), "c": None}
 """What members say while nobody writes; c is lost."""
 
@@ -23,7 +23,9 @@ class Watched:
     def __init__(self) -> None:
         self.watch, self.now_us = OpenLedgerWatch(), 7 * S
 
-    def look(self, after_s: float, *, key: bool | None = False, ends: dict[str, Ends | None] | None = None) -> Verdict:
+    def observe(
+        self, after_s: float, *, key: bool | None = False, ends: dict[str, Ends | None] | None = None
+    ) -> Verdict:
         self.now_us += round(after_s * S)
         return self.watch.observe(self.now_us, key, QUIET if ends is None else ends)
 
@@ -34,23 +36,23 @@ class Watched:
 @pytest.mark.parametrize("interval_s", [1, 5, 10])
 def test_the_time_ends_on_time(interval_s: int) -> None:
     watched = Watched()
-    verdicts = [watched.look(interval_s) for _ in range(30 // interval_s + 1)]
+    verdicts = [watched.observe(interval_s) for _ in range(30 // interval_s + 1)]
     assert verdicts == [WAIT] * (30 // interval_s) + [RECOVER]
     assert QUIET_US == 30 * S
-    assert watched.look(1) is RECOVER, "until something is done about it"
+    assert watched.observe(1) is RECOVER, "until something is done about it"
 
 
 def test_it_is_not_over_a_microsecond_before() -> None:
     watched = Watched()
-    assert [watched.look(after_s) for after_s in (0, 10, 10, 9.999_999)] == [WAIT] * 4
-    assert watched.look(0.000_001) is RECOVER
+    assert [watched.observe(after_s) for after_s in (0, 10, 10, 9.999_999)] == [WAIT] * 4
+    assert watched.observe(0.000_001) is RECOVER
 
 
 def test_one_pair_of_looks_does_not_decide() -> None:
     """The process slept, or was stopped; so may have been the writer's, and its machine."""
     watched = Watched()
-    assert [watched.look(after_s) for after_s in (0, 3600, 3600)] == [WAIT] * 3
-    assert watched.look(3600) is RECOVER
+    assert [watched.observe(after_s) for after_s in (0, 3600, 3600)] == [WAIT] * 3
+    assert watched.observe(3600) is RECOVER
 
 
 def test_a_look_takes_time() -> None:
@@ -65,7 +67,7 @@ def test_a_look_takes_time() -> None:
 def test_a_clock_that_goes_back_adds_nothing() -> None:
     watched = Watched()
     for after_s in (0, 10, -1000, 10, 10):
-        assert watched.look(after_s) is not RECOVER or watched.watch.silent_us == 30 * S
+        assert watched.observe(after_s) is not RECOVER or watched.watch.silent_us == 30 * S
     assert watched.watch.silent_us == 30 * S
 
 
@@ -75,10 +77,10 @@ def test_progress_on_any_member_begins_the_time_anew(bookie: str, ends: Ends) ->
     """A writer of an older build has no key."""
     watched = Watched()
     for after_s in (0, 10, 10, 9):
-        watched.look(after_s)
+        watched.observe(after_s)
     moved = {**QUIET, bookie: ends}
-    assert watched.look(1, ends=moved) is WAIT and watched.watch.silent_us == 0
-    assert [watched.look(10, ends=moved) for _ in range(3)] == [WAIT, WAIT, RECOVER]
+    assert watched.observe(1, ends=moved) is WAIT and watched.watch.silent_us == 0
+    assert [watched.observe(10, ends=moved) for _ in range(3)] == [WAIT, WAIT, RECOVER]
 
 
 # ---- what is unknown -------------------------------------------------------------------------------------------
@@ -88,51 +90,51 @@ def test_an_unknown_key_begins_the_time_anew() -> None:
     """The store is away, and leases get lost: whoever lives has the time to make its key again."""
     watched = Watched()
     for after_s in (0, 10, 10, 9):
-        watched.look(after_s)
-    assert watched.look(1, key=None) is WAIT
-    assert [watched.look(10) for _ in range(4)] == [WAIT, WAIT, WAIT, RECOVER]
+        watched.observe(after_s)
+    assert watched.observe(1, key=None) is WAIT
+    assert [watched.observe(10) for _ in range(4)] == [WAIT, WAIT, WAIT, RECOVER]
 
 
 def test_without_an_answer_the_time_stands_still() -> None:
     watched = Watched()
     nobody: dict[str, Ends | None] = dict.fromkeys("abc")
     for after_s in (0, 10, 10):
-        watched.look(after_s)
-    assert [watched.look(10, ends=nobody) for _ in range(9)] == [WAIT] * 9
-    assert watched.look(10) is WAIT and watched.watch.silent_us == 20 * S
-    assert watched.look(10) is RECOVER
+        watched.observe(after_s)
+    assert [watched.observe(10, ends=nobody) for _ in range(9)] == [WAIT] * 9
+    assert watched.observe(10) is WAIT and watched.watch.silent_us == 20 * S
+    assert watched.observe(10) is RECOVER
 
 
 def test_a_member_that_answers_for_the_first_time_begins_the_time_anew() -> None:
     """What it knew before is not known; one that was heard before and says the same has not moved."""
     watched = Watched()
     without = {**QUIET, "b": None}
-    assert [watched.look(after_s, ends=without) for after_s in (0, 10, 10)] == [WAIT] * 3
-    assert watched.look(9) is WAIT and watched.watch.silent_us == 0
-    assert watched.look(10, ends=without) is WAIT
-    assert [watched.look(10), watched.look(10)] == [WAIT, RECOVER]
+    assert [watched.observe(after_s, ends=without) for after_s in (0, 10, 10)] == [WAIT] * 3
+    assert watched.observe(9) is WAIT and watched.watch.silent_us == 0
+    assert watched.observe(10, ends=without) is WAIT
+    assert [watched.observe(10), watched.observe(10)] == [WAIT, RECOVER]
 
 
 # ---- with a writer ---------------------------------------------------------------------------------------------
 
 
-def test_an_idle_writer_with_a_key_is_never_recovered_and_nudged_now_and_then() -> None:
+def test_an_idle_writer_with_a_key_is_never_recovered_and_notified_now_and_then() -> None:
     watched = Watched()
-    verdicts = [watched.look(10, key=True) for _ in range(12)]
-    assert verdicts == [WAIT, WAIT, WAIT, NUDGE] + [WAIT, WAIT, NUDGE] * 2 + [WAIT, WAIT]
+    verdicts = [watched.observe(10, key=True) for _ in range(12)]
+    assert verdicts == [WAIT, WAIT, WAIT, NOTIFY] + [WAIT, WAIT, NOTIFY] * 2 + [WAIT, WAIT]
 
 
 def test_a_key_that_comes_back_begins_the_time_anew() -> None:
     watched = Watched()
     for after_s in (0, 10, 10, 9.9):
-        watched.look(after_s)
-    assert watched.look(0.1, key=True) is WAIT
-    assert [watched.look(10) for _ in range(4)] == [WAIT, WAIT, WAIT, RECOVER]
+        watched.observe(after_s)
+    assert watched.observe(0.1, key=True) is WAIT
+    assert [watched.observe(10) for _ in range(4)] == [WAIT, WAIT, WAIT, RECOVER]
 
 
-def test_a_key_that_comes_and_goes_is_not_nudged() -> None:
+def test_a_key_that_comes_and_goes_is_not_notified() -> None:
     watched = Watched()
-    verdicts = [watched.look(10, key=bool(number % 3)) for number in range(30)]
+    verdicts = [watched.observe(10, key=bool(number % 3)) for number in range(30)]
     assert set(verdicts) == {WAIT}
 
 

@@ -123,7 +123,7 @@ def test_copies_in_one_rack_are_moved_to_another(ensembles: list[tuple[str, ...]
     ledgers += [ledger(number, ("b0", "c0"), ("b1", "c1")) for number in range(2, 6)]
     assert ledgers[0].violations(racks)
     move = plan_moves(loads(ledgers, racks), ledgers).moves[0]
-    assert (move.ledger, move.mends) == (1, ledgers[0].violations(racks))
+    assert (move.ledger, move.fixed_violations) == (1, ledgers[0].violations(racks))
     after = ledgers[0].moved(move.source, move.target)
     assert after.violations(racks) == 0
 
@@ -214,7 +214,7 @@ def test_plans_end_and_worsen_nothing(seed: int) -> None:
                 assert all(was is None or (now is not None and now >= was) for was, now in pairs)
         now = sum(copies.violations(racks) for copies in after)
         assert now <= violations
-        if not any(move.mends for move in plan.moves):
+        if not any(move.fixed_violations for move in plan.moves):
             assert max(plan.after.values()) <= peak
         assert now == plan.violations_left
         violations, ledgers = now, after

@@ -154,7 +154,7 @@ def test_orders_and_a_hold_come_before_moves_that_have_begun(here: Here) -> None
 
 
 def test_a_rebalance_that_was_ended_ends_the_command(here: Here) -> None:
-    with pytest.raises(RebalanceError, match="somebody ended the rebalance"):
+    with pytest.raises(RebalanceError, match="an operator ended the rebalance"):
         run_rebalance(here.rebalancer, lambda _: here.rebalancer.end())
     before = here.members()
     here.step()

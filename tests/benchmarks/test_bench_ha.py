@@ -26,16 +26,16 @@ def pair(tmp_path: Path) -> Iterator[tuple[RemoteNode, RemoteNode]]:
 def test_a_load_counts_what_its_replica_has(pair: tuple[RemoteNode, RemoteNode]) -> None:
     master, replica = pair
     window_bytes = 4 * BATCH * stride(SIZE)
-    load_result = master.tell("load", SIZE, 0.05, window_bytes)
+    load_result = master.call("load", SIZE, 0.05, window_bytes)
     assert load_result["entries"] >= BATCH
     assert load_result["entries"] % BATCH == 0
     assert 0 <= load_result["lag"] <= window_bytes + 2 * HEADER_BYTES  # a roll may lie between
-    assert replica.tell("verified", SIZE, VALUES, load_result["entries"]) == f"{load_result['entries']:,} entries"
+    assert replica.call("verified", SIZE, VALUES, load_result["entries"]) == f"{load_result['entries']:,} entries"
 
 
 def test_a_replica_with_other_entries_is_noticed(pair: tuple[RemoteNode, RemoteNode]) -> None:
     master, replica = pair
-    end = master.tell("fill", SIZE, VALUES)
-    assert replica.tell("received", end) > 0
+    end = master.call("fill", SIZE, VALUES)
+    assert replica.call("received", end) > 0
     with pytest.raises(RuntimeError, match="ended with status 1"):
-        replica.tell("verified", SIZE + 1, VALUES, VALUES)
+        replica.call("verified", SIZE + 1, VALUES, VALUES)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import unwaited
 from benchmarks.proc import Load
-from benchmarks.unwaited import Unwaited, count_as_own, told_s
+from benchmarks.unwaited import Unwaited, count_as_own, reported_s
 
 USED_S = 0.3
 DAEMON = """
@@ -40,18 +40,18 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[tuple[bool, subprocess.Po
 def test_whom_nobody_waits_for_is_seen_while_it_runs(daemon: tuple[bool, subprocess.Popen[bytes]]) -> None:
     is_unwaited, process = daemon
     unwaited = Unwaited()
-    used_s = unwaited.look()
+    used_s = unwaited.measure()
     assert used_s >= USED_S * 0.9 if is_unwaited else used_s == 0
     process.communicate()
-    assert unwaited.look() == used_s, "what has ended is not forgotten"
+    assert unwaited.measure() == used_s, "what has ended is not forgotten"
 
 
 def test_what_jobs_tell_of_is_not_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unwaited, "_told", {})
+    monkeypatch.setattr(unwaited, "_reported", {})
     load = Load()
     before_s = load._own
     count_as_own(os.getpid(), 5.0)
     count_as_own(os.getpid(), 7.0)
-    assert told_s() == 7.0, "each time all of it so far"
+    assert reported_s() == 7.0, "each time all of it so far"
     assert Load()._own >= before_s + 7.0
     assert load.others() == 0

@@ -102,3 +102,53 @@ def test_bytes_that_are_no_message() -> None:
         bad[at] = value
         with pytest.raises(UnsupportedRequestError if at < 2 else InvalidMessageError):
             decode_request(memoryview(bad))
+
+
+def test_a_request_at_its_limits() -> None:
+    kinds, flags = max(RequestKind), sum(Flag)
+    for request in (
+        Request(RequestKind.ADD, 0, 0, -1, limit=0, step=1, run=1),
+        Request(kinds, protocol.ID_MAX, protocol.ID_MAX, protocol.ID_MAX, b"\xff" * 16, flags, (1 << 32) - 1, 255, 255),
+        Request(RequestKind.READ, step=255, run=1),
+    ):
+        assert decode_request(memoryview(encode_request(request))) == request
+    for beyond in (Request(kinds + 1), Request(RequestKind.ADD, flags=flags + 1)):
+        with pytest.raises(UnsupportedRequestError, match=f"kinds 1 to {kinds} and flags up to {flags}"):
+            decode_request(memoryview(encode_request(beyond)))
+    for wrong in (Request(RequestKind.READ, step=2, run=3), Request(RequestKind.READ, step=1, run=0)):
+        with pytest.raises(InvalidMessageError, match="runs of entries"):
+            decode_request(memoryview(encode_request(wrong)))
+    with pytest.raises(InvalidMessageError, match="ids from 0 on"):
+        decode_request(memoryview(encode_request(Request(RequestKind.READ, last=-2))))
+
+
+def test_every_status_is_known_and_none_beyond() -> None:
+    for status in ReplyStatus:
+        assert decode_reply(memoryview(encode_reply(Reply(status)))).status == status
+    with pytest.raises(InvalidMessageError, match="a known status"):
+        decode_reply(memoryview(encode_reply(Reply(max(ReplyStatus) + 1))))
+
+
+def test_what_a_bookie_needs_to_know_for_a_request() -> None:
+    expected = {RequestKind.HOLDINGS: protocol.HOLDINGS_FEATURE, RequestKind.SCRUB: protocol.SCRUB_FEATURE}
+    for kind in RequestKind:
+        assert Request(kind).feature == expected.get(kind)
+        is_copy = kind == RequestKind.ADD
+        assert Request(kind, flags=Flag.COPY | Flag.RECOVERY).is_copy is is_copy
+        assert Request(kind, flags=Flag.COPY).feature == (protocol.COPY_FEATURE if is_copy else expected.get(kind))
+        assert not Request(kind, flags=sum(Flag) - Flag.COPY).is_copy
+
+
+@pytest.mark.parametrize(
+    ("step", "run", "count", "expected"),
+    [
+        (1, 1, 3, [5, 6, 7]),
+        (3, 1, 3, [5, 8, 11]),
+        (3, 2, 5, [5, 6, 8, 9, 11]),
+        (3, 2, 4, [5, 6, 8, 9]),
+        (4, 4, 5, [5, 6, 7, 8, 9]),
+        (4, 3, 0, []),
+    ],
+)
+def test_entries_that_a_read_asks_for(step: int, run: int, count: int, expected: list[int]) -> None:
+    assert Request(RequestKind.READ, first=5, step=step, run=run).asked(count).tolist() == expected

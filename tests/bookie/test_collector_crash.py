@@ -112,7 +112,7 @@ class OnlyControls(Operation):
         report("fenced")
         node.log.close()
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         node = self._open(left, PageCache())
         for _ in range(2):
             assert node.ask(add(0, ledger=self.FENCED)).status == ReplyStatus.FENCED
@@ -167,7 +167,7 @@ class SurplusFinder(Operation):
         report("collected")
         node.log.close()
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         node = self._open(left, PageCache())
         assert {*found_in(node, 2)} >= {*range(10)} and found_in(node, 3) == list(range(30))
         for entry in range(30, 155, 25):  # seals a segment: what is in the active one stays

@@ -40,7 +40,7 @@ def digest_of(*entries: int, **settings: Any) -> int:
     return sum(mix((mix(entry) + crc) & MASK) for entry, crc in crcs.items()) & MASK
 
 
-def told(node: Node, request: Request) -> tuple[Holdings, int]:
+def holdings_of(node: Node, request: Request) -> tuple[Holdings, int]:
     reply = node.ask(request)
     assert reply.status == ReplyStatus.OK, bytes(reply.body)
     assert (reply.ledger, reply.first) == (request.ledger, request.first)
@@ -104,27 +104,27 @@ def node(request: pytest.FixtureRequest) -> Node:
 
 def test_what_is_here_is_told_with_its_digest(node: Node) -> None:
     node.ask(add(0, 1, 2, 5, 6))
-    assert told(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 5, 6), (range(3), range(5, 7))), 9)
-    assert told(node, ask_for(1, 5)) == (Holdings(3, digest_of(1, 2, 5), (range(1, 3), range(5, 6))), 5)
-    assert told(node, ask_for(3, 4)) == (Holdings(), 4)
-    assert told(node, ask_for(7, 900)) == (Holdings(), 900), "behind the last one"
-    assert told(node, ask_for(0, 9, ledger=8)) == (Holdings(), 9), "of an unknown ledger"
+    assert holdings_of(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 5, 6), (range(3), range(5, 7))), 9)
+    assert holdings_of(node, ask_for(1, 5)) == (Holdings(3, digest_of(1, 2, 5), (range(1, 3), range(5, 6))), 5)
+    assert holdings_of(node, ask_for(3, 4)) == (Holdings(), 4)
+    assert holdings_of(node, ask_for(7, 900)) == (Holdings(), 900), "behind the last one"
+    assert holdings_of(node, ask_for(0, 9, ledger=8)) == (Holdings(), 9), "of an unknown ledger"
 
 
 def test_only_entries_that_are_asked_for_count(node: Node) -> None:
     node.ask(add(*range(20)))
     runs = (1, 2, 6, 7, 11, 12, 16, 17)
-    assert told(node, ask_for(1, 19, step=5, run=2))[0] == Holdings(8, digest_of(*runs), (range(1, 18),))
+    assert holdings_of(node, ask_for(1, 19, step=5, run=2))[0] == Holdings(8, digest_of(*runs), (range(1, 18),))
     node.ask(add(*range(40, 60, 5), ledger=8))
     request = ask_for(40, 59, step=5, ledger=8)
-    assert told(node, request)[0] == Holdings(4, digest_of(40, 45, 50, 55, ledger=8), (range(40, 56),))
-    assert told(node, ask_for(41, 59, step=5, ledger=8))[0] == Holdings()
+    assert holdings_of(node, request)[0] == Holdings(4, digest_of(40, 45, 50, 55, ledger=8), (range(40, 56),))
+    assert holdings_of(node, ask_for(41, 59, step=5, ledger=8))[0] == Holdings()
 
 
 def test_no_key_is_needed(node: Node) -> None:
     node.ask(add(0))
     assert not node.bookie.claims(ask_for(0, 0)._replace(key=b"w" * 16))
-    assert told(node, ask_for(0, 0)._replace(key=b"w" * 16))[0].count == 1
+    assert holdings_of(node, ask_for(0, 0)._replace(key=b"w" * 16))[0].count == 1
 
 
 def test_what_is_not_on_disk_yet_does_not_count() -> None:
@@ -137,7 +137,7 @@ def test_what_is_not_on_disk_yet_does_not_count() -> None:
             assert replies == [] or node.log.synced == len(node.log.stored)
             node.bookie.commit()
         assert Holdings.decode(ask_for(0, 9), replies[0]).count == 2
-        assert told(node.crash(), ask_for(0, 9))[0].count == 2
+        assert holdings_of(node.crash(), ask_for(0, 9))[0].count == 2
 
 
 def test_what_its_writer_does_not_want_on_disk_is_synced_before_it_counts() -> None:
@@ -145,7 +145,7 @@ def test_what_its_writer_does_not_want_on_disk_is_synced_before_it_counts() -> N
     node = Node(staged=False)
     node.ask(add(0, 1, flags=Flag.UNSYNCED))
     assert node.log.synced < len(node.log.stored)
-    assert told(node, ask_for(0, 9))[0].count == 2
+    assert holdings_of(node, ask_for(0, 9))[0].count == 2
     assert node.log.synced == len(node.log.stored)
 
 
@@ -160,13 +160,13 @@ def test_a_disk_that_fails_meanwhile_is_unknown() -> None:
 def test_ranges_are_bounded(count: int, node: Node) -> None:
     node.ask(add(*range(0, 2 * count, 2)))
     request = ask_for(0, 2 * count)
-    ranges, end = told(node, request)
+    ranges, end = holdings_of(node, request)
     assert len(ranges.ranges) == ranges.count == min(count, RANGES_MAX)
     assert end == (2 * count if count <= RANGES_MAX else 2 * RANGES_MAX - 1), "the next one is not spoken of"
     seen = [*ranges.entries(request)]
     while end < request.last:
         rest = ask_for(end + 1, request.last)
-        ranges, end = told(node, rest)
+        ranges, end = holdings_of(node, rest)
         seen += [*ranges.entries(rest)]
     assert seen == list(range(0, 2 * count, 2))
 
@@ -174,11 +174,11 @@ def test_ranges_are_bounded(count: int, node: Node) -> None:
 def test_bytes_to_look_at_are_bounded(node: Node) -> None:
     node.ask(add(*range(10), mark=b"." * 100))
     records = len(records_of(0, mark=b"." * 100))
-    assert told(node, ask_for(0, 9, limit=3 * records)) == (
+    assert holdings_of(node, ask_for(0, 9, limit=3 * records)) == (
         Holdings(3, digest_of(0, 1, 2, mark=b"." * 100), (range(3),)),
         2,
     )
-    assert told(node, ask_for(0, 9, limit=1))[1] == 0, "at least one"
+    assert holdings_of(node, ask_for(0, 9, limit=1))[1] == 0, "at least one"
 
 
 # ---- damage, limbo ---------------------------------------------------------------------------------------------
@@ -194,23 +194,23 @@ def flipped(log: MemoryLog, entry: int) -> None:
 def test_a_flipped_bit_is_unknown_and_what_is_before_it_is_told(node: Node) -> None:
     node.ask(add(0, 1, 2, 3, 6, 7, 8, 9))
     flipped(node.log, 7)
-    assert told(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 3, 6), (range(4), range(6, 7))), 6)
-    assert told(node, ask_for(4, 9)) == (Holdings(1, digest_of(6), (range(6, 7),)), 6)
+    assert holdings_of(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 3, 6), (range(4), range(6, 7))), 6)
+    assert holdings_of(node, ask_for(4, 9)) == (Holdings(1, digest_of(6), (range(6, 7),)), 6)
     reply = node.ask(ask_for(7, 9))
     assert reply.status == ReplyStatus.UNKNOWN and bytes(reply.body) == b"entry 7 is damaged"
-    assert told(node, ask_for(8, 9))[0].count == 2
+    assert holdings_of(node, ask_for(8, 9))[0].count == 2
 
 
 def test_what_is_before_the_first_damage_is_definitely_not_here(node: Node) -> None:
     node.ask(add(5, 6))
     flipped(node.log, 5)
-    assert told(node, ask_for(0, 9)) == (Holdings(), 4)
+    assert holdings_of(node, ask_for(0, 9)) == (Holdings(), 4)
 
 
 def test_damage_of_the_log_is_unknown(node: Node) -> None:
     node.ask(add(0, 1, 2, 3))
     node.log.damaged = {(LEDGER, 2)}
-    ranges, end = told(node, ask_for(0, 3))
+    ranges, end = holdings_of(node, ask_for(0, 3))
     assert ranges.count == end + 1 <= 2
     assert node.ask(ask_for(2, 3)).status == ReplyStatus.UNKNOWN
 
@@ -219,7 +219,7 @@ def test_limbo(node: Node) -> None:
     """What is here is here. What is not may have been lost."""
     node.ask(add(0, 1, 3))
     node = node.crash(limbo=(LEDGER, 8))
-    assert told(node, ask_for(0, 9)) == (Holdings(2, digest_of(0, 1), (range(2),)), 1)
+    assert holdings_of(node, ask_for(0, 9)) == (Holdings(2, digest_of(0, 1), (range(2),)), 1)
     for request in (ask_for(2, 9), ask_for(4, 9), ask_for(0, 9, ledger=8)):
         assert node.ask(request).status == ReplyStatus.LIMBO
 
@@ -361,6 +361,6 @@ def ranges_of(ranks: Iterable[int], asked: list[int]) -> tuple[range, ...]:
 
 def test_reads_and_others_go_on_as_before(node: Node) -> None:
     node.ask(add(0, 1))
-    told(node, ask_for(0, 1))
+    holdings_of(node, ask_for(0, 1))
     assert node.bookie.counts.requests[RequestKind.HOLDINGS] == 1 and node.bookie.counts.read_bytes == 0
     assert node.ask(read(0, 1)).status == node.ask(last(fence=True, key=KEY)).status == ReplyStatus.OK

@@ -492,7 +492,7 @@ class Described:
         return self.now
 
 
-def seen(store: MemoryStore) -> Availability | None:
+def stored_availability(store: MemoryStore) -> Availability | None:
     stored = store.get(availability_key("b1@00"))
     return None if stored is None else Availability.decode(stored.value)
 
@@ -501,7 +501,7 @@ def test_registration_says_what_is_so_while_it_is_held(store: MemoryStore) -> No
     described = Described()
     with Registration(store, "b1@00", described, ttl=10) as registration:
         registration.refresh()
-        state = seen(store)
+        state = stored_availability(store)
         assert state is not None and (state.address, state.rack, state.read_only) == ("127.0.0.1:7", "r1", False)
         assert 0.9 * 123_456_789 < state.free_bytes <= 123_456_789
         version = store.get(availability_key("b1@00"))
@@ -510,8 +510,8 @@ def test_registration_says_what_is_so_while_it_is_held(store: MemoryStore) -> No
         assert store.get(availability_key("b1@00")) == version, "hardly anything changed"
         described.now = Availability("127.0.0.1:7", "r1", True, 0)
         registration.refresh()
-        assert seen(store) == described.now
-    assert seen(store) is None
+        assert stored_availability(store) == described.now
+    assert stored_availability(store) is None
     with pytest.raises(ClosedError):
         registration.refresh()
 
@@ -523,10 +523,10 @@ def test_registration_comes_back_after_the_lease_was_lost(store: MemoryStore) ->
         assert isinstance(lease, MemoryLease)
         lease.expire()
         lease._heartbeat._thread.join(WAIT_S)  # it registers again
-        assert seen(store) is not None and registration._lease is not lease
+        assert stored_availability(store) is not None and registration._lease is not lease
         lease.close()
         registration.refresh()
-        assert seen(store) is not None
+        assert stored_availability(store) is not None
 
 
 def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
@@ -539,7 +539,7 @@ def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
         store.delete(availability_key("b1@00"), stored.version)
         described.now = Availability("127.0.0.1:8")
         registration.refresh()
-        assert seen(store) == described.now
+        assert stored_availability(store) == described.now
 
 
 def test_a_bookie_of_an_earlier_build_does_not_say_when_it_was_verified() -> None:

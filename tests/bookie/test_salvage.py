@@ -184,7 +184,7 @@ def test_it_starts_and_says_what_is_gone(name: str, home: Path, caplog: pytest.L
     store, bookie = opened(home, after)
     assert (after.noted, bookie.lost_segments) == ([], 0), "it was said once"
     if loses:
-        bookie.with_bookie(lambda machine: machine.limbo.look([OPEN, CLOSED]))
+        bookie.with_bookie(lambda machine: machine.limbo.load([OPEN, CLOSED]))
         assert bookie.with_bookie(lambda machine: machine.limbo.ledgers) == [OPEN]
     close(store, bookie)
 
@@ -272,7 +272,7 @@ class Lost(Operation):
         assert known.noted == [(CLOSED, known.noted[0][1])]
         report(f"serves {known.noted[0][1]}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         known = facts() if not reports else Facts()
         store, bookie = opened(left, known, RealFiles())
         if not reports:
@@ -282,7 +282,7 @@ class Lost(Operation):
             settled = LostSegments(left / "b", RealFiles()).load()
             assert settled
             assert all(item.settled for item in settled)
-        bookie.with_bookie(lambda machine: machine.limbo.look([OPEN]))
+        bookie.with_bookie(lambda machine: machine.limbo.load([OPEN]))
         assert bookie.with_bookie(lambda machine: machine.limbo.ledgers) == [OPEN]
         assert load_controls(bookie.log, CLOSED).fenced
         assert ask(bookie, last(ledger=OPEN)).status == ReplyStatus.LIMBO

@@ -237,8 +237,8 @@ def test_a_ledger_that_names_others_goes_after_two_looks(node: Node) -> None:
     node.rounds(1)
     assert node.here() == [] and node.bookie.log.log.start_position > used
     surplus = node.collector.surplus
-    assert (surplus.judged_ledgers, surplus.conflicts, len(surplus)) == (1, 0, 0)
-    assert 60 * 3000 < surplus.judged_bytes < 60 * 3200
+    assert (surplus.marked_ledgers, surplus.conflicts, len(surplus)) == (1, 0, 0)
+    assert 60 * 3000 < surplus.marked_bytes < 60 * 3200
     version = node.load()[1]
     node.rounds(5)
     assert node.load()[1] == version, "once"
@@ -284,7 +284,7 @@ def test_stripes(node: Node, size: int, quorum: int) -> None:
     node.roll()
     node.rounds(5)
     expected = [entry for entry in range(90) if 0 in write_set(entry, size, quorum)]
-    assert node.here() == node.proof() == expected and node.collector.surplus.judged_ledgers == 1
+    assert node.here() == node.proof() == expected and node.collector.surplus.marked_ledgers == 1
 
 
 def test_entries_behind_the_end_of_a_closed_ledger_go(node: Node) -> None:
@@ -332,7 +332,7 @@ def test_new_surplus_of_a_ledger_that_had_some(node: Node) -> None:
         node.replace(US, "y")
         node.rounds(4)
         assert node.here() == []
-    assert node.collector.surplus.judged_ledgers == 4
+    assert node.collector.surplus.marked_ledgers == 4
 
 
 # ---- what stays --------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_unknown_is_kept(node: Node, reason: Callable[[Node], None], rounds: int
     stored = node.store.get(metadata_key(1))
     node.rounds(5)
     assert node.here() == node.proof() == list(range(60))
-    assert node.store.get(metadata_key(1)) == stored and node.collector.surplus.judged_ledgers == 0
+    assert node.store.get(metadata_key(1)) == stored and node.collector.surplus.marked_ledgers == 0
 
 
 @pytest.mark.parametrize("reason", [_nothing, _away, _lost_other, _member_drains], ids=lambda call: call.__name__)
@@ -475,7 +475,7 @@ def test_looks_are_some_rounds_apart(tmp_path: Path, store: MemoryStore) -> None
 def test_a_round_judges_so_many_ledgers_and_collects_segments_between(
     tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surplus, "JUDGED_MAX", 2)
+    monkeypatch.setattr(surplus, "MARKED_MAX", 2)
     node = Node(tmp_path / "us", store, dataclasses.replace(CONFIG, compact_below_percent=0))
     for ledger in range(1, 8):
         node.make((0, "y x"), ledger=ledger, last=0)
@@ -483,7 +483,7 @@ def test_a_round_judges_so_many_ledgers_and_collects_segments_between(
     node.roll()
     for expected in (0, 2, 4, 6, 7, 7):
         node.rounds(1)
-        assert node.collector.surplus.judged_ledgers == expected
+        assert node.collector.surplus.marked_ledgers == expected
     node.close()
 
 
@@ -520,7 +520,7 @@ def test_a_worker_whose_proof_came_first_keeps_the_copies(node: Node) -> None:
     node.rounds(1)
     assert node.collector.surplus.conflicts == 1
     node.rounds(4)
-    assert node.here() == node.proof() == list(range(60)) and node.collector.surplus.judged_ledgers == 0
+    assert node.here() == node.proof() == list(range(60)) and node.collector.surplus.marked_ledgers == 0
 
 
 def test_a_worker_that_begins_after_the_decision_copies_again(node: Node) -> None:

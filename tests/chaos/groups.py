@@ -28,7 +28,7 @@ class Appends:
         self.acknowledged: list[str] = []
         self.errors = Counter[str]()
 
-    def hear(self, member: str, line: dict[str, Any]) -> None:
+    def add_line(self, member: str, line: dict[str, Any]) -> None:
         with self._lock:
             if "acknowledged" in line:
                 self.acknowledged.append(line["acknowledged"])
@@ -47,7 +47,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
     members = [
         Victim(
             name, folder,
-            ["tests.chaos.member", str(folder / name), name, str(port), metadata, str(LEASE_S), pairs], appends.hear,
+            ["tests.chaos.member", str(folder / name), name, str(port), metadata, str(LEASE_S), pairs], appends.add_line,
         )
         for name, port in ports.items()
     ]  # fmt: skip

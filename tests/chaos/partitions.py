@@ -127,10 +127,10 @@ def run_workers(
     for partition in range(PARTITIONS):
         history.final[partition] = read_whole(topic, partition)
     errors = sum((worker.errors for worker in workers), Counter[str]())
-    return Verdict(availability.acknowledged, judge(history, errors), held)
+    return Verdict(availability.acknowledged, check_history(history, errors), held)
 
 
-def judge(history: History, errors: Counter[str]) -> int:
+def check_history(history: History, errors: Counter[str]) -> int:
     """Print what is wrong with a history, and what became of its transactions; return how much is wrong."""
     found = anomalies(history)
     for anomaly in found[:20]:

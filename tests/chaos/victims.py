@@ -82,7 +82,7 @@ class Victim:
             if self._on_line is not None and line.endswith("\n"):
                 self._on_line(self.name, json.loads(line))
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Write a line to its standard input."""
         assert self._popen is not None and self._popen.stdin is not None
         self._popen.stdin.write(f"{line}\n")

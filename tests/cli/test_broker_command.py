@@ -40,7 +40,7 @@ def end(broker: Process) -> None:
 
 
 def scraped(broker: Process) -> str:
-    return urllib.request.urlopen(f"http://{broker.hears('metrics')}/metrics", timeout=30).read().decode()
+    return urllib.request.urlopen(f"http://{broker.wait_for('metrics')}/metrics", timeout=30).read().decode()
 
 
 def metrics(broker: Process) -> dict[str, float]:
@@ -61,7 +61,7 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
     files = ("--secret-file", secret, "--tls-ca", authority.file, "--metrics", "0")
     options = {name: (*files, "--tls-cert", authority.issue(name), "--rack", f"rack {name}") for name in NAMES}
     brokers = {name: start(cast, name, *options[name]) for name in NAMES}
-    assert [brokers[name].hears("broker") for name in NAMES] == ["a@1", "b@1", "c@1"]
+    assert [brokers[name].wait_for("broker") for name in NAMES] == ["a@1", "b@1", "c@1"]
 
     with SQLiteStore(tmp_path / "metadata.sqlite") as store:
         topic = create_topic(store, "flights", partitions=3, replication_factor=3, now_us=1)
@@ -88,7 +88,7 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
         until(lambda: metrics(brokers["a"])["pyreplog_broker_partitions_under_replicated"] >= 1)
 
         brokers["b"] = start(cast, "b", *options["b"])
-        assert brokers["b"].hears("broker") == "b@1", "it ended cleanly"
+        assert brokers["b"].wait_for("broker") == "b@1", "it ended cleanly"
         until(lambda: replicated(3))
         until(lambda: all(metrics(broker)['pyreplog_broker_replicasrole="leader"'] == 1 for broker in brokers.values()))
     for broker in brokers.values():
@@ -98,7 +98,7 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
 
 def test_a_directory_stays_that_of_its_broker(cast: Cast) -> None:
     broker = start(cast, "a")
-    broker.hears("broker")
+    broker.wait_for("broker")
     end(broker)
 
     def refused(*options: object) -> str:

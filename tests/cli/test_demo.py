@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 import re
 import subprocess
@@ -102,11 +103,27 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     back = re.search(r"in the east with ([\d,]+) flights, none that was acknowledged anywhere", regions)
     assert back is not None and int(back[1]) == 300 + (200 - int(arrived[1])) + 200, "those left, late, and new ones"
     assert "Both have 3,200 flights, each once, in the order of its origin, all as in the log" in regions
+    page = Path(re.search(r"file://(\S+regions\.html)", regions)[1]).read_text()  # type: ignore[index]
+    told = rows_of(page, "region_fail_over")
+    assert [(where.split(",")[0], count) for where, _, count, _ in told] == [
+        ("east", "1,700"), ("east", "1,200"), ("west", f"{1_700 - repeated:,}"), ("west", f"{taken:,}"),
+        ("west", f"{repeated:,}"), ("west", f"{repeated:,}"), ("west", f"{taken - 300:,}"), ("east", back[1]),
+        ("east", "0"), ("anywhere", "0"),
+    ]  # fmt: skip
+    assert "Nothing would be lost or repeated: 1 fail-over of a subscription." in page
     brokers = done.stdout.split("8. Three brokers")[1]
     killed = re.search(r"Killed broker ([123]) \(SIGKILL\), which led [1-6] of the partitions, with [\d,]+ fl", brokers)
     led = re.search(r"are led by ([123]|[123] and [123]) now, and took flights again after \d+\.\d\d s", brokers)
     assert killed is not None and led is not None and killed[1] not in led[1]
     assert "12,000 flights were acknowledged, and all are there: each once, where it was acknowledged" in brokers
+
+
+def rows_of(page: str, report: str) -> list[list[str]]:
+    """The rows of a table of a page."""
+    rows = page.split(f'id="{report}"')[1].split("<tbody>")[1].split("</tbody>")[0].split("<tr>")[1:]
+    return [
+        [html.unescape(cell.strip()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows
+    ]
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +169,24 @@ def test_a_fail_over_that_loses_or_repeats_is_noticed(monkeypatch: pytest.Monkey
     for wrong in (needed[1:], needed[:-1], [*needed, 99]):
         with pytest.raises(Mismatch):
             check_fail_over(wrong, known, late)
+
+
+def test_the_table_of_a_fail_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 flights 4 were acknowledged in the east, of which the west knew 3; it left one of those that it got."""
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    from failoverpage import fail_over_rows
+    from verification import Mismatch
+
+    rows = fail_over_rows(10, [0, 1], [3, 2], [2, 4, 5, 6], {6}, [6, 7, 8, 9])
+    assert [count for _, _, count, _ in rows] == [4, 2, 3, 4, 1, 1, 3, 4, 0, 0]
+    for west, again in (
+        ([3, 4, 5, 6], [6, 7, 8, 9]),  # repeated, and not the newest
+        ([0, 2, 3, 4, 5, 6], [6, 7, 8, 9]),  # repeated, and known
+        ([2, 4, 5, 6], [4, 6, 7, 8, 9]),  # repeated in the east
+        ([2, 4, 6], [6, 7, 8, 9]),  # lost
+    ):
+        with pytest.raises(Mismatch, match="did not keep its promise"):
+            fail_over_rows(10, [0, 1], [3, 2], west, {6}, again)
 
 
 def test_a_broker_that_loses_or_repeats_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

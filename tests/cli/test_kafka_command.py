@@ -89,7 +89,7 @@ def test_one_command_is_a_kafka(cast: Cast) -> None:
     ends = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
     for number, how in enumerate(ends):
         server = start(cast)
-        bootstrap = server.hears("bootstrap")
+        bootstrap = server.wait_for("bootstrap")
         produce(bootstrap, values[number * 10 : number * 10 + 10])
         assert consume(bootstrap, 10, "billing") == values[number * 10 : number * 10 + 10]
         if how is signal.SIGKILL:
@@ -97,10 +97,10 @@ def test_one_command_is_a_kafka(cast: Cast) -> None:
         else:
             end(server, how)
     server = start(cast)
-    assert server.hears("metadata") == f"sqlite:{cast.folder / 'kafka' / 'metadata'}"
-    produce(server.hears("bootstrap"), values[30:])
-    assert consume(server.hears("bootstrap"), 10, "billing") == values[30:]
-    assert consume(server.hears("bootstrap"), 40, "other") == values
+    assert server.wait_for("metadata") == f"sqlite:{cast.folder / 'kafka' / 'metadata'}"
+    produce(server.wait_for("bootstrap"), values[30:])
+    assert consume(server.wait_for("bootstrap"), 10, "billing") == values[30:]
+    assert consume(server.wait_for("bootstrap"), 40, "other") == values
     second = process("kafka", cast.folder / "kafka", "--listen", "127.0.0.1:0")
     assert second.code == 3 and second.error.startswith("pyreplog: ") and second.error.count("\n") == 1, second
     end(server)
@@ -110,10 +110,10 @@ def test_partitions_that_were_there_are_led_when_the_address_is_printed(cast: Ca
     """A client that is told of no leader waits a second before it asks again."""
     partitions = 50
     server = start(cast, "--set", f"kafka.partitions={partitions}")
-    produce(server.hears("bootstrap"), [b"x"])
+    produce(server.wait_for("bootstrap"), [b"x"])
     server.kill()
     server = start(cast)
-    host, _, port = server.hears("bootstrap").rpartition(":")
+    host, _, port = server.wait_for("bootstrap").rpartition(":")
     batch = build_batch([b"x"], timestamps_ms=[1_790_000_000_000])
     listener: Any = SimpleNamespace(address=(host, int(port)))
     with RawClient(listener) as client:
@@ -130,7 +130,7 @@ def test_users_and_tls(cast: Cast) -> None:
     users, authority = cast.folder / "users", Authority(cast.folder, "all")
     users.write_text("# of the tests\n\nbilling:first:with colon\n")
     server = start(cast, "--users", users, "--mechanisms", "PLAIN,SCRAM-SHA-512", "--tls-cert", authority.issue("1"))
-    bootstrap = server.hears("bootstrap")
+    bootstrap = server.wait_for("bootstrap")
 
     def settings(password: str, mechanism: str) -> dict[str, Any]:
         return {
@@ -164,9 +164,9 @@ def test_users_and_tls(cast: Cast) -> None:
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_ipv6(cast: Cast) -> None:
     server = start(cast, listen="[::1]:0")
-    assert server.hears("bootstrap").startswith("[::1]:")
-    produce(server.hears("bootstrap"), [b"x"])
-    assert consume(server.hears("bootstrap"), 1, "billing") == [b"x"]
+    assert server.wait_for("bootstrap").startswith("[::1]:")
+    produce(server.wait_for("bootstrap"), [b"x"])
+    assert consume(server.wait_for("bootstrap"), 1, "billing") == [b"x"]
     end(server)
 
 
@@ -179,7 +179,7 @@ def test_three_brokers_of_which_one_ends(cast: Cast) -> None:
         )
         for name in ("1", "2", "3")
     }  # fmt: skip
-    bootstrap = ",".join(broker.hears("kafka") for broker in brokers.values())
+    bootstrap = ",".join(broker.wait_for("kafka") for broker in brokers.values())
     admin = AdminClient({"bootstrap.servers": bootstrap})
     until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 3)
     topic = NewTopic("events", 3, 3, config={"min.insync.replicas": "2"})
@@ -279,8 +279,8 @@ def test_options_of_a_broker_that_cannot_be(refused: Refused, tmp_path: Path) ->
 
 def test_metrics_of_broker_and_listener(cast: Cast) -> None:
     server = start(cast, "--metrics", 0)
-    produce(server.hears("bootstrap"), [b"one"])
-    text = urllib.request.urlopen(f"http://{server.hears('metrics')}/metrics", timeout=PATIENCE_S).read().decode()
+    produce(server.wait_for("bootstrap"), [b"one"])
+    text = urllib.request.urlopen(f"http://{server.wait_for('metrics')}/metrics", timeout=PATIENCE_S).read().decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values['pyreplog_kafka_groups{broker="1",state="Stable"}']) == 0
     assert float(values['pyreplog_broker_registered{broker="1"}']) == 1

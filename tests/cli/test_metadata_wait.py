@@ -44,7 +44,7 @@ def test_a_bookie_starts_though_the_connection_is_lost_at_each_of_its_writes(
     """Whether ZooKeeper carried them out, or not."""
     with proxied(zookeeper, zookeeper_url, tmp_path, is_done=is_done) as (proxy, cast, root):
         bookie = cast.bookie("b1")
-        name = bookie.hears("bookie")
+        name = bookie.wait_for("bookie")
         assert {f"{root}/cluster", f"{root}/bookies/b1", f"{root}/available/{name}"} <= {path for _, path in proxy.lost}
         with LedgerCluster.connect(zookeeper_url) as cluster:
             assert [status.bookie for status in cluster.status().bookies] == [name]
@@ -60,7 +60,7 @@ def test_other_servers_start_though_the_connection_is_lost(
 ) -> None:
     with proxied(zookeeper, zookeeper_url, tmp_path, is_done=False) as (proxy, cast, root):
         server = cast.start("pyreplog", *command.replace("URL", cast.url).split(), "--json")
-        assert server.hears(says)
+        assert server.wait_for(says)
         assert ("create", f"{root}/cluster") in proxy.lost
         server.kill()
         assert "not started yet" in server.complaint()
@@ -76,7 +76,7 @@ def test_a_node_of_a_group_waits_for_a_store_that_starts_later(tmp_path: Path) -
         assert node.popen.stderr is not None
         assert any("not started yet" in line for line in node.popen.stderr)
         ensemble.servers[0].start()
-        assert node.hears("node") == "a"
+        assert node.wait_for("node") == "a"
 
 
 # ---- a start that fails ----------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ def test_cat_shows_the_records_of_batches(tmp_path: Path, run: Run, seed: int) -
     with writer.log:
         writer.at_random(50)
         writer.show()
-        assert rows_of(run("cat", path, "--json").out) == of(writer.seen(committed=False))
+        assert rows_of(run("cat", path, "--json").out) == of(writer.visible(committed=False))
         committed = rows_of(run("cat", path, "--json", "--isolation", "read_committed").out)
-        assert committed == of(writer.seen(committed=True))
+        assert committed == of(writer.visible(committed=True))
 
 
 def test_cat_begins_and_ends_within_a_batch(tmp_path: Path, run: Run, seed: int) -> None:
@@ -108,9 +108,12 @@ def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: i
         writer.show()
         assert run("backup", path, tmp_path / "backup").code == 0
         assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
-        wanted = of(writer.seen(committed=True))
+        wanted = of(writer.visible(committed=True))
         assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted
-        assert "of a topic that the name of the directory does not tell" in run("stat", tmp_path / "restored").out
+        assert (
+            "of an unknown topic: the name of the directory does not contain it"
+            in run("stat", tmp_path / "restored").out
+        )
 
 
 def test_sealed_segments_of_a_partition_are_offloaded(tmp_path: Path, run: Run) -> None:

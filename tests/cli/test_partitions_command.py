@@ -133,7 +133,7 @@ BAD = {
     "unknown setting": (("create", "x", "--set", "no.such=1"), "unknown setting 'no.such'"),
     "no setting": (("create", "x", "--set", "retention.ms"), "expected NAME=VALUE"),
     "no number": (("create", "x", "--set", "retention.ms=soon"), "retention.ms: expected 0 to"),
-    "no bound": (("create", "x", "--set", "message.timestamp.after.max.ms=-1"), "expected a bound"),
+    "no bound": (("create", "x", "--set", "message.timestamp.after.max.ms=-1"), "expected a number or 'default'"),
     "fixed": (("alter", "__consumer_offsets", "--set", "segment.bytes=65536"), "cannot be changed"),
     "fewer partitions": (("alter", "__consumer_offsets", "--partitions", 1), "expected at least 4, found 1"),
     "no target": (("reassign", "__consumer_offsets"), "or --cancel"),

@@ -53,9 +53,9 @@ def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     assert done.out.strip() == str(tmp_path / "r.html")
     html = (tmp_path / "r.html").read_text()
     assert "The source has no topics, and so no subscriptions." in html
-    assert html.count('<li class="na">') == 6, (
-        "of subscriptions, of consumer groups, of partitions, of copies, of auto-recovery, and of replication to other "
-        "clusters"
+    assert html.count('<li class="na">') == 7, (
+        "of subscriptions, of consumer groups, of partitions, of copies, of auto-recovery, of replication to other "
+        "clusters, and of fail-overs"
     )
     assert "<code>replica_holes</code>" in html.split('id="left-out"')[1]
     assert f"{len(REPORTS)}/{len(REPORTS)} " in done.error, "each report is told as it is done"

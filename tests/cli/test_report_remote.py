@@ -77,7 +77,7 @@ def test_numbers(cast: Cast, tmp_path: Path) -> None:
             process.kill()
         check_without_most_bookies(cast, tmp_path)
         for name in ("b1", "b2"):  # closing the topic needs them
-            cast.bookie(name).hears("bookie")
+            cast.bookie(name).wait_for("bookie")
         topic.close()
 
 

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def serve(cast: Cast, target: object, *options: object) -> tuple[Process, str]:
     """A server, and its URL."""
     server = cast.start("pyreplog", "serve", str(target), "--json", *map(str, options))
-    return server, f"pyreplog://{server.hears('address')}"
+    return server, f"pyreplog://{server.wait_for('address')}"
 
 
 def end(server: Process) -> None:
@@ -136,7 +136,7 @@ def test_a_follower_goes_on(cast: Cast, folder: Path, run: Run) -> None:
     follower = cast.start("pyreplog", "topic", "consume", url, "orders", "--follow", "--json")
     for number, value in enumerate("ab"):
         run("topic", "publish", url, "orders", value)
-        assert follower.hears("offset", number) == number
+        assert follower.wait_for("offset", number) == number
     assert follower.said["value"] == "b"
     follower.signal(signal.SIGINT)
     assert follower.wait() == 130
@@ -154,7 +154,7 @@ def test_top_and_metrics(cast: Cast, folder: Path, run: Run) -> None:
     assert (row["name"], row["backlog"], row["messages"]) == ("orders", 4, 4) and row["owner"] in url
     assert (report["ledgers"], report["bookies"]) == ([], []), "of a cluster only"
     assert "  work" in run("top", "--once", url).out
-    with urllib.request.urlopen(f"http://{server.hears('metrics')}/metrics") as page:
+    with urllib.request.urlopen(f"http://{server.wait_for('metrics')}/metrics") as page:
         assert 'topic="orders"' in page.read().decode()
     end(server)
 
@@ -250,7 +250,7 @@ def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
         "pyreplog", "bookie", str(tmp_path / "b1"), "--json", "--metadata", cast.url, "--secret-file", str(secret),
         "--segment-bytes", str(1 << 20),
     )  # fmt: skip
-    bookie.hears("bookie")
+    bookie.wait_for("bookie")
     with pyreplog.Cluster.connect(cast.url, secret=OLD) as cluster, cluster.create_ledger(ensemble=1) as ledger:
         ledger.append(b"a")
         secret.write_bytes(NEW)

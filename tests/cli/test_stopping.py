@@ -84,7 +84,7 @@ def end(process: Process) -> tuple[int, float]:
 def serve(cast: Cast) -> tuple[Process, str, list[str]]:
     """A server of topics, its URL, and what it complains of: that is read, however much it is."""
     server = cast.start("pyreplog", "serve", cast.url, "--json", "--drain-s", str(DRAIN_S))
-    url, lines = f"pyreplog://{server.hears('address')}", list[str]()
+    url, lines = f"pyreplog://{server.wait_for('address')}", list[str]()
     assert server.popen.stderr is not None
     threading.Thread(target=lines.extend, args=(server.popen.stderr,), daemon=True).start()
     return server, url, lines
@@ -126,7 +126,7 @@ def test_a_broker_ends_in_time(cast: Cast) -> None:
     broker = cast.start(
         "pyreplog", "broker", str(cast.folder / "a"), "--json", "--metadata", cast.url, "--drain-s", str(DRAIN_S)
     )
-    broker.hears("broker")
+    broker.wait_for("broker")
     with locked(cast):
         code, took_s = end(broker)
     assert (code, took_s < BOUND_S) == (0, True), (took_s, broker.complaint())
@@ -138,9 +138,9 @@ def test_a_bookie_ends_in_time(cast: Cast) -> None:
         "pyreplog", "bookie", str(cast.folder / "b1"), "--json", "--metadata", cast.url, "--segment-bytes",
         str(SEGMENT_BYTES), "--drain-s", str(DRAIN_S),
     )  # fmt: skip
-    bookie.hears("bookie")
+    bookie.wait_for("bookie")
     writer = cast.writer(1, 1, 1)
-    writer.hears("acked", 1)
+    writer.wait_for("acked", 1)
     writer.signal(signal.SIGSTOP)
     with locked(cast):
         code, took_s = end(bookie)

@@ -103,13 +103,16 @@ def test_where_messages_were_published(topic: Callable[..., Done], run: Run, fol
         opened = cluster.topic(name, create=False)
         assert isinstance(opened, Topic)
         opened.origins.open(origin, 1).result(PATIENCE_S)
-        sent = OriginEntry(encode_messages([b"7", b"8"]), 2, 7, 1_700_000_000_000_000, (Gap(0, 7, GapCause.EXPIRED),))
+        time_us = 1_700_000_000_000_000
+        sent = OriginEntry(encode_messages([b"7", b"8"]), 2, 7, time_us, (Gap(0, 7, GapCause.EXPIRED),))
         opened.origins.replicate(origin, 1, [sent]).result(PATIENCE_S)
         served = rows(run("topic", "consume", f"pyreplog://{server.address}", name, "--json"))
     key = f"{origin.key:016x}"
     for consumed in (served, rows(topic("consume", "--json"))):
-        places = [(row["value"], row["origin_key"], row["origin_offset"]) for row in consumed]
-        assert places == [("own", None, None), ("7", key, 7), ("8", key, 8)]
+        places = [
+            (row["value"], row["origin_key"], row["origin_offset"], row["origin_publish_time"]) for row in consumed
+        ]
+        assert places == [("own", None, None, None), ("7", key, 7, time_us), ("8", key, 8, time_us)]
 
 
 def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:

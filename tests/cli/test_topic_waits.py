@@ -13,7 +13,7 @@ from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import Run
 from tests.topic.partitioning import PATIENCE_S, until
 
-WHY = "an ensemble of 3 bookies was asked for, 1 take entries"
+WHY = "expected 3 bookies for the ensemble, found 1 that take entries: start or add bookies"
 
 
 def test_who_wants_too_many_bookies_hears_of_it(

@@ -124,11 +124,11 @@ class Directory:
         self.durable: Entries = {}
         self.live: Entries = {}
         self.pending: list[dict[str, Image | Directory | None]] = []
-        self.look(durable=durable)
+        self.scan(durable=durable)
         if durable:
             self.sync()
 
-    def look(self, *, durable: bool = False) -> None:
+    def scan(self, *, durable: bool = False) -> None:
         """Take note of what was made or removed without the disk being asked (temporary files, folders)."""
         is_there = self.path.is_dir() and self.path.stat().st_ino == self.inode
         entries_by_name = {entry.name: entry for entry in os.scandir(self.path)} if is_there else {}
@@ -153,13 +153,13 @@ class Directory:
         _apply(self.live, change)
 
     def sync(self) -> None:
-        self.look()
+        self.scan()
         self.durable = dict(self.live)
         self.pending.clear()
 
     def after_cut(self, target: Path, rng: Random, draw: Callable[[], tuple[int, float]], *, order: Order) -> None:
         """Write a state that a power cut may leave into `target`."""
-        self.look()
+        self.scan()
         entries = dict(self.durable)
         _, share = draw()
         if order == "last":
@@ -265,12 +265,12 @@ class Disk:
         """The directory at a path, looked at anew; the real one when it lies outside of the model."""
         at = self._root
         for part in path.relative_to(at.path).parts:
-            at.look()
+            at.scan()
             actual = at.live[part]
             if not isinstance(actual, Directory):
                 raise NotADirectoryError(path)
             at = actual
-        at.look()
+        at.scan()
         return at
 
     def of_descriptor(self, fd: int) -> Image | Directory | None:
@@ -284,7 +284,7 @@ class Disk:
                     return item
             for item in list(self._root.walk()):
                 if isinstance(item, Directory):
-                    item.look()
+                    item.scan()
         raise LookupError(f"descriptor {fd} is of no file of this disk")
 
     def sync(self, fd: int) -> None:

@@ -149,7 +149,9 @@ class LedgerWork:
         self._record("removal_done")
 
     def _entries_in(self, base: int, ledger: int, share: LedgerExtent) -> list[int]:
-        entries, _ = self.log.commit_log.look(base, lambda index: index.entries(ledger, share.first, share.last + 1))
+        entries, _ = self.log.commit_log.query_index(
+            base, lambda index: index.entries(ledger, share.first, share.last + 1)
+        )
         return entries.tolist()
 
     def keep_house(self) -> None:

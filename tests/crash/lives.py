@@ -66,7 +66,7 @@ class LogLife(Life[History]):
         return disk, log
 
     def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> CommitLog | None:
-        """Open, judge, work; None when the disk failed."""
+        """Open, verify, work; None when the disk failed."""
         try:
             log = CommitLog(
                 path,

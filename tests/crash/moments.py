@@ -56,12 +56,12 @@ class Moments:
         return [*self.taken(), Moment(None, left, events.stat().st_size)]
 
 
-def judge_each(moments: list[Moment], judge: Callable[[Moment], object], report: Path) -> None:
+def verify_each(moments: list[Moment], verify: Callable[[Moment], object], report: Path) -> None:
     """One after the other in one process; AssertionError names the first that is not right."""
 
     def work() -> None:
         for moment in moments:
             with piece(moment):
-                judge(moment)
+                verify(moment)
 
     in_process(work, report)

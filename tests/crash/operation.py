@@ -14,7 +14,7 @@ from pyreplog.log import housekeeper
 from tests.thorough import one_in
 
 from .disk import Disk, Order, PowerCutFiles
-from .moments import Moment, Moments, judge_each
+from .moments import Moment, Moments, verify_each
 from .process import in_process
 
 Report = Callable[[str], None]
@@ -34,7 +34,7 @@ WAYS = (Way(0.0, "first"), Way(1.0, "first"), Way(None, "last"), Way(None, "firs
 
 
 class Operation(ABC):
-    """prepare: what is on disk before it. act: the operation. judge: AssertionError, or another one, when what a cut has
+    """prepare: what is on disk before it. act: the operation. verify: AssertionError, or another one, when what a cut has
     left is not right. `home` is all of the disk; `left` stands in its place after the cut."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Operation(ABC):
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None: ...
 
     @abstractmethod
-    def judge(self, left: Path, reports: list[str]) -> None: ...
+    def verify(self, left: Path, reports: list[str]) -> None: ...
 
 
 def cut_at_every_step(operation: Operation, folder: Path, seed: int, ways: tuple[Way, ...] = WAYS) -> int:
@@ -62,11 +62,11 @@ def cut_at_every_step(operation: Operation, folder: Path, seed: int, ways: tuple
         taken = moments.and_end(end, events)
         said = events.read_bytes()
 
-        def judge(moment: Moment) -> None:
-            operation.judge(moment.left, said[: moment.known].decode().split("\n")[:-1])  # noqa: B023
+        def verify(moment: Moment) -> None:
+            operation.verify(moment.left, said[: moment.known].decode().split("\n")[:-1])  # noqa: B023
             shutil.rmtree(moment.left)
 
-        judge_each(taken, judge, folder / "report")
+        verify_each(taken, verify, folder / "report")
         cuts += stride * len(taken)
         shutil.rmtree(home)
         shutil.rmtree(moments.folder)
@@ -96,12 +96,12 @@ def kill_at_every_step(operation: Operation, folder: Path, seed: int, stride: in
         left.mkdir()
         in_process(lambda: _pass_twice(operation, home, left, step), folder / "report")  # noqa: B023
 
-        def judge(number: int) -> None:
+        def verify(number: int) -> None:
             said = (folder / "left" / f"{number}.reports").read_text().split("\n")[:-1]
-            operation.judge(folder / "left" / str(number), said)
+            operation.verify(folder / "left" / str(number), said)
 
         taken = sorted(int(path.stem) for path in left.glob("*.reports"))
-        in_process(lambda: [judge(number) for number in taken], folder / "report")  # noqa: B023
+        in_process(lambda: [verify(number) for number in taken], folder / "report")  # noqa: B023
         shutil.rmtree(home)
         was_killed = (left / "killed").exists()
         shutil.rmtree(left)

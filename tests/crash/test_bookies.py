@@ -57,7 +57,7 @@ class AfterAnotherCut(Operation):
         with SQLiteStore(home / METADATA) as store:
             opened(home, store, "synced", LOST, files=files).close()
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         vars(unclean_shutdown_marker)["boot_id"] = lambda: b"the third boot. "
         with SQLiteStore(left / METADATA) as store, closing(opened(left, store, "synced", LOST)) as bookie:
             assert ask(bookie, read(100, 109, ledger=LOST)).status == ReplyStatus.LIMBO
@@ -79,7 +79,7 @@ class TornTail(Operation):
         with SQLiteStore(home / METADATA) as store:
             opened(home, store, "appended", LOST, files=files).close()
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with SQLiteStore(left / METADATA) as store, closing(opened(left, store, "appended", LOST)) as bookie:
             assert ask(bookie, read(100, 109, ledger=LOST)).status == ReplyStatus.LIMBO
 
@@ -100,7 +100,7 @@ class NewCluster(Operation):
                 ledger.append(b"%d" % entry)
                 report(f"{ledger.id} {entry + 1}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with self._opened(left) as cluster:
             if reports:
                 ledger, count = map(int, reports[-1].split())

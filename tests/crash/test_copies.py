@@ -35,7 +35,7 @@ class Backup(Operation):
         backup(home / "log", home / "far" / "away" / "backup", files=files)
         report(DONE)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         try:
             restore(left / "far" / "away" / "backup", left / "restored")
         except NotALogError:
@@ -56,7 +56,7 @@ class Restore(Operation):
             restore(home / "backup", target, files=files)
             report(str(target.relative_to(home)))
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         for name in ("far/target", "farther/away/target"):
             if (left / name).exists():
                 samples.assert_intact(left / name)
@@ -82,7 +82,7 @@ class Restored(Operation):
             log.sync()
             report(DONE)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         if reports:
             with pyreplog.open(left / "restored", "r") as log:
                 assert log.end > samples.ENTRIES
@@ -107,7 +107,7 @@ class Offload(Operation):
             done = offload(home / f"log {later}", f"file://{home}/far/away", files=files)
             report(f"{done.manifest.generation} {done.manifest.segments[-1].end_entry}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         storage = Storage(f"file://{left}/far/away")
         generation, end = map(int, (reports or ["0 0"])[-1].split())
         try:
@@ -142,7 +142,7 @@ class Export(Operation):
             atomic_directories.put(folder, home / "out", files=files)
             report("out")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         assert (left / "page").read_bytes() in (b"new" * 3000, *([b"old"] if "page" not in reports else []))
         if (left / "out").exists():
             assert (left / "out" / "part").read_bytes() in (b"new" * 3000, *([b"old"] if "out" not in reports else []))
@@ -176,7 +176,7 @@ class ExportGivenUp(Operation):
         assert not [*home.glob(".out.*")]
         report("given up")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         atomic_directories.tidy(left / "out")
         assert (left / "out" / "part").read_bytes() in (b"old", b"new" * 3000)
         assert not [*left.glob(".out.*")]

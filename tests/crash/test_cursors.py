@@ -39,7 +39,7 @@ class Advances(Operation):
                     report(str(entry))
                 log.trim(ENTRIES)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with pyreplog.open(left / "log") as log:
             reported = max(map(int, reports), default=-1)
             entry = log.cursors().get("c", -1)
@@ -66,7 +66,7 @@ class Deletes(Operation):
                 report("gone")
             log.trim(ENTRIES)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with pyreplog.open(left / "log") as log:
             assert log.cursors() == {"kept": 70} if reports else {*log.cursors()} >= {"kept"}
             assert log.get(70).value.startswith(b"70")

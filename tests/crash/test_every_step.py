@@ -20,7 +20,7 @@ from .disk import ORDERS
 from .history import BATCH, History, Item, Recorder, replay
 from .life import events_of, pass_moments, pass_through
 from .lives import LogLife
-from .moments import Moment, Moments, judge_each
+from .moments import Moment, Moments, verify_each
 from .process import in_process, piece
 from .workload import DATA, Workload
 
@@ -230,7 +230,7 @@ def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_pat
     home, history = _made(before, 1.0, settings, ram_path, seed)
     events = events_of(ram_path / "1")
 
-    def judge(moment: Moment) -> None:
+    def verify(moment: Moment) -> None:
         known = history.copy()
         replay(known, events, moment.known)
         with pyreplog.open(moment.left / "log", "r") as reader:
@@ -246,7 +246,7 @@ def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_pat
         )  # fmt: skip
         moments = pass_moments(life, ram_path / "0", ram_path / "1", history)
         assert len(moments) > 3
-        judge_each(moments, judge, ram_path / "report")
+        verify_each(moments, verify, ram_path / "report")
         shutil.rmtree(ram_path / "0")
         shutil.rmtree(ram_path / "left")
         events.unlink()
@@ -286,7 +286,7 @@ def _survives(life: Scripted, home: Path, folder: Path, history: History, *, aga
     moments = pass_moments(life, folder / "0", folder / "1", history)
     after = Scripted(seed=life.seed, settings=life.settings, script=two_appends)
 
-    def judge(moment: Moment) -> None:
+    def verify(moment: Moment) -> None:
         known, lives = history.copy(), folder / "lives"
         replay(known, events_of(folder / "1"), moment.known)
         lives.mkdir()
@@ -296,6 +296,6 @@ def _survives(life: Scripted, home: Path, folder: Path, history: History, *, aga
         shutil.rmtree(lives)
         shutil.rmtree(moment.left)
 
-    judge_each(moments, judge, folder / "report")
+    verify_each(moments, verify, folder / "report")
     shutil.rmtree(folder)
     return len(moments) - 1

@@ -33,7 +33,7 @@ class FirstAppends(Operation):
             for entry in range(log.end, len(VALUES)):
                 report(str(log.append(VALUES[entry])))
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with pyreplog.open(left / "log") as log:
             assert log.end > max(map(int, reports), default=-1)
             assert log[:] == VALUES[: log.end]

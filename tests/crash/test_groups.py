@@ -54,7 +54,7 @@ class Votes(Operation):
         context.terms.follow(Term(5, "c"), History())
         report("5 1")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         path = left / "far" / "away" / "a"
         number, has_members = map(int, (reports or ["0 0"])[-1].split())
         terms = TermsFile(path, RealFiles())
@@ -80,7 +80,7 @@ class Positions(Operation):
             store.save(Advance(before, after))
             report(str(after.entry))
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         content, stored = PositionFile(left / "applied").load(), int((reports or ["0"])[-1])
         assert (0 if content is None else content.entry) in (stored, stored + 1)
 
@@ -102,7 +102,7 @@ class Discard(Operation):
         discard(home / "relay", files=files)
         report("gone")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         if (left / "relay").exists():
             assert not reports
             with MirrorLog(left / "relay", config()) as mirror:
@@ -128,7 +128,7 @@ class Raw(Operation):
             log.trim(2 * FILE_BYTES)
             report(f"{log.start} {log.end}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         start, end = map(int, (reports or ["0 0"])[-1].split())
         with RawLog(left / "far" / "away", file_bytes=FILE_BYTES) as log:
             assert log.start >= start

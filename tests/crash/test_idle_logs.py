@@ -39,7 +39,7 @@ class IdleAndAppend(Operation):
                     log.run_background_tasks()
                 report(str(count))
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         with pyreplog.open(left / "log") as log:
             assert log.end >= max(map(int, reports), default=0)
             assert log[:] == VALUES[: log.end]

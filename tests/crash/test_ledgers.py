@@ -15,14 +15,14 @@ from .disk import ORDERS
 from .history import replay
 from .ledgers import LedgerHistory, LedgerLife, Script
 from .life import events_of, pass_moments, pass_through
-from .moments import Moment, Moments, judge_each
+from .moments import Moment, Moments, verify_each
 from .process import in_process, piece
 from .runner import repeat_command
 
 RUNS = 24 // one_in(2)
 RUNS_OF_SCRIPT = 6
 """All different in what the seed draws; the power is cut at every tick of one of them."""
-STALE = "what the segment says"
+STALE = "the bytes that follow from the segment"
 """How fsck begins what it expected of an index file that is intact and of other records. One that was never synced may be
 torn, and is made again when it is needed; one that names records of a hollow segment must not be left."""
 
@@ -48,7 +48,7 @@ def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_p
     after = LedgerLife(seed=f"{seed} after", durability=durability, script=ledgers.LedgerWork.append, closes=True)
     folder, cuts = ram_path / "run", 0
 
-    def judge(moment: Moment) -> None:
+    def verify(moment: Moment) -> None:
         known, lives = history.copy(), folder / "lives"
         replay(known, events_of(folder / "1"), moment.known)
         lives.mkdir()
@@ -73,7 +73,7 @@ def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_p
             order=ORDERS[number % len(ORDERS)],
         )
         left = pass_moments(life, folder / "0", folder / "1", history)
-        judge_each(left, judge, folder / "report")
+        verify_each(left, verify, folder / "report")
         shutil.rmtree(folder)
         cuts += len(left) - 1
     assert cuts > 12

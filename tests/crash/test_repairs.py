@@ -42,7 +42,7 @@ class SideFiles(Operation):
         assert repair(home / "log", files=files).after.clean
         report(DONE)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         log, damaged = left / "log", left / "damaged"
         if reports:
             assert fsck.check(log).clean
@@ -68,7 +68,7 @@ class Headers(Operation):
         assert repair(home / "log", files=files).after.clean
         report(DONE)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         log = left / "log"
         if reports:
             assert fsck.check(log).clean
@@ -97,7 +97,7 @@ class Truncation(Operation):
         assert repair(home / "log", truncate_at_damage=True, files=files).after.clean
         report(DONE)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         log = left / "log"
         if reports:
             assert fsck.check(log).clean
@@ -133,7 +133,7 @@ class TornTail(Operation):
         with pyreplog.open(home / "log", files=files) as log:
             report(f"{log.end}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         content = b"".join(bytes_below(left / "log"))
         for value in self.VALUES[3:]:
             assert value in content, "what was cut is nowhere"

@@ -46,7 +46,7 @@ class JavaClient:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, bufsize=1,
         )  # fmt: skip
 
-    def tell(self, *words: object) -> list[str]:
+    def call(self, *words: object) -> list[str]:
         """Run a command; return the lines of its answer. Raises JavaClientError: the call failed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\t".join(map(str, words)) + "\n")
@@ -65,14 +65,14 @@ class JavaClient:
         """Send records; return their partitions and offsets. settings: those of the producer, dots as underscores."""
         path = self._folder / "sent"
         path.write_bytes(b"".join(map(_encode, records)))
-        lines = self.tell("produce", topic, path, *_words(settings))
+        lines = self.call("produce", topic, path, *_words(settings))
         return [(int(partition), int(offset)) for partition, offset in map(str.split, lines)]
 
     def consume(self, topic: str, group: str, count: int, **settings: object) -> list[Record]:
         """Have a member of a group take so many records and commit; return them."""
         path = self._folder / "received"
         chosen = {"group_id": group, "auto_offset_reset": "earliest", **settings}
-        self.tell("consume", topic, path, count, *_words(chosen))
+        self.call("consume", topic, path, count, *_words(chosen))
         return list(_decode(io.BytesIO(path.read_bytes())))
 
     def close(self) -> None:

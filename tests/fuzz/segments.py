@@ -31,7 +31,7 @@ def look_at(record: Record) -> int:
     return sum(sizes) + len(told) + len(record.attributes) + len(record.properties)
 
 
-def mend(data: bytearray, stamp: int) -> None:
+def repair_records(data: bytearray, stamp: int) -> None:
     """Give what looks like records the right stamp, padding and CRC, so that the fuzzer gets behind these checks."""
     at = 0
     while at + 32 <= len(data):
@@ -55,7 +55,7 @@ def exercise(data: bytes, *, mended: bool, first_entry: int = 0, version: int = 
         segment = Segment(os.dup(file.fileno()), "fuzzed", writable=True)
         body = bytearray(data[: SIZE_MIN - HEADER_BYTES])
         if mended:
-            mend(body, segment.stamp)
+            repair_records(body, segment.stamp)
         os.pwrite(file.fileno(), body, HEADER_BYTES)
         twin_of(segment)
         return _read_all(segment)

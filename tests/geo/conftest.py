@@ -1,4 +1,4 @@
-"""A cluster whose topics are replicated by fakes."""
+"""Fixture: a cluster whose topics are replicated by fake replicators."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Clusters that exchange subscriptions, without time: what they send arrives when a test says so."""
+"""Clusters that exchange the state of subscriptions without a clock: their messages are delivered when a test says so."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pyreplog.geo.acks.effects import Effect, Persist, Send
-from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.exchange import LATER_FLUSHES, SubscriptionExchange
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import Origin, OriginState
 
 
 def cluster_id(letter: str) -> bytes:
@@ -21,7 +21,7 @@ def origin(letter: str, number: int = 1) -> Origin:
 
 
 def span(*offsets: int) -> Ranges:
-    """Ranges of single offsets."""
+    """Return ranges of one offset each."""
     starts = np.array(offsets, np.int64)
     return starts, starts + 1
 
@@ -31,7 +31,7 @@ def whole(start: int, end: int) -> Ranges:
 
 
 def bases(**ends: int) -> OriginRanges:
-    """All below an offset of each cluster's origin."""
+    """Return the ranges below an offset, for the origin of each cluster."""
     ranges = OriginRanges()
     for letter, end in ends.items():
         ranges.add(origin(letter), *whole(0, end))
@@ -39,29 +39,32 @@ def bases(**ends: int) -> OriginRanges:
 
 
 class Side:
-    """One cluster; its disk is as fast as the test has it."""
+    """One cluster. Its records become durable at once, or when the test says so (`is_fast`)."""
 
-    def __init__(self, letter: str, others: str, *, links: str | None = None) -> None:
+    def __init__(self, letter: str, others: str, *, links: str | None = None, stores: bool = True) -> None:
         self.letter, self.id, self.origin = letter, cluster_id(letter), origin(letter)
         self.others, self.links = others, others if links is None else links
         self.journal: list[Persist] = []
         self.outbox: list[Send] = []
-        self.effects: list[Effect] = []  # the others
+        self.effects: list[Effect] = []  # all other effects
+        self.positions: dict[Origin, OriginState] = {}  # of the topics of other clusters, as they are stored here
+        self.stores = stores  # whether it stores the first 1000 messages of each cluster
         self.is_fast = True  # records are durable at once
         self.boot()
 
     def boot(self) -> None:
-        """Begin with what the journal has."""
+        """Start from the records of the journal, as a process does after a crash."""
         records = [persist.data for persist in self.journal]
         self.exchange = SubscriptionExchange(
             self.origin,
             participants=[self.id, *map(cluster_id, self.others)],
             neighbours=[*map(cluster_id, self.links)],
             replayed=replay(records),
+            positions=lambda: self.positions,
         )
         self.outbox.clear()
         self.effects.clear()
-        for letter in self.letter + self.others:
+        for letter in self.letter + self.others if self.stores else self.letter:
             self.do(self.exchange.arrive(origin(letter), 1000))
 
     def do(self, effects: list[Effect]) -> None:
@@ -98,30 +101,34 @@ class Side:
 
 
 class Clusters:
-    """Several, each linked with each unless told otherwise."""
+    """Several clusters. Each is linked with each other one, unless `links` names pairs."""
 
-    def __init__(self, letters: str = "ab", links: tuple[str, ...] | None = None) -> None:
+    def __init__(self, letters: str = "ab", links: tuple[str, ...] | None = None, *, stored: bool = True) -> None:
         self.session = 0
         pairs = links or tuple(one + two for place, one in enumerate(letters) for two in letters[place + 1 :])
         self.pairs = list(pairs)
         self.sides = {}
         for letter in letters:
             linked = "".join(sorted({*"".join(pair for pair in pairs if letter in pair)} - {letter}))
-            self.sides[letter] = Side(letter, letters.replace(letter, ""), links=linked)
+            self.sides[letter] = Side(letter, letters.replace(letter, ""), links=linked, stores=stored)
 
     def __getitem__(self, letter: str) -> Side:
         return self.sides[letter]
 
-    def connect(self, pair: str, *, proved: bool = True) -> None:
-        """Begin a session; the histories of all origins are proved, unless told otherwise."""
+    def connect(self, pair: str, *, proved: bool = True, thirds: bool = True) -> None:
+        """Begin a session between two clusters.
+
+        Their histories count as proved: those of all origins, or without `thirds` those of the two clusters alone.
+        Without `proved` none is.
+        """
         self.session += 1
         one, two = (self.sides[letter] for letter in pair)
         for side, other in ((one, two), (two, one)):
             side.outbox = [send for send in side.outbox if send.peer != other.id]
-            side.do(side.exchange.connect(other.id, self.session, other.origin))
+            side.do(side.exchange.connect(other.id, self.session))
         if proved:
             for side, other in ((one, two), (two, one)):
-                for letter in self.sides:
+                for letter in self.sides if thirds else pair:
                     side.do(side.exchange.prove(other.id, origin(letter)))
 
     def connect_all(self) -> None:
@@ -136,7 +143,7 @@ class Clusters:
             side.do(side.exchange.disconnect(other.id))
 
     def carry(self) -> int:
-        """Deliver all that is on its way now; return how many messages that were."""
+        """Deliver all messages that are in flight; return how many messages that were."""
         carried = 0
         for side in self.sides.values():
             sends, side.outbox = side.outbox, []
@@ -147,10 +154,12 @@ class Clusters:
         return carried
 
     def settle(self) -> None:
-        """Flush and carry until nothing is on its way."""
-        for _ in range(20):
+        """Flush and deliver until nothing is in flight, for longer than any delta may be delayed."""
+        quiet = 0
+        for _ in range(100):
             for side in self.sides.values():
                 side.do(side.exchange.flush())
-            if not self.carry() and not any(side.outbox for side in self.sides.values()):
+            quiet = quiet + 1 if not self.carry() and not any(side.outbox for side in self.sides.values()) else 0
+            if quiet > LATER_FLUSHES:
                 return
         raise AssertionError("clusters do not come to an end")

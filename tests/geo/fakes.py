@@ -1,4 +1,4 @@
-"""Replicators that only note what they are told, and a cluster that is replicated by them."""
+"""Fake replicators, which record the calls that they get, and a cluster whose topics are replicated by them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from pyreplog.geo.replicator_manager import ReplicatorManager
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.owner.topics import Topics
 
 UUIDS = {"b": "0b" * 16, "c": "0c" * 16}
 
 
 class FakeReplicator:
-    """Notes the calls that it gets. `shown` is its status."""
+    """Records its calls. `shown` is the status that it reports."""
 
     def __init__(self, topic: Any, target: str, policy: ReplicationPolicy, partitions: int | None) -> None:
         self.topic, self.target, self.policy, self.partitions = topic, target, policy, partitions
@@ -31,8 +32,14 @@ class FakeReplicator:
         self.shown = ReplicatorStatus(topic.name, target, "running", 0, 0, 0, 0)
 
     @property
-    def note(self) -> None:
+    def target_position(self) -> None:
         return None
+
+    def forwarded(self, origin: Origin) -> None:
+        return None
+
+    def sent(self, origin: Origin) -> int:
+        return 0
 
     def start(self) -> None:
         self.calls.append("start")
@@ -60,12 +67,16 @@ class FakeReplicator:
         return self.shown
 
     def falls_behind(self, messages: int, size: int) -> None:
-        """Show a target that lacks so much."""
+        """Report that the target lacks so many messages, with so many bytes."""
         self.shown = replace(self.shown, unsent_messages=messages, unsent_bytes=size)
 
 
 class Factory:
-    """Makes fake replicators, and has all of them. errors: by target, raised in place of making one."""
+    """Creates fake replicators, and keeps all of them.
+
+    Attributes:
+        errors: by target, the error that `make` raises in place of making a replicator.
+    """
 
     def __init__(self) -> None:
         self.made: list[FakeReplicator] = []
@@ -87,19 +98,20 @@ class Factory:
         self.retained = [*clusters]
 
     def renew(self) -> None:
-        """Fakes have no files."""
+        """Do nothing: fakes have no files of credentials to read again."""
 
     def of(self, topic: str, target: str = "b") -> FakeReplicator:
-        """The newest replicator of a topic and a target."""
+        """Return the newest replicator of a topic and a target."""
         return [fake for fake in self.made if (fake.topic.name, fake.target) == (topic, target)][-1]
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Topics and targets of all replicators that were made, in this order."""
+        """Return topic and target of each replicator, in the order in which they were made."""
         return [(fake.topic.name, fake.target) for fake in self.made]
 
 
 class Replicated:
-    """The topics of a cluster in this process, and their replication by fakes. A test calls `round` itself."""
+    """The topics of a cluster in this process, replicated by fakes. Rounds of the manager run when a test calls
+    `round`."""
 
     def __init__(self, cluster: LedgerCluster) -> None:
         self.cluster, self.store, self.made = cluster, cluster.metadata, Factory()
@@ -115,7 +127,7 @@ class Replicated:
         return manager
 
     def add(self, *names: str) -> None:
-        """Add clusters which nobody asks."""
+        """Add clusters to which no test connects."""
         for name in names:
             add_cluster(self.store, name, remote(name))
 
@@ -145,7 +157,7 @@ def replicated(path: Path) -> Iterator[Replicated]:
 
 
 def raw(store: MetadataStore, key: str) -> bytes:
-    """The value of a key that exists."""
+    """Return the value of a key that exists."""
     stored = store.get(key)
     assert stored is not None
     return stored.value

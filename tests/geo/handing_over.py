@@ -1,8 +1,8 @@
-"""A cluster in a process of its own, to be killed: `python -m tests.geo.handing_over PATH`.
+"""A cluster in a process of its own, which a test kills: `python -m tests.geo.handing_over PATH`.
 
-It says its address and the id of its cluster, and reads those of the other one, and whether it owns the subscription. If so,
-it publishes `MESSAGES`, acknowledges some, says which, and hands the subscription over while consumers acknowledge more.
-It says each phase of the handover.
+The process prints its address and the id of its cluster. It reads those of the other cluster, and whether it owns the
+subscription. An owner publishes `MESSAGES`, acknowledges some and prints which, and hands the subscription over while
+its consumer acknowledges more. It prints each phase of the handover.
 """
 
 from __future__ import annotations

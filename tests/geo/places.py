@@ -1,4 +1,5 @@
-"""A cluster that others reach by a wire, and a cluster of processes whose owners can be killed."""
+"""A cluster that others reach over a wire that can be cut, and a cluster of server processes whose owners can be
+killed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.topic.remoting import Wire
 
 
 class Place:
-    """A cluster in this process, and the wire by which the others reach the server of its topics."""
+    """A cluster in this process, and the wire over which the others reach the server of its topics."""
 
     def __init__(self, stack: ExitStack, path: Path) -> None:
         self.name = path.name
@@ -24,7 +25,7 @@ class Place:
         stack.callback(self.end)
 
     def serve(self) -> None:
-        """Begin to serve; what was open is closed by an upgrade."""
+        """Start a new server, as an upgrade does: the former one ends, and its topics are closed."""
         self.end()
         for topic in self.cluster.topics.opened():
             topic.close()
@@ -38,24 +39,26 @@ class Place:
 
 
 class TwoServers:
-    """Two servers of cluster a as processes, which replicate a topic to cluster b of this process.
+    """Cluster a, two server processes of which replicate a topic to cluster b of this process.
 
-    address: of the server that is killed. wire: leads from a to b.
+    Attributes:
+        address: of the server that will be killed.
+        wire: leads from a to b.
     """
 
     def __init__(self, a: Cluster, b: Cluster, target: TopicServer, wire: Wire, cast: Cast) -> None:
         self.a, self.b, self.wire, self.cast, self._target = a, b, wire, cast, target
         self._servers = [cast.start("pyreplog", "serve", cast.url, "--json") for _ in range(2)]
-        addresses = [server.hears("address") for server in self._servers]
+        addresses = [server.wait_for("address") for server in self._servers]
         self.address = f"pyreplog://{addresses[0]}"
 
     def part(self) -> None:
-        """Let nothing arrive at b."""
+        """Cut the connections to b, and refuse new ones."""
         self.wire.lead_to(NOWHERE)
         self.wire.cut()
 
     def kill_owner(self) -> None:
-        """Kill the first server, and let b be reached again."""
+        """Kill the first server, then accept connections to b again."""
         self._servers[0].signal(signal.SIGKILL)
         self._servers[0].wait()
         self.wire.lead_to(self._target.address)
@@ -63,7 +66,7 @@ class TwoServers:
 
 @contextmanager
 def two_servers(path: Path, topic: str) -> Iterator[TwoServers]:
-    """Begin clusters a and b, with a policy that replicates the topic from a to b."""
+    """Start clusters a and b, with a policy that replicates the topic from a to b."""
     folder = path / "a"
     folder.mkdir()
     with (

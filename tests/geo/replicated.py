@@ -1,8 +1,9 @@
-"""Two clusters whose topic and subscriptions are replicated both ways, over TCP.
+"""Two clusters that replicate a topic and its subscriptions to each other, over TCP.
 
-Both are in this process, or one is in a process of its own, to be killed: `python -m tests.geo.replicated PATH`. That says
-its address and the id of its cluster, and reads those of the other one. Then it publishes `MESSAGES`, acknowledges some,
-and says them once the other one knows them; it goes on to acknowledge, and says each before.
+Both run in this process, or one runs in a process of its own, which a test kills: `python -m tests.geo.replicated
+PATH`. The process prints its address and the id of its cluster, and reads those of the other one. It publishes
+`MESSAGES` and acknowledges some; it prints these once the other cluster has them. Then it acknowledges more, and prints
+each one before it does.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from random import Random
 from typing import Any
 
 from pyreplog._native.topic.range_set import RangeSet
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import connect
@@ -31,7 +33,7 @@ MESSAGES = 300
 
 
 class Side:
-    """One of the clusters: its site, and the wire by which the other one reaches it."""
+    """One of the clusters: its site, and the wire over which the other one reaches it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +52,7 @@ class Side:
         return self.topic.origin.cluster
 
     def follow(self, other: Side, cluster: bytes | None = None) -> None:
-        """Begin to replicate to the other side, messages and subscriptions."""
+        """Replicate messages and subscriptions to the other side."""
         self.replicate_to(other)
         self.exchange_with(other, cluster)
 
@@ -58,24 +60,24 @@ class Side:
         self.replicator = self.site.replicate(other.path.name, other.wire.address)
 
     def follow_at(self, address: str, cluster: bytes) -> None:
-        """Begin to replicate to another process."""
+        """Replicate messages and subscriptions to another process."""
         self.replicator = self.site.replicate("other", address)
         self._exchange_at(address, "other", cluster)
 
     def exchange_with(self, other: Side, cluster: bytes | None = None) -> None:
-        """Begin to replicate subscriptions. cluster: id of the other one, if that is away."""
+        """Replicate subscriptions. cluster: the id of the other one, needed while that is down."""
         self._exchange_at(other.wire.address, other.path.name, other.cluster if cluster is None else cluster)
 
     def _exchange_at(self, address: str, name: str, cluster: bytes) -> None:
         link = TargetLink(connect(f"pyreplog://{address}", timeout=5.0))
         self.links.append(link)
         self.subscriptions = SubscriptionReplication(self.topic)
-        neighbour = Neighbour(name, cluster, link, self._note)
+        neighbour = Neighbour(name, cluster, link, self._target_position)
         self.subscriptions.configure({neighbour.name: neighbour})
         self.subscriptions.start()
 
-    def _note(self) -> OriginNote | None:
-        return None if self.replicator is None else self.replicator.note
+    def _target_position(self) -> TargetPosition | None:
+        return None if self.replicator is None else self.replicator.target_position
 
     def end(self) -> None:
         if self.subscriptions is not None:
@@ -94,7 +96,7 @@ class Side:
         return self.subscriptions.readiness()
 
     def is_ready(self, name: str = "s") -> bool:
-        """Whether a fail-over to the other side would lose and repeat nothing."""
+        """Return whether a fail-over to the other side would lose and repeat nothing."""
         return any(row.subscription == name and row.is_ready and not row.error for row in self.rows())
 
     def publish(self, start: int, end: int, per_entry: int = 3) -> None:
@@ -105,7 +107,7 @@ class Side:
         return self.topic.subscribe(name, start=start, type=type, queue=1000)  # type: ignore[arg-type]
 
     def acked(self, name: str = "s") -> list[int]:
-        """The numbers of the topic's messages that are acknowledged in a subscription here."""
+        """Return the numbers of this topic's messages that are acknowledged in a subscription."""
         if name not in self.topic.subscriptions():
             return []
         ranges = self.topic.subscription(name).acked_ranges().acked
@@ -126,13 +128,13 @@ class Side:
 
 
 def take(consumer: Consumer, count: int) -> dict[int, Any]:
-    """So many messages, by the number in each."""
+    """Receive so many messages; return them by the number in each."""
     messages = [consumer.receive(timeout=20.0) for _ in range(count)]
     return {int(message.value): message for message in messages}
 
 
 def rest(consumer: Consumer, last: int) -> list[int]:
-    """The numbers of messages up to one that nobody acknowledged, which comes last."""
+    """Return the numbers of the messages that are delivered up to the number `last`, which nobody acknowledged."""
     numbers: list[int] = []
     while not numbers or numbers[-1] != last:
         numbers.append(int(consumer.receive(timeout=20.0).value))
@@ -156,7 +158,7 @@ def two(path: Path, *, begins: bool = True) -> Iterator[tuple[Side, Side]]:
 
 
 def begin_to_acknowledge(side: Side, consumer: Consumer, random: Random) -> tuple[dict[int, Any], list[int]]:
-    """Take all messages, and acknowledge the first 100 of the numbers that are returned with them."""
+    """Receive all messages, and acknowledge the first 100; return the messages, and their numbers in that order."""
     messages = take(consumer, MESSAGES)
     numbers = random.sample(sorted(messages.keys() - {MESSAGES - 1}), MESSAGES - 50)
     for number in numbers[:100]:

@@ -1,4 +1,4 @@
-"""A Sender in a test's hand: its effects are collected, and answered when the test says so."""
+"""A `Sender` that a test drives: the test collects its effects and answers them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyreplog.geo.protocol.effects import (
     Disconnect,
     Effect,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.sender import Sender, SendingSettings
@@ -36,7 +36,7 @@ def entry(
     time_us: int = START_US,
     replicate_to: Iterable[str] | None = None,
 ) -> SourceEntry:
-    """An entry that was published here."""
+    """Return an entry that was published in this cluster."""
     names = None if replicate_to is None else frozenset(replicate_to)
     return SourceEntry(value or b"%d" % first, messages, first, time_us, replicate_to=names)
 
@@ -44,7 +44,7 @@ def entry(
 def foreign(
     first: int, at_origin: int, messages: int = 1, gaps: tuple[Gap, ...] = (), origin: Origin = OTHER
 ) -> SourceEntry:
-    """An entry that came from another cluster."""
+    """Return an entry that came from another cluster."""
     return SourceEntry(b"f%d" % first, messages, first, START_US, origin, at_origin, START_US - 1, gaps)
 
 
@@ -53,7 +53,7 @@ def last_of(sent: SourceEntry) -> LastEntry:
 
 
 class Sending:
-    """A sender of these entries. `effects`: those that nothing took yet."""
+    """A sender of these entries. `effects` are those that the test has not taken yet."""
 
     def __init__(self, *entries: SourceEntry, start: int = 0, **arguments: Any) -> None:
         self.entries = list(entries)
@@ -76,7 +76,7 @@ class Sending:
         self.do(self.sender.grew, start, self.end)
 
     def take(self, kind: type[E]) -> E:
-        """The next effect of a kind, which has to be there."""
+        """Take the next effect of a kind; fail if there is none."""
         taken = self.all(kind)
         assert taken, f"no {kind.__name__} among {self.effects}"
         self.effects.remove(taken[0])
@@ -86,13 +86,13 @@ class Sending:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def open(self, stored: int = 0, last: LastEntry | None = None, cluster: bytes = TARGET) -> OpenOrigin:
-        """The target answers for the next session."""
+        """Answer the next opening, as the target of a new session."""
         effect = self.take(OpenOrigin)
         self.do(self.sender.opened, effect.attempt, effect.origin, cluster, OriginState(stored, last))
         return effect
 
     def read(self) -> None:
-        """What it wants to read comes."""
+        """Answer the read that the sender asked for."""
         effect = self.take(ReadEntries)
         self.do(self.sender.entries_read, effect.attempt, [one for one in self.entries if one.end > effect.offset])
 
@@ -112,7 +112,7 @@ class Sending:
         self.do(self.sender.request_failed, request.attempt, request.request, error)
 
     def wake(self) -> None:
-        """Its timer fires."""
+        """Fire the timer that the sender has set."""
         effect = self.all(WakeAt)[-1]
         self.effects = [one for one in self.effects if not isinstance(one, WakeAt)]
         self.now_us = max(self.now_us, effect.at_us)
@@ -128,5 +128,5 @@ class Sending:
         return len(self.all(Disconnect))
 
 
-def note(stored: int, last: LastEntry | None = None) -> OriginNote:
-    return OriginNote(stored, last)
+def position(stored: int, last: LastEntry | None = None) -> TargetPosition:
+    return TargetPosition(stored, last)

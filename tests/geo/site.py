@@ -1,8 +1,8 @@
-"""A site in a process of its own, to be killed: `python -m tests.geo.site PATH [TARGET [PRODUCER]]`.
+"""A site in a process of its own, which a test kills: `python -m tests.geo.site PATH [TARGET [PRODUCER]]`.
 
-Serves its topics, and says its address. With TARGET, an address, it publishes numbers, and replicates them there; with
-PRODUCER it publishes as this global producer.
-Prints a JSON object a line: its address; up to which number all is confirmed.
+It serves its topics. With TARGET, an address, it publishes numbers and replicates them there; with PRODUCER it
+publishes as this global producer. It prints a JSON object on each line: first its address, then the number up to which
+all are confirmed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from pyreplog.topic.owner.topic import Topic
 from tests.geo.sites import GLOBAL, SYNCED, Site
 
-SAYING = threading.Lock()  # a line at a time
+SAYING = threading.Lock()  # one line for each batch
 
 
 def say(**fields: object) -> None:

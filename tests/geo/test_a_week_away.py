@@ -1,4 +1,8 @@
-"""A target is away for a week of a simulated clock: what is kept for it is bounded, people are told, it gets the rest."""
+"""A target is unreachable for a week of simulated time.
+
+The messages that are kept for it are bounded, metrics and alarms report the state, and the target gets all kept
+messages afterwards.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ PER_STEP = 3
 VALUE_BYTES = 1000
 BOUND = 30 * VALUE_BYTES
 SLACK = 4 * VALUE_BYTES
-"""Entries that are published before the bound is seen to be reached, and what surrounds their values."""
+"""Room for entries that are published before the limit is noticed, and for the headers around their values."""
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def b(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
 
 
 class Publisher:
-    """A thread that publishes as many messages as it is told to, one after the other."""
+    """A thread that publishes as many messages as `order` asks for, one after the other."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -84,7 +88,7 @@ class Publisher:
 
 
 def kept_bytes(topic: Topic) -> int:
-    """Bytes of the messages that cannot be trimmed."""
+    """Return the bytes of messages that cannot be trimmed."""
     topic.trim()
     return topic.managed.end.size - topic.managed.start.size
 
@@ -93,8 +97,8 @@ def numbers(topic: Topic) -> list[int]:
     return [int(value.partition(b",")[0]) for value in values(topic)]
 
 
-def told(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
-    """The metrics of a replication, by name."""
+def metrics_of(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
+    """Return the metrics of a replication by name."""
     metrics = geo_metrics([replicator.status()], clock.now_us())
     return {
         metric.name.removeprefix("pyreplog_geo_"): float(metric.samples[0][-1]) for metric in metrics if metric.samples
@@ -102,13 +106,13 @@ def told(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
 
 
 def until_later(clock: ManualClock, condition: Callable[[], bool]) -> None:
-    """Wait while time passes: an attempt that fails is repeated at its time."""
+    """Wait for a condition while simulated time passes, so that attempts that failed are repeated."""
 
-    def look() -> bool:
+    def advance_and_check() -> bool:
         clock.advance(10_000)
         return condition()
 
-    until(look)
+    until(advance_and_check)
 
 
 @pytest.mark.parametrize("backlog_policy", ["hold", "error", "detach"])
@@ -121,8 +125,8 @@ def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backl
         replicator = a.replicate("b", wire.address, policy=policy)
         publisher.order(3)
         has_all(replicator, 3)
-        until(lambda: topic.trim() >= 2)  # what the target has is stored here, too
-        assert not told(replicator, clock)["alarm"]
+        until(lambda: topic.trim() >= 2)  # once these are trimmed, this cluster has stored the position of the target
+        assert not metrics_of(replicator, clock)["alarm"]
         with wire.apart():
             most = 0
             for _ in range(STEPS):
@@ -131,7 +135,7 @@ def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backl
                 most = max(most, kept_bytes(topic))
                 clock.advance(STEP_US)
             assert BOUND / 2 < most < BOUND + SLACK, "the disk fills, or nothing was kept for the target"
-            state = told(replicator, clock)
+            state = metrics_of(replicator, clock)
             if backlog_policy == "detach":
                 assert replicator.status().state == "detached"
                 assert state["alarm"] == 1

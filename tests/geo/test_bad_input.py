@@ -1,7 +1,8 @@
-"""What people set up wrong, and what another cluster does wrong: each has its own alarm, which says what to do."""
+"""Wrong settings, and wrong answers of another cluster: each raises an alarm of its own, which says what to do."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ DAY_US = 86_400_000_000
 
 
 class Ahead(SystemClock):
-    """A clock that somebody set two days too late."""
+    """A clock that is set two days ahead."""
 
     ahead_us = 2 * DAY_US
 
@@ -54,7 +55,7 @@ def b(tmp_path: Path) -> Iterator[Site]:
 
 
 def again(replicator: object) -> None:
-    """Have it open another session, and compare the two sides once more."""
+    """Make the replicator open another session, in which it compares the two clusters again."""
     replicator.pause()  # type: ignore[attr-defined]
     replicator.resume()  # type: ignore[attr-defined]
 
@@ -71,7 +72,7 @@ def test_clocks_that_are_days_apart(a: Site, tmp_path: Path) -> None:
         until(lambda: replicator.status().alarm)
         assert "the clock of west is 1 day, 23:59:5" in (alarm := replicator.status().alarm) or "2 days" in alarm
         assert "ahead of the one here" in alarm and "Set the clocks" in alarm
-        assert replicator.status().state == "running"  # messages go on
+        assert replicator.status().state == "running"  # messages are replicated all the same
         clock.ahead_us = 0
         again(replicator)
         until(lambda: not replicator.status().alarm)
@@ -79,20 +80,20 @@ def test_clocks_that_are_days_apart(a: Site, tmp_path: Path) -> None:
 
 
 def test_how_far_clocks_are_apart_is_not_overestimated() -> None:
-    """The answer may have been on its way for long."""
+    """The time that the answer was in flight is not counted as a difference of the clocks."""
     here, minute, apart = TopicConfig(), 60_000_000, CLOCKS_APART_US
 
-    def told(clock_us: object, asked_us: int, answered_us: int) -> str:
+    def alarm_of(clock_us: object, asked_us: int, answered_us: int) -> str:
         return mismatch("b", here, {"clock_us": clock_us}, asked_us, answered_us)
 
-    assert not told(10 * minute, 10 * minute, 10 * minute)
-    assert not told(10 * minute + apart, 0, 10 * minute)
-    assert "0:05:01 ahead of" in told(10 * minute + apart + 1_000_000, 0, 10 * minute)
-    assert not told(30 * minute, 30 * minute + apart, 90 * minute)
-    assert "0:05:01 behind" in told(30 * minute, 30 * minute + apart + 1_000_000, 90 * minute)
-    assert "40 days, 0:00:00 behind" in told(0, 40 * DAY_US, 40 * DAY_US)
-    for nonsense in (None, "soon", True, 1.5, []):  # an older server says nothing
-        assert not told(nonsense, 10 * minute, 10 * minute)
+    assert not alarm_of(10 * minute, 10 * minute, 10 * minute)
+    assert not alarm_of(10 * minute + apart, 0, 10 * minute)
+    assert "0:05:01 ahead of" in alarm_of(10 * minute + apart + 1_000_000, 0, 10 * minute)
+    assert not alarm_of(30 * minute, 30 * minute + apart, 90 * minute)
+    assert "0:05:01 behind" in alarm_of(30 * minute, 30 * minute + apart + 1_000_000, 90 * minute)
+    assert "40 days, 0:00:00 behind" in alarm_of(0, 40 * DAY_US, 40 * DAY_US)
+    for nonsense in (None, "soon", True, 1.5, []):  # a server of an older version sends no time
+        assert not alarm_of(nonsense, 10 * minute, 10 * minute)
 
 
 def test_producers_are_global_in_one_cluster_alone(a: Site, b: Site) -> None:
@@ -153,7 +154,8 @@ def test_the_topic_is_deleted_at_the_target(a: Site, b: Site) -> None:
 
 
 def test_messages_are_kept_for_a_target_that_is_resynced(a: Site, b: Site) -> None:
-    """It may lack what it had, also after this process began again before the target has it."""
+    """Messages are kept for a target that is resynced, as it may have lost what it had; also after a restart of this
+    process."""
 
     def mark() -> int:
         (cursor,) = (cursor for cursor in a.topic().system_cursors.all() if cursor.name == "pyreplog.geo.b")
@@ -180,10 +182,11 @@ def test_messages_are_kept_for_a_target_that_is_resynced(a: Site, b: Site) -> No
 
 
 def test_two_ways_to_one_cluster(a: Site, b: Site, tmp_path: Path) -> None:
-    """All forward to all: the messages of a come to c from a and from b, which end each other's sessions."""
+    """With forward=all everywhere, c gets the messages of a from a and from b: their sessions end each other, with an
+    alarm."""
     a.topic()
     a.end()
-    a.begin()  # a later owner than that of b: numbers of sessions differ
+    a.begin()  # the epoch of this owner is higher than that of b, so that the numbers of sessions differ
     with Site(tmp_path / "c") as c, ExitStack() as stack:
         policy = ReplicationPolicy(targets=("b", "c"), forward="all")
         ways = [
@@ -214,7 +217,7 @@ def test_two_ways_to_one_cluster(a: Site, b: Site, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_cluster_is_no_other_one(a: Site, b: Site) -> None:
-    """Two clusters have one id, because one of them began with the files of the other one."""
+    """Two clusters that have one id, because one began with the files of the other one, are not added under two names."""
     geo, uuid = a.cluster.geo, b.topic().origin.cluster.hex()
     geo.add_cluster("west", f"pyreplog://{b.server.address}")
     with pytest.raises(ClusterExistsError, match="which has the name west already, or a copy of its files"):
@@ -224,12 +227,30 @@ def test_a_copy_of_a_cluster_is_no_other_one(a: Site, b: Site) -> None:
         geo.add_cluster("copy", "pyreplog://127.0.0.1:1", uuid=own)
 
 
+def test_the_files_of_a_cluster_are_copied(a: Site, b: Site, tmp_path: Path) -> None:
+    """Neither the original nor the copy can be added to the other, and a third cluster can add only one of them."""
+    a.topic().publish(b"1")
+    a.end()
+    shutil.copytree(a.path, tmp_path / "copy")
+    a.begin()
+    with Site(tmp_path / "copy") as copy:
+        assert values(copy.topic()) == values(a.topic()) == [b"1"] and copy.topic().origin == a.topic().origin
+        for here, there in ((a, copy), (copy, a)):
+            with pytest.raises(ClusterExistsError, match=r"or a copy of its files.* make a new cluster in its place"):
+                here.cluster.geo.add_cluster("west", f"pyreplog://{there.server.address}")
+            assert not here.cluster.geo.clusters()
+        b.cluster.geo.add_cluster("east", f"pyreplog://{a.server.address}")
+        with pytest.raises(ClusterExistsError, match=r"has the name east already.* make a new cluster in its place"):
+            b.cluster.geo.add_cluster("west", f"pyreplog://{copy.server.address}")
+        assert [*b.cluster.geo.clusters()] == ["east"]
+
+
 # ---- nonsense --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server of something else: it says the same to everybody."""
+    """Run a server of another protocol, which sends the same answer to all clients."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -276,10 +297,10 @@ def test_the_server_is_something_else(a: Site, b: Site, kind: str) -> None:
 
 
 class Pool:
-    """Connections to a server that answers each opening with these settings of the topic."""
+    """A connection pool whose server answers each opening with these settings of the topic."""
 
     def __init__(self, settings: str) -> None:
-        self.pool = self  # of a client, which this stands for, too
+        self.pool = self  # the link reads `client.pool`, and this object stands for the client as well
         self._reply = encode_reply(OriginOpened(0, -1, 0, 0, 0, b"B" * 16, settings))
 
     def next_handle(self) -> int:
@@ -289,11 +310,11 @@ class Pool:
         on_outcome(("b", 1), WireReader("reply", memoryview(self._reply), 1))
 
     def watch(self, *_: object, **__: object) -> None:
-        """No connection is ever lost."""
+        """Do nothing: no connection is ever lost."""
 
 
 @pytest.mark.parametrize("settings", ["", "no JSON", "[]", "[" * 10_000, '"{}"', "{", "NaN", "[1]{}"])
-def test_settings_that_are_none(settings: str) -> None:
+def test_malformed_settings(settings: str) -> None:
     outcomes: list[object] = []
     link = TargetLink(cast("Client", Pool(settings)))
     link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), outcomes.append, outcomes.append)

@@ -1,4 +1,4 @@
-"""TLS and secrets between two clusters, both ways: what is refused is told, and new files are enough to go on."""
+"""TLS and secrets between two clusters, in both directions: a refusal is reported, and new files are enough to go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ YEAR = datetime.timedelta(days=365)
 
 
 class Place:
-    """A cluster whose server has a secret, and demands certificates that its own authority has signed."""
+    """A cluster whose server demands a secret, and certificates signed by an authority of its own."""
 
     def __init__(self, stack: ExitStack, folder: Path, name: str) -> None:
         self.name, self.folder = name, folder
@@ -35,7 +35,7 @@ class Place:
         self.wire = stack.enter_context(Wire(self.server.address))
         self.secret_file = folder / f"{name}.secret"
         self.secret_file.write_bytes(name.encode() * 32)
-        self.client_file = folder / f"client-of-{name}.pem"  # with which others connect
+        self.client_file = folder / f"client-of-{name}.pem"  # the credentials that the other cluster uses here
         self.admit()
 
     def _context(self, age: datetime.timedelta = datetime.timedelta()) -> ssl.SSLContext:
@@ -45,11 +45,11 @@ class Place:
         return context
 
     def admit(self, age: datetime.timedelta = datetime.timedelta()) -> None:
-        """Give others a certificate; one of some age has expired."""
+        """Issue a certificate to the other cluster. A certificate of some age has expired."""
         self.client_file.write_bytes(self.authority.issue("client", age).read_bytes())
 
     def serve_with(self, age: datetime.timedelta = datetime.timedelta()) -> None:
-        """The server has another certificate, as after SIGHUP."""
+        """Give the server another certificate, as SIGHUP does."""
         self.tls.replace(self._context(age))
 
     def know(self, other: Place) -> None:
@@ -62,8 +62,8 @@ class Place:
     def row(self) -> ReplicatorStatus:
         return until(lambda: next(iter(self.cluster.geo.status("t")), None))
 
-    def look(self) -> None:
-        """A round of the manager, which reads the files that have changed."""
+    def run_round(self) -> None:
+        """Run a round of the manager, which reads changed files again."""
         manager = self.cluster.geo.replicator_manager
         assert manager is not None
         manager.round()
@@ -103,7 +103,7 @@ def test_messages_and_acknowledgements_go_both_ways(places: tuple[Place, Place])
 
 @pytest.mark.parametrize("kind", ["client certificate", "server certificate", "secret"])
 def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: tuple[Place, Place], kind: str) -> None:
-    """The connection that there is goes on; the next one is refused, until somebody puts new files there."""
+    """Existing connections go on. The next one is refused and the status says why, until new files are in place."""
     a, b = places
     if kind == "client certificate":
         b.admit(YEAR)
@@ -114,9 +114,9 @@ def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: t
     else:
         b.secret.replace(b"another" * 8)
         refused, file = "refuse the secret", str(b.secret_file)
-    a.look()
+    a.run_round()
     a.publish(3)
-    until(lambda: b.end == 3 and not a.row().unsent_messages)  # nobody notices yet
+    until(lambda: b.end == 3 and not a.row().unsent_messages)  # nothing is refused yet
     b.wire.cut()
     a.publish(4)
     until(lambda: refused in a.row().alarm)
@@ -124,23 +124,23 @@ def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: t
     assert file in row.alarm and row.unsent_messages == 1 and b.end == 3
     assert "another" not in str(row)
     b.publish(5)
-    until(lambda: a.end == 5)  # the other way has credentials of its own
+    until(lambda: a.end == 5)  # the opposite direction uses other credentials
     if kind == "client certificate":
         b.admit()
     elif kind == "server certificate":
         b.serve_with()
     else:
         b.secret_file.write_bytes(b"another" * 8)
-    a.look()
+    a.run_round()
     until(lambda: b.end == 5)
     until(lambda: not a.row().alarm and not a.row().unsent_messages)
 
 
 def test_an_authority_is_exchanged(places: tuple[Place, Place]) -> None:
-    """The file with the authorities holds both for a while, then the new one alone."""
+    """The file of authorities has both the old and the new one for a while, then the new one alone."""
     a, b = places
     former, b.authority = b.authority, Authority(b.folder, "ca-b-2")
-    a.cluster.geo.add_cluster(  # the same file, which is written anew
+    a.cluster.geo.add_cluster(  # the same path, written again
         "b", f"pyreplog://{b.wire.address}", secret_file=b.secret_file, tls_ca=former.file, tls_cert=b.client_file,
     )  # fmt: skip
     b.serve_with()
@@ -149,7 +149,7 @@ def test_an_authority_is_exchanged(places: tuple[Place, Place]) -> None:
     a.publish(3)
     until(lambda: "certificates are refused" in a.row().alarm)
     former.file.write_bytes(b.authority.file.read_bytes())
-    a.look()
+    a.run_round()
     until(lambda: b.end == 3)
 
 
@@ -157,12 +157,12 @@ def test_a_file_that_cannot_be_used_changes_nothing(places: tuple[Place, Place])
     a, b = places
     good = b.client_file.read_bytes()
     b.client_file.write_bytes(b"nothing")
-    a.look()
+    a.run_round()
     b.wire.cut()
     a.publish(3)
     until(lambda: b.end == 3)
     b.client_file.write_bytes(good)
-    a.look()
+    a.run_round()
 
 
 def test_expired_certificates_are_told_when_a_cluster_is_added(places: tuple[Place, Place]) -> None:

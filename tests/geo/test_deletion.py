@@ -1,4 +1,4 @@
-"""A topic is not deleted while another cluster lacks messages of it, unless it is forced."""
+"""A topic is not deleted while another cluster lacks messages of it, unless the deletion is forced."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def test_what_counts_as_unsent(place: Replicated) -> None:
     place.add("b", "c")
     topic = place.open("orders")
     topic.publish_batch([b"1", b"2", b"3"])
-    topic.check_deletion()  # nobody gets it
+    topic.check_deletion()  # no policy replicates it
     place.geo.set_policy("orders", targets=["b", "c"])
-    with pytest.raises(UnsentMessagesError, match="b lacks 3, c lacks 3"):  # no round has read the policy yet
+    # no round of the manager has read the policy yet
+    with pytest.raises(UnsentMessagesError, match="b lacks 3, c lacks 3"):
         topic.check_deletion()
     place.round()
     b, c = place.made.of("orders"), place.made.of("orders", "c")
     b.shown, c.shown = replace(b.shown, stored=None), replace(c.shown, stored=None)
-    with pytest.raises(UnsentMessagesError, match="b lacks 3, c lacks 3"):  # neither has reported its position yet
+    with pytest.raises(UnsentMessagesError, match="b lacks 3, c lacks 3"):  # no target has reported its position yet
         topic.delete()
     b.shown = replace(b.shown, stored=3)
     c.shown = replace(c.shown, stored=1, unsent_messages=2)
@@ -96,7 +97,7 @@ def test_it_is_deleted_once_the_target_has_all(tmp_path: Path, partitions: int |
         names = a.cluster.topics.names()
         with pytest.raises(UnsentMessagesError, match="b lacks 1"):
             topic.delete()
-        assert a.cluster.topics.names() == names  # of several partitions none was deleted
+        assert a.cluster.topics.names() == names  # the deletion failed before the first partition was deleted
         assert main(["topic", "delete", url, "t", "--yes"]) == 3
         assert b.server is not None
         b.wire.lead_to(b.server.address)

@@ -1,4 +1,4 @@
-"""The exchange of subscriptions between clusters: what is sent when, what counts, and what survives."""
+"""The exchange of subscription state between clusters: when it is sent, when it counts, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import pytest
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.effects import Acknowledge, Diverged, Drop, HomeChanged, Persist, Rebuild, SeekLost, Send
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
-from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, decode, encode
+from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, decode, encode
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, Generation
+from pyreplog.origins.origin import LastEntry, OriginState
 
 from .exchanging import Clusters, bases, cluster_id, origin, span, whole
 
 
 def linked(letters: str = "ab", links: tuple[str, ...] | None = None, base: OriginRanges | None = None) -> Clusters:
-    """Clusters with the subscription s, which a created."""
+    """Return linked clusters with the subscription s, which a created."""
     clusters = Clusters(letters, links)
     clusters.connect_all()
     clusters["a"].do(clusters["a"].exchange.create("s", "t1", base or OriginRanges()))
@@ -71,7 +72,7 @@ def test_what_is_received_is_confirmed_once_it_is_durable() -> None:
 
 
 def test_a_delta_that_brings_nothing_new_is_confirmed_behind_what_is_not_durable_yet() -> None:
-    """The same acknowledgement came by another way, and is being stored."""
+    """The same acknowledgement arrived over another link before, and its record is not durable yet."""
     clusters = linked("abc")
     side = clusters["c"]
     side.is_fast = False
@@ -103,8 +104,8 @@ def test_acknowledgements_of_an_origin_count_once_its_history_is_proved_in_the_s
     assert other.acked("s", "a") == [1]
 
 
-def test_acknowledgements_that_nobody_admitted_are_not_taken() -> None:
-    """Whatever a neighbour sends."""
+def test_acknowledgements_of_an_unproved_history_are_not_taken() -> None:
+    """An acknowledgement of an origin whose history was not proved in this session is ignored."""
     clusters = linked()
     clusters.cut("ab")
     clusters.connect("ab", proved=False)
@@ -122,7 +123,7 @@ def test_acknowledgements_come_by_way_of_a_third_cluster() -> None:
 
 
 def test_messages_of_this_cluster_that_it_does_not_have_were_never_acknowledged() -> None:
-    """It was rolled back: what comes in their place is delivered."""
+    """The cluster was rolled back. The messages that it publishes at these offsets are other ones, and are delivered."""
     clusters = linked()
     clusters["b"].acknowledge("s", "a", 999, 1000, 1001)
     clusters.settle()
@@ -176,7 +177,8 @@ def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
 
 
 def test_the_base_is_no_acknowledgement() -> None:
-    """A cursor cannot tell them apart; what lies in the base may have to be delivered for another birth."""
+    """The cursor does not distinguish the base from acknowledgements; messages in the base may have to be delivered
+    when another birth of the subscription is joined."""
     clusters = linked(base=bases(a=10))
     clusters["a"].acknowledge("s", "a", 3, 12)
     assert clusters["a"].acked("s", "a") == [12]
@@ -187,8 +189,8 @@ def test_expiry_stays_here() -> None:
     clusters["a"].do(clusters["a"].exchange.expire("s", origin("a"), *whole(0, 5)))
     clusters.settle()
     assert clusters["b"].acked("s", "a") == clusters["a"].acked("s", "a") == []
-    told = readiness(clusters["a"].exchange, "s", cluster_id("b"), bases(a=10), {origin("a"): 10})
-    assert told.is_ready and told.revived.total == 5
+    report = readiness(clusters["a"].exchange, "s", cluster_id("b"), bases(a=10), {origin("a"): 10})
+    assert report.is_ready and report.revived.total == 5
 
 
 def test_idle_clusters_write_and_send_nothing() -> None:
@@ -227,7 +229,7 @@ def test_after_a_reconnect_only_differences_are_sent() -> None:
 
 
 def test_a_subscription_is_created_elsewhere_with_the_base_of_its_creator() -> None:
-    """Not at the latest, and not at the earliest (apache/pulsar#20767)."""
+    """The new subscription does not begin at the latest or the earliest message, as in apache/pulsar#20767."""
     clusters = linked(base=bases(a=10, b=3))
     state = clusters["b"].exchange.state("s")
     assert state is not None and state.bases == bases(a=10, b=3)
@@ -272,7 +274,7 @@ def test_deletion_is_final_and_its_tombstones_end() -> None:
 
 
 def test_a_deleted_subscription_does_not_come_back() -> None:
-    """From a cluster that was away (apache/pulsar#6464), nor from its journal."""
+    """Neither a cluster that was away (apache/pulsar#6464) nor the cluster's own journal brings it back."""
     clusters = linked("abc")
     clusters.cut("bc")
     clusters["a"].do(clusters["a"].exchange.delete("s"))
@@ -303,7 +305,8 @@ def test_created_again_it_inherits_nothing() -> None:
 
 
 def test_a_birth_that_was_joined_with_a_dead_one_ends_with_it() -> None:
-    """Where the deletion came first it begins by itself, without what was acknowledged in the dead one, until then."""
+    """Two births were joined in some clusters, and one of them is deleted. A cluster that learns of the deletion first
+    keeps the other birth without acknowledgements of the dead one, until it learns that they were joined."""
     clusters = Clusters("abcd", ("ab", "bc", "cd", "ad"))
     clusters["a"].do(clusters["a"].exchange.create("s", "t2", OriginRanges()))
     clusters["b"].do(clusters["b"].exchange.create("s", "t1", OriginRanges()))
@@ -340,7 +343,7 @@ def test_a_removed_cluster_counts_as_having_confirmed() -> None:
         side.do(side.exchange.configure([side.id, cluster_id(other)], [cluster_id(other)]))
     clusters.settle()
     assert not clusters["a"].exchange.tombstones("s") and not clusters["b"].exchange.tombstones("s")
-    with pytest.raises(InvalidArgumentError, match="expected a neighbour"):
+    with pytest.raises(InvalidArgumentError, match="expected a cluster with which"):
         clusters["a"].exchange.peer(cluster_id("c"))
 
 
@@ -359,8 +362,8 @@ def test_of_two_seeks_the_loser_is_told() -> None:
     assert not [effect for effect in clusters["b"].effects if isinstance(effect, SeekLost)]
 
 
-def test_a_seek_that_is_not_durable_is_told_to_nobody() -> None:
-    """After a crash there may be another one of the same number."""
+def test_a_seek_is_not_sent_before_it_is_durable() -> None:
+    """Otherwise the process could crash, and make another seek with the same number."""
     clusters = linked()
     side = clusters["a"]
     side.is_fast = False
@@ -424,7 +427,8 @@ def test_a_handover_waits_until_the_other_cluster_has_all() -> None:
 
 
 def test_a_handover_that_moved_is_confirmed_to_the_next_owner() -> None:
-    """The process that ordered it ended; what the other cluster knows is unknown until it has told."""
+    """The process that began the handover ended. The next owner knows what the other cluster has once that has reported
+    it in a new session."""
     clusters = linked()
     side, target = clusters["a"], clusters["b"]
     handover = Handover(side.exchange, "s", target.id)
@@ -444,7 +448,7 @@ def test_a_handover_that_moved_is_confirmed_to_the_next_owner() -> None:
 
 
 def test_a_handover_to_a_cluster_that_has_not_told_in_this_session_waits() -> None:
-    """Nothing was acknowledged: there is nothing that it could lack, but it may not even have the subscription."""
+    """Nothing was acknowledged, so the target can lack nothing, but it may not have the subscription at all."""
     clusters = linked()
     side = clusters["a"]
     clusters.cut("ab")
@@ -486,14 +490,25 @@ def test_readiness_tells_what_would_be_lost_and_repeated() -> None:
     side, target = clusters["a"], cluster_id("b")
     clusters.cut("ab")
     side.acknowledge("s", "a", 1, 8)
-    told = readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 5})
-    assert [[*ends] for ends in told.lost.between(origin("a"))] == [[5, 9], [8, 10]]
-    assert [[*ends] for ends in told.repeated.between(origin("a"))] == [[1], [2]]
-    assert told.is_known and told.is_current and not told.is_ready
+    report = readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 5})
+    assert [[*ends] for ends in report.lost.between(origin("a"))] == [[5, 9], [8, 10]]
+    assert [[*ends] for ends in report.repeated.between(origin("a"))] == [[1], [2]]
+    assert report.is_known and report.is_current and not report.is_ready
     clusters.connect_all()
     assert readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 10}).is_ready
     side.do(side.exchange.seek("s", OriginRanges()))
     assert not readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 10}).is_current
+
+
+def test_a_message_on_its_way_may_arrive_without_its_acknowledgement() -> None:
+    clusters = linked()
+    side, target, held, stored = clusters["a"], cluster_id("b"), bases(a=10), {origin("a"): 5}
+    side.acknowledge("s", "a", *range(5, 10))
+    report = readiness(side.exchange, "s", target, held, stored, sent=lambda of: 8 if of == origin("a") else 0)
+    assert [[*ends] for ends in report.repeated.between(origin("a"))] == [[5], [8]]
+    assert not report.lost and not report.is_ready
+    clusters.settle()
+    assert readiness(side.exchange, "s", target, held, stored, sent=lambda _: 10).is_ready
 
 
 def test_readiness_after_a_restart_is_not_known_until_the_other_cluster_tells() -> None:
@@ -534,5 +549,110 @@ def test_a_topic_that_is_created_again_has_told_nothing() -> None:
     other.origin = origin("b", 2)
     other.boot()
     clusters.connect("ab", proved=False)
+    report = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
+    assert not report.is_known
+
+
+def test_a_cluster_whose_policy_replicates_subscriptions_again_has_confirmed_nothing() -> None:
+    """Its topic is the same, but its journal begins anew. Readiness is unknown until both have compared what they have,
+    and a handover waits for that."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters.cut("ab")
     told = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
-    assert not told.is_known
+    assert told.is_known and not told.repeated, "what it has confirmed counts while it is away"
+    other.journal.clear()
+    other.boot()
+    other.do(other.exchange.create("s", "t9", bases()))
+    clusters.connect("ab", proved=False)
+    clusters.settle()
+    assert not readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10}).is_known
+    handover = Handover(side.exchange, "s", other.id)
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.DRAINING
+    clusters.connect_all()
+    assert readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10}).is_ready
+    assert other.acked("s", "a") == [1]
+
+
+def test_a_neighbour_that_was_restored_has_not_confirmed_what_it_lacks() -> None:
+    """It confirmed acknowledgements that its backup does not have: until it has told what it has, nothing is known."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    backup = [*other.journal]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    assert readiness(side.exchange, "s", other.id, OriginRanges(), {}).is_ready
+    clusters.cut("ab")
+    other.journal = backup
+    other.boot()
+    clusters.connect("ab", proved=False)
+    clusters.carry()
+    handover = Handover(side.exchange, "s", other.id)
+    side.do(handover.stopped())
+    assert not readiness(side.exchange, "s", other.id, OriginRanges(), {}).is_known
+    assert handover.phase is HandoverPhase.DRAINING
+    for one, two in ((side, other), (other, side)):
+        one.do(one.exchange.prove(two.id, origin("a")))
+    clusters.settle()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.MOVING and other.acked("s", "a") == [1]
+
+
+def test_a_position_that_a_restored_neighbour_had_is_forgotten() -> None:
+    clusters = Clusters("abc")
+    clusters["b"].positions[origin("c")] = OriginState(7, LastEntry(6, 7, 1, 1))
+    clusters.connect_all()
+    peer = clusters["a"].exchange.peer(cluster_id("b"))
+    assert peer.positions == {origin("c"): 7}
+    clusters.cut("ab")
+    clusters["b"].positions.clear()
+    assert peer.positions == {origin("c"): 7}
+    clusters.connect("ab")
+    clusters.settle()
+    assert not peer.positions
+
+
+def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:
+    """The acknowledgement was not durable at the neighbour yet when the new topic reported that it has none."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    side.is_fast = False
+    other.acknowledge("s", "a", 3)
+    other.do(other.exchange.flush())
+    clusters.carry()
+    clusters.cut("ab")
+    other.journal.clear()
+    other.origin = origin("b", 2)
+    other.boot()
+    clusters.connect("ab")
+    clusters.carry()
+    side.is_fast = True
+    for persist in side.journal:
+        side.do(side.exchange.persisted(persist.sequence))
+    clusters.settle()
+    assert side.acked("s", "a") == other.acked("s", "a") == [3]
+
+
+def test_a_neighbour_that_knows_of_fewer_confirmations_of_a_deletion_is_told_the_others() -> None:
+    """The neighbour's topic was created again, and it learned of the deletion from a third cluster. Unless it is sent
+    the other confirmations, it waits for them for ever."""
+    clusters = Clusters("abc", ("ab",))
+    clusters.connect_all()
+    a, b = clusters["a"], clusters["b"]
+    a.do(a.exchange.create("s", "t1", OriginRanges()))
+    clusters.settle()
+    a.do(a.exchange.delete("s"))
+    clusters.settle()
+    clusters.cut("ab")
+    clusters.connect("ab")
+    clusters.settle()
+    for sequence, confirmed in ((1, {a.id, b.id}), (2, {b.id})):
+        known = TombstoneItem("s", "t1", frozenset(confirmed))
+        a.do(a.exchange.receive(b.id, encode(Delta(clusters.session, sequence, (known,)))))
+        a.do(a.exchange.flush())
+        sent = [message for send in a.outbox if isinstance(message := decode(send.data), Delta)]
+        expected = [] if sequence == 1 else [TombstoneItem("s", "t1", frozenset({a.id, b.id}))]
+        assert [item for delta in sent for item in delta.items] == expected

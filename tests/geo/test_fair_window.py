@@ -1,4 +1,4 @@
-"""The bytes on their way to one cluster are shared among topics."""
+"""Topics share the limit of bytes in flight to one cluster fairly."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_requests_of_a_topic_leave_in_order_and_can_be_dropped() -> None:
     window: FairWindow[str, int] = FairWindow(10, 100)
     for number in range(6):
         window.put("a" if number % 2 else "b", 5, number)
-    assert window.take() == [0, 2]  # a quantum each
+    assert window.take() == [0, 2]  # each topic gets one quantum a round
     assert window.drop("a") == [1, 3, 5] and window.drop("a") == []
     window.release(10)
     assert window.take() == [4] and len(window) == 0

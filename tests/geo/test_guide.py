@@ -1,4 +1,4 @@
-"""docs/geo.md: its programs and commands run as they are printed, and what it tells of metrics and states is so."""
+"""docs/geo.md: its programs and commands run as printed, and its lists of metrics and states are complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both servers at free ports; what stands below a command is what it prints."""
+    """Run the commands against two servers at free ports, and compare what they print with the lines below each."""
     monkeypatch.chdir(tmp_path)
     consoles = [text for language, text in fences(GUIDE) if language == "console"]
     served = SERVED.findall(consoles[0])
@@ -51,7 +51,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             for command, printed in re.findall(r"^\$ pyreplog (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE):
                 if command.startswith("topic consume"):
                     until(lambda: "orders" in topics_of(places["127.0.0.1:7402"]))
-                if command.startswith(("geo where", "geo handover")):  # the policies were changed just now
+                if command.startswith(("geo where", "geo handover")):  # the manager has not read the policies yet
                     until(lambda: "audit" in run("geo readiness data/east orders").stdout)
                 done = run(command)
                 assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""A planned handover of a subscription to the other cluster: nothing comes twice, nothing is lost; and taking it over."""
+"""Planned handover of a subscription to the other cluster, and taking it over: no message is delivered twice, none is
+lost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def order(side: Side, target: Side, number: int = 1, timeout: float = 60.0, grace: float = 60.0) -> dict[str, Any]:
-    """Begin a handover as soon as the replication has begun, or tell how far the one of this number is."""
+    """Begin a handover once the replication has begun, or return the status of the handover with this number."""
     subscriptions, name = side.subscriptions, target.path.name
     assert subscriptions is not None
 
@@ -37,14 +38,14 @@ def order(side: Side, target: Side, number: int = 1, timeout: float = 60.0, grac
 
 
 def take_over(side: Side, *, any_cluster: bool = False) -> None:
-    """Take the subscription over as soon as the replication has begun."""
+    """Take the subscription over once the replication has begun."""
     subscriptions = side.subscriptions
     assert subscriptions is not None
     until(lambda: subscriptions.take_over("s", any_cluster=any_cluster)["phase"] == "done")
 
 
 def reaches(side: Side, target: Side, phase: str, number: int = 1) -> dict[str, Any]:
-    """Wait until a handover that began is in a phase."""
+    """Wait until a handover is in a phase; return its status."""
 
     def status() -> dict[str, Any] | None:
         row = order(side, target, number)
@@ -59,7 +60,7 @@ def held(side: Side) -> int:
 
 
 def part(*sides: Side) -> None:
-    """No connection between the clusters, from now on."""
+    """Cut the connections between the clusters, and refuse new ones."""
     for side in sides:
         side.wire.lead_to(NOWHERE)
         side.wire.cut()
@@ -76,7 +77,7 @@ def acknowledge(consumer: Consumer, messages: dict[int, Any], *numbers: int) -> 
 
 
 def waits(side: Side) -> bool:
-    """Whether the alarm tells that consumers wait."""
+    """Return whether the alarm says that consumers wait."""
     assert side.subscriptions is not None
     return "s" in side.subscriptions.waiting()
 
@@ -87,7 +88,7 @@ def test_consumers_end_what_they_hold_and_nothing_comes_twice(sides: tuple[Side,
     with a.subscribe() as consumer:
         messages = take(consumer, 30)
         acknowledge(consumer, messages, 3, 11, 4, 28)
-        take_over(a)  # so that consumers of the other cluster wait from now on
+        take_over(a)  # consumers of the other cluster wait from here on
         until(lambda: [row.home for row in b.rows()] == ["a"])
         assert order(a, b)["phase"] == "stopping"
         until(lambda: order(a, b)["held"] == 26)
@@ -96,7 +97,7 @@ def test_consumers_end_what_they_hold_and_nothing_comes_twice(sides: tuple[Side,
         with b.subscribe() as other:
             acknowledge(consumer, messages, *sorted(messages.keys() - {3, 11, 4, 28, 17}))
             until(lambda: order(a, b)["held"] == 1)
-            consumer.nack(messages[17])  # it is not delivered here again
+            consumer.nack(messages[17])  # this cluster does not deliver it again
             reaches(a, b, "done")
             received = rest(other, 35)
             assert sorted(received) == [17, *range(30, 36)]
@@ -145,7 +146,7 @@ def test_all_types_and_back_again(sides: tuple[Side, Side], type: str) -> None:
 
 
 def test_what_a_consumer_leaves_behind_goes_to_the_other_cluster(sides: tuple[Side, Side]) -> None:
-    """Not to another consumer here, which waits with what it holds."""
+    """Its messages are not delivered to another consumer here, which waits while it holds messages of its own."""
     a, b = sides
     with a.subscribe() as first, a.subscribe() as second:
         a.publish(0, 12)
@@ -167,7 +168,7 @@ def test_what_a_consumer_leaves_behind_goes_to_the_other_cluster(sides: tuple[Si
 
 
 def test_it_is_taken_back_when_the_time_is_over(sides: tuple[Side, Side]) -> None:
-    """Consumers here go on, with messages that came meanwhile, too."""
+    """When the time-out is over, consumers here get messages again, also those published meanwhile."""
     a, b = sides
     a.publish(0, 6)
     with a.subscribe() as consumer:
@@ -179,7 +180,7 @@ def test_it_is_taken_back_when_the_time_is_over(sides: tuple[Side, Side]) -> Non
         order(a, b, timeout=1.0)
         a.publish(6, 9)
         row = reaches(a, b, "cancelled")
-        assert row["error"] and order(a, b)["phase"] == "cancelled"  # the same order begins nothing
+        assert row["error"] and order(a, b)["phase"] == "cancelled"  # the same order does not begin another handover
         assert sorted(take(consumer, 3)) == [6, 7, 8]
         assert not waits(a)
         join(a, b)
@@ -202,7 +203,7 @@ def test_consumers_that_hold_for_long_have_it_taken_back(sides: tuple[Side, Side
 
 
 def cut_at_move(sides: tuple[Side, Side], patch: pytest.MonkeyPatch) -> None:
-    """The clusters part at the moment in which the home is another one: nobody has been told."""
+    """Cut the connections when the home of the subscription has changed here, before the other cluster knows."""
     move = SubscriptionExchange.move
 
     def cut(self: SubscriptionExchange, name: str, home: bytes) -> list[Effect]:
@@ -236,7 +237,7 @@ def test_once_the_other_cluster_is_to_deliver_it_is_not_taken_back(
 
 @pytest.mark.parametrize("phase", ["stopping", "moving"])
 def test_the_owner_begins_again(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    """Before the other cluster is to deliver, all is forgotten; afterwards it is known."""
+    """A restart before the other cluster is to deliver ends the handover; after that the handover goes on."""
     a, b = sides
     a.publish(0, 6)
     cluster = b.cluster
@@ -266,7 +267,7 @@ def test_the_owner_begins_again(sides: tuple[Side, Side], monkeypatch: pytest.Mo
 
 
 def test_the_other_cluster_begins_again(sides: tuple[Side, Side]) -> None:
-    """It has stored that it is to deliver before it said so."""
+    """The target stores that it is to deliver before it confirms that."""
     a, b = sides
     a.publish(0, 6)
     cluster = a.cluster
@@ -307,7 +308,7 @@ def test_a_seek_meanwhile_is_taken_along(sides: tuple[Side, Side]) -> None:
 def test_what_was_acknowledged_is_applied_before_the_other_cluster_delivers(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cursor needs the entries of what was acknowledged elsewhere; these are read late."""
+    """Its cursor needs the entries of messages that were acknowledged elsewhere. Here these are read slowly."""
     a, b = sides
     a.publish(0, 9)
     with a.subscribe() as consumer:
@@ -375,7 +376,7 @@ def test_it_is_taken_over_from_a_cluster_that_is_gone(sides: tuple[Side, Side]) 
     a.end()
     a.begin_again()
     a.follow(b, other)
-    with a.subscribe() as consumer:  # its home is durable
+    with a.subscribe() as consumer:  # the change of the home is durable
         messages = take(consumer, 6)
         acknowledge(consumer, messages, 2, 3)
         b.begin_again()

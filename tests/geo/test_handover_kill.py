@@ -1,4 +1,4 @@
-"""Either cluster is killed in each phase of a handover: what was acknowledged does not come again, and nothing is lost."""
+"""Either cluster is killed in each phase of a handover: no acknowledged message is delivered again, and none is lost."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ PHASES = ["stopping", "draining", "moving", "done"]
 
 
 class Process:
-    """A `tests.geo.handing_over`."""
+    """A process of `tests.geo.handing_over`."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.geo.handing_over", str(path)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        said = self.line()
-        self.address, self.cluster = said["address"], bytes.fromhex(said["cluster"])
+        report = self.line()
+        self.address, self.cluster = report["address"], bytes.fromhex(report["cluster"])
 
     def line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the process ended"
-        said: dict[str, Any] = json.loads(line)
-        return said
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def meet(self, address: str, cluster: bytes, *, owns: bool, seed: int = 0) -> None:
         assert self._process.stdin is not None
-        said = {"address": address, "cluster": cluster.hex(), "owns": owns, "seed": seed}
-        self._process.stdin.write(json.dumps(said) + "\n")
+        order = {"address": address, "cluster": cluster.hex(), "owns": owns, "seed": seed}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:
@@ -71,13 +71,14 @@ def check(received: list[int], acked: list[int], maybe: list[int]) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_owner_is_killed(here: Side, tmp_path: Path, seed: int, phase: str) -> None:
-    """Where its home is then, consumers get the rest, and nobody gets anything in the other cluster."""
+    """Consumers of the cluster that is then the home get the remaining messages, and consumers of the other one get
+    none."""
     process = Process(tmp_path / "there")
     try:
         with Wire(process.address) as wire:
             here.follow_at(wire.address, process.cluster)
             process.meet(here.wire.address, here.cluster, owns=True, seed=seed)
-            said = process.line()
+            report = process.line()
             while PHASES.index(process.line()["phase"]) < PHASES.index(phase):
                 pass
             process.kill()
@@ -96,11 +97,11 @@ def test_the_owner_is_killed(here: Side, tmp_path: Path, seed: int, phase: str) 
                         assert loser.subscriptions is not None
                         until(loser.subscriptions.waiting)
                         with winner.subscribe() as consumer:
-                            check(rest(consumer, MESSAGES - 1), said["acked"], said["maybe"])
+                            check(rest(consumer, MESSAGES - 1), report["acked"], report["maybe"])
                         assert loser.topic.subscription("s").held == 0
                 else:
                     with winner.subscribe() as consumer:
-                        check(rest(consumer, MESSAGES - 1), said["acked"], said["maybe"])
+                        check(rest(consumer, MESSAGES - 1), report["acked"], report["maybe"])
             finally:
                 there.end()
                 there.wire.__exit__()
@@ -109,7 +110,7 @@ def test_the_owner_is_killed(here: Side, tmp_path: Path, seed: int, phase: str) 
 
 
 def test_the_other_cluster_is_killed(here: Side, tmp_path: Path, seed: int) -> None:
-    """At any moment: the handover goes on when it is back."""
+    """The target is killed at a random moment; the handover goes on when it is back."""
     random = Random(seed)
     process = Process(tmp_path / "there")
     try:
@@ -149,7 +150,7 @@ def test_the_other_cluster_is_killed(here: Side, tmp_path: Path, seed: int) -> N
 
 
 def test_a_home_that_was_killed_is_taken_over(here: Side, tmp_path: Path, seed: int) -> None:
-    """Consumers wait here until that is ordered; then they get what was not acknowledged, and once."""
+    """Consumers here wait until the takeover is ordered; then each unacknowledged message is delivered once."""
     process = Process(tmp_path / "there")
     try:
         here.follow_at(process.address, process.cluster)

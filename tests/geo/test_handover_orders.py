@@ -1,4 +1,4 @@
-"""Handovers are ordered in any process of a cluster, by `Cluster.geo` and by commands; the owner of the topic does them."""
+"""A handover can be ordered in any process of a cluster, by `Cluster.geo` or a command; the owner of the topic runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import until
 
 
 class Place:
-    """A cluster with a server, and the wire by which the other one reaches it."""
+    """A cluster with a server, and the wire over which the other one reaches it."""
 
     def __init__(self, stack: ExitStack, path: Path) -> None:
         self.path = path
@@ -50,12 +50,12 @@ class Place:
         return consumer
 
     def is_ready(self, topics: int = 1) -> bool:
-        """Whether a fail-over of each topic or partition would be exact."""
+        """Return whether a fail-over of each topic or partition would lose and repeat nothing."""
         rows = self.cluster.geo.readiness("t")
         return len(rows) == topics and all(row.is_ready and not row.error for row in rows)
 
     def elsewhere(self) -> Cluster:
-        """The same cluster in another process, as far as a process can tell."""
+        """Open the same cluster again, as another process does."""
         return Cluster.connect(f"sqlite:{self.path}/metadata.sqlite")
 
 
@@ -89,7 +89,7 @@ def test_it_is_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) 
         until(lambda: any("wait here" in row.alarm for row in a.cluster.geo.status("t")))
         assert [row.home for row in a.cluster.geo.where("t", "s")] == ["b", "b"]
         assert a.cluster.geo.readiness("t")[0].alarm and a.cluster.geo.readiness("t")[0].home == "b"
-        assert [row.phase for row in a.cluster.geo.handover("t", "s", "b")] == ["done"]  # as it was
+        assert [row.phase for row in a.cluster.geo.handover("t", "s", "b")] == ["done"]  # the former answer
         with pytest.raises(HandoverError, match=r"its home is the cluster b: order it there"):
             a.cluster.geo.add_cluster("c", "pyreplog://127.0.0.1:1", uuid="0c" * 16)
             a.cluster.geo.set_policy("t", targets=["b", "c"])
@@ -145,8 +145,8 @@ def test_all_partitions_are_handed_over(tmp_path: Path) -> None:
         assert sorted(received) == [*range(30)]
 
 
-def test_nobody_owns_the_topic(places: tuple[Place, Place]) -> None:
-    """A server opens it."""
+def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
+    """A server opens the topic and runs the handover."""
     a, _ = places
     a.cluster.topic("t", create=False).close()
     with a.elsewhere() as cluster:
@@ -168,9 +168,9 @@ def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.
         geo.handover("absent", "s", "b", timeout=1.0)
     with a.subscribe() as consumer:
         numbers(consumer, 6)
-        with pytest.raises(HandoverError, match="consumers hold 6 messages") as told:
+        with pytest.raises(HandoverError, match="consumers hold 6 messages") as caught:
             geo.handover("t", "s", "b", timeout=0.3)
-        assert told.value.retriable and told.value.cluster == "b"
+        assert caught.value.retriable and caught.value.cluster == "b"
         assert main(["geo", "handover", str(a.path), "t", "s", "b", "--timeout-s", "0.3"]) == 3
         assert "consumers hold 6 messages" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Replications begin and end by jobs of several threads: whichever is late, the cursors are as the last order wants."""
+"""Replications begin and end in jobs of several threads: in whichever order these run, the cursors fit the last order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Job = Callable[[], object]
 
 
 class LateJobs:
-    """Keeps the jobs of replications until the test runs them. topics: of which cluster; None: of all."""
+    """Holds the jobs of replications back until the test runs them. topics: hold back only those of this cluster, or of
+    all."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.jobs: list[Job] = []
@@ -42,14 +43,14 @@ class LateJobs:
         patch.setattr(Topics, "work", late)
 
     def run(self, *numbers: int) -> None:
-        """Run these, by their numbers in the order in which they were given; others are not late from now on."""
+        """Run the jobs with these numbers, which count from the first one held back; hold back no more."""
         self.is_late = False
         for number in numbers:
             self.jobs[number]()
         self.jobs.clear()
 
     def run_backwards(self) -> None:
-        """Run all, the last one first."""
+        """Run all jobs, the last one first."""
         self.run(*reversed(range(len(self.jobs))))
 
 
@@ -65,7 +66,7 @@ def site(tmp_path: Path, late: LateJobs) -> Iterator[Site]:
 
 
 def cursors(topic: Topic) -> dict[str, Any]:
-    """Those of pyreplog's own."""
+    """Return the system cursors of a topic."""
     return {cursor.name: cursor for cursor in topic.internal_stats().cursors if cursor.name.startswith("pyreplog.")}
 
 
@@ -148,7 +149,7 @@ def test_subscriptions_that_are_replicated_again(site: Site, late: LateJobs) -> 
 
 @pytest.fixture
 def sides(tmp_path: Path, late: LateJobs) -> Iterator[tuple[Side, Side]]:
-    """Subscription s is in both, and jobs of the first one are late from now on."""
+    """Both have subscription s; the jobs of the first one are held back from now on."""
     late.is_late = False
     with two(tmp_path) as (a, b):
         a.publish(0, 6)
@@ -161,13 +162,13 @@ def sides(tmp_path: Path, late: LateJobs) -> Iterator[tuple[Side, Side]]:
 
 
 def positions(side: Side, name: str) -> list[int | None]:
-    """Up to where the messages of this cluster are passed, as far as the journal here knows."""
+    """Return the positions below which all messages of this cluster are acknowledged, as the journal has them."""
     assert side.subscriptions is not None
     return [row.below for row in side.subscriptions.where(name) if not row.at and not row.origin]
 
 
 def test_one_that_was_deleted_elsewhere_and_created_again_stays(sides: tuple[Side, Side], late: LateJobs) -> None:
-    """Also if its cursor is set before the former one is deleted here."""
+    """It stays, also if its cursor is created before the former cursor is deleted."""
     a, b = sides
     b.topic.delete_subscription("s")
     b.topic.create_subscription("s", start=4)
@@ -209,7 +210,7 @@ def test_one_that_is_deleted_here_while_its_cursor_is_set(sides: tuple[Side, Sid
 def test_one_that_is_removed_after_attempts_to_begin_leaves_no_cursor_behind(
     site: Site, late: LateJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt adopted a cursor, and failed then; the next ones did not come as far."""
+    """The first attempt adopts a cursor and then fails; the following ones fail before that."""
     late.is_late = False
     attempts, adopt = [0], SystemCursors.adopt
 

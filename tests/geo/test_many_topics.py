@@ -1,4 +1,4 @@
-"""Thousands of listed topics: what a round costs does not grow with those that are idle; servers share the others."""
+"""Thousands of topics have a policy: the cost of a round does not grow with idle topics, and servers share the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ END = TopicPosition(10, 10, 100)
 
 
 class CountingStore(MemoryStore):
-    """Counts the calls, and the keys of `get_many`."""
+    """Counts calls, and the keys of each `get_many`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class CountingStore(MemoryStore):
         return super()._put(key, value, version)
 
     def took(self) -> dict[str, int]:
-        """The counts since the last call."""
+        """Return the counts since the last call."""
         counts, self.counts = dict(self.counts), Counter()
         return counts
 
 
 class FakeTopic:
-    """A topic that is open, as far as a manager looks at it."""
+    """An open topic, with the attributes that the manager reads."""
 
     def __init__(self, name: str) -> None:
         self.name, self.gone = name, AppendFuture[None]()
@@ -82,7 +82,7 @@ class FakeTopic:
 
 
 class FakeTopics:
-    """The topics of one server, which owns those that it opens. Rounds run when a test says so."""
+    """The topics of one server, which owns those that it opens. Rounds of the manager run when a test says so."""
 
     def __init__(self, store: MemoryStore, address: str) -> None:
         self.metadata, self.address, self.runtime = store, address, self
@@ -115,7 +115,7 @@ class FakeTopics:
         return topic
 
     def close(self) -> None:
-        """Leave all topics, as a server that is gone."""
+        """Give up all topics, as a server that was killed."""
         for name, topic in self.table.items():
             stored = self.metadata.get(owner_key(name))
             assert stored is not None
@@ -146,7 +146,7 @@ def name(at: int) -> str:
 
 @pytest.fixture(scope="module")
 def listed() -> Iterator[CountingStore]:
-    """Topics that were closed in good order; of some, the target lacks messages."""
+    """Topics that were closed in good order. The target lacks messages of some of them."""
     with CountingStore() as store:
         for at in range(TOPICS):
             ledger = ChainLedger(at, TopicPosition(0, 0, 0), 1, 2, 10, 10, 100, 2)

@@ -1,4 +1,4 @@
-"""The other cluster has an older version: that is told, nothing is lost, and all goes on once it is upgraded."""
+"""The other cluster has an older version: the status says so, nothing is lost, and all goes on after the upgrade."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Replicating(Place):
         return until(lambda: next(iter(self.cluster.geo.status("t")), None))
 
     def errors(self) -> str:
-        """Why subscriptions are not exchanged."""
+        """Return why subscriptions are not exchanged."""
         return "; ".join(row.error for row in self.cluster.geo.readiness("t"))
 
     def is_ready(self) -> bool:
@@ -62,7 +62,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Replicating, Replicating]]:
 def test_it_is_told_and_goes_on_once_it_is_upgraded(
     places: tuple[Replicating, Replicating], monkeypatch: pytest.MonkeyPatch, feature: str, is_asking: bool
 ) -> None:
-    """Of two clusters, the one with the lower id asks the other one about subscriptions; the older one is either."""
+    """The cluster with the lower id opens the exchange of subscriptions; the older version is on either side."""
     new, old = sorted(places, key=lambda place: cluster_id(place.cluster.metadata), reverse=is_asking)
     new.serve()
     with monkeypatch.context() as patch:
@@ -83,13 +83,14 @@ def test_it_is_told_and_goes_on_once_it_is_upgraded(
         until(lambda: not new.row().unsent_messages and len(old.topic) == 10)
     if not is_asking:
         until(lambda: "upgrade it" in new.errors())
-    if feature == "origins" or not is_asking:  # else the client of the "older" one, which is as new, may have asked
+    # otherwise the client of the "older" cluster, which runs new code, might have opened the exchange
+    if feature == "origins" or not is_asking:
         assert not new.is_ready()
     old.publish(100, 105)
-    until(lambda: len(new.topic) == 15)  # this one is new enough
+    until(lambda: len(new.topic) == 15)  # this side has the feature
     assert new.topic.trim() == 0
     old.serve()
-    new.cluster.geo.pause("t")  # what was refused is tried again after 30 s, or at once:
+    new.cluster.geo.pause("t")  # a refused request is repeated after 30 s, or at once:
     until(lambda: new.row().state == "paused")
     new.cluster.geo.resume("t")
     until(lambda: len(old.topic) == 15)

@@ -1,4 +1,4 @@
-"""Policies: which holds for a topic, and that what newer versions stored stays."""
+"""Which policy holds for a topic; fields that a newer version has stored are kept."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_settings_that_are_not_given_stay(geo: GeoReplication) -> None:
      {"replicated_from": ["b"]}, {"backlog_policy": "evict"}, {"ttl_ms": 0}, {"direction": "both"},
      {"targets": [f"c{at}" for at in range(65)]}],
 )  # fmt: skip
-def test_settings_that_are_none(geo: GeoReplication, settings: dict[str, object]) -> None:
+def test_malformed_settings(geo: GeoReplication, settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         geo.set_policy("t", **settings)  # type: ignore[arg-type]
     assert geo.policies() == []
@@ -138,10 +138,10 @@ def test_a_policy_that_cannot_be_read_is_not_none(store: MemoryStore, geo: GeoRe
     change_stored(store, policy_key("topic", prefix=False), min_reader=2, version=2)
     config = load_config(store)
     with pytest.raises(InvalidMetadataError, match="reader of version 2"):
-        config.policy_of("topic")  # and not that of the prefix
+        config.policy_of("topic")  # the policy of the prefix is not used in its place
     assert config.policy_of("tomato") == ReplicationPolicy(targets=("b",))
     with pytest.raises(MetadataVersionError):
-        geo.set_policy("topic", targets=["c"])  # which would take away what is not understood
+        geo.set_policy("topic", targets=["c"])  # writing would remove the fields that this version does not know
     change_stored(store, f"{CLUSTERS}/c", uuid="00")
     assert isinstance(load_clusters(store)["c"], InvalidMetadataError)
 
@@ -195,7 +195,8 @@ def test_a_change_that_changes_nothing_writes_no_policy(store: MemoryStore, geo:
 
 
 def test_topics_of_partitions_are_refused(place: Replicated) -> None:
-    """They are not replicated between clusters, and the error says so; a policy of a prefix passes over them."""
+    """Topics of partitions are not replicated between clusters: the error says so, and a policy of a prefix skips
+    them."""
     place.add("b")
     create_topic(place.store, "clicks", partitions=2, replication_factor=1, now_us=1)
     with pytest.raises(ConfigError, match=r"a topic of partitions .* not replicated between clusters yet"):

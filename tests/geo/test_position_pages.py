@@ -1,4 +1,5 @@
-"""Pages of positions: whatever of them is there, is of before, or is damaged, a topic's positions are those of a scan."""
+"""Stored pages of positions may be missing, outdated or damaged: the positions of a topic are always those of a full
+scan."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from tests.geo.test_topic_positions import Entry, batch_of
 from tests.waiting import until
 
 ORIGINS = {1: origin("b"), 2: origin("c"), 3: origin("d")}
-"""By their keys in records."""
+"""By the key in records."""
 BATCH = 2
-"""Entries of a read."""
+"""How many entries a read returns."""
 
 
 class View(NamedTuple):
-    """All that can be asked of positions."""
+    """All values that can be queried of the positions of a topic."""
 
     ends: dict[Origin, int]
     runs: int
@@ -56,7 +57,7 @@ def view_of(positions: TopicPositions) -> View:
 
 
 class Managed:
-    """As much of a managed ledger as pages need."""
+    """The part of a managed ledger that the pages use."""
 
     def __init__(self, chain: LedgerChain) -> None:
         self.chain = chain
@@ -80,11 +81,11 @@ class World:
         self.ledgers = 0
         self.jobs: list[Callable[[], object]] = []
         self.waits = False
-        """Jobs wait, and are lost with their owner."""
+        """Whether jobs are queued, to be lost when the owner crashes."""
         self.pages: PositionPages
         self.positions: TopicPositions
         self.read: set[int] = set()
-        """Ledgers of which entries were read since the last opening."""
+        """Ledgers whose entries were read since the last opening."""
 
     # ---- the topic ----
 
@@ -119,7 +120,7 @@ class World:
     # ---- its owner ----
 
     def names(self, key: int) -> Origin | None:
-        """By the key in records, a small number here, or by that of the origin."""
+        """Look an origin up, by its key in records (a small number here) or by the key of the origin."""
         return self.known.get(key) or next((origin for origin in self.known.values() if origin.key == key), None)
 
     def empty(self) -> TopicPositions:
@@ -136,7 +137,7 @@ class World:
             job()
 
     def open(self) -> None:
-        """What the next owner does."""
+        """Open the topic as its next owner does."""
         context = SimpleNamespace(name="t", managed=self.managed, metadata=self.store, work=self.work)
         self.pages, self.positions, self.read = PositionPages(cast(TopicContext, context)), self.empty(), set()
         self.pages.load()
@@ -167,7 +168,7 @@ class World:
     # ---- the store ----
 
     def stored(self) -> dict[int, bytes]:
-        """The pages, by ledger."""
+        """Return the stored pages by ledger."""
         folder = pages_key("t")
         values = {int(name): self.store.get(f"{folder}/{name}") for name in self.store.list(folder)}
         return {ledger: value.value for ledger, value in values.items() if value is not None}
@@ -181,7 +182,7 @@ class World:
 
 
 class Pages(RuleBasedStateMachine):
-    """After any opening the positions are those of a scan of all entries."""
+    """After each opening the positions equal those of a scan of all entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,14 +218,14 @@ class Pages(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(sorted(ORIGINS)))
     def forget_or_learn_an_origin(self, key: int) -> None:
-        """As an owner does whose cursor of origins was deleted, or restored."""
+        """Delete an origin from the cursor of origins, or restore it, and open the topic again."""
         if self.world.known.pop(key, None) is None:
             self.world.known[key] = ORIGINS[key]
         self.open_again()
 
     @rule(number=st.integers(0, 10))
     def renew_the_identity(self, number: int) -> None:
-        """Of what was published from the beginning of a ledger on, or of what is from now on."""
+        """Give the topic another identity, from the beginning of a ledger or from its end on."""
         chain = self.world.chain
         offsets = [*(item.start.offset for item in chain.ledgers), self.world.end]
         self.world.managed.chain = chain.renewed(f"{len(chain.renewals)}/{number}", offsets[number % len(offsets)])
@@ -253,7 +254,7 @@ class Pages(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Jobs that did not run are lost."""
+        """Lose the jobs that did not run, and open the topic again."""
         self.world.waits, self.world.jobs = not self.world.waits, []
         self.open_again()
 
@@ -313,7 +314,7 @@ def test_a_page_that_does_not_count_is_made_anew(world: World, page: bytes, capl
 
 
 def test_pages_of_another_identity_are_replaced(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """All at once; a line says so, and not one for each of them."""
+    """All are replaced at once, and the log has one line for all of them."""
     before = world.stored()
     world.managed.chain = world.chain.renewed("another", 10)
     with caplog.at_level(logging.WARNING):
@@ -358,7 +359,7 @@ def test_a_ledger_with_an_unknown_origin_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [TopicFencedError("t", "another owner"), MetadataUnavailableError("away")])
-def test_who_cannot_store_goes_on(world: World, error: Exception) -> None:
+def test_an_owner_that_cannot_store_pages_goes_on(world: World, error: Exception) -> None:
     world.managed.refuses = error
     world.roll()
     world.publish(0, 0, 1)
@@ -392,7 +393,7 @@ def test_pages_that_were_removed_stay_so(world: World) -> None:
 
 
 def test_an_opening_reads_no_ledger_that_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledgements of the other cluster find their places. The pages go with the topic."""
+    """Acknowledgements of the other cluster are mapped by means of the pages. Deleting the topic deletes its pages."""
     reads, read = list[int](), ManagedLedger.read
 
     def note(self: ManagedLedger, offset: int, **settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Other clusters: each has one name, and credentials are files whose content is never told."""
+"""Other clusters: each has one name, and credentials are files whose content is never shown."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_cluster_is_not_its_own_target(there: tuple[Cluster, str], secret_file
 
 
 def test_another_process_is_quicker_with_another_name() -> None:
-    """It adds the cluster between the look at the names and the write."""
+    """The other process adds the cluster after this one has read the names, and before it writes."""
 
     class Overtaken(MemoryStore):
         def _create(self, key: str, value: bytes) -> int:
@@ -93,8 +93,9 @@ def test_another_process_is_quicker_with_another_name() -> None:
         assert [*load_clusters(store)] == ["b"]
 
 
-def test_nobody_answers(here: Cluster) -> None:
-    with socket.socket() as silent:  # bound, and not listening: nobody else gets the port, and it refuses
+def test_no_server_answers(here: Cluster) -> None:
+    # the port is bound but not listening: connections are refused, and no other process can take it
+    with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"pyreplog://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterUnreachableError, match=f"no server at {url}"):
@@ -103,13 +104,13 @@ def test_nobody_answers(here: Cluster) -> None:
 
 
 @pytest.mark.parametrize("url", ["b:7400", "pyreplog://", "pyreplog://b"])
-def test_urls_that_are_none(here: Cluster, url: str) -> None:
+def test_malformed_urls(here: Cluster, url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="pyreplog://host:port"):
         here.geo.add_cluster("b", url, uuid="0b" * 16)
 
 
 @pytest.mark.parametrize("uuid", ["0b", "x" * 32, "0b" * 17])
-def test_uuids_that_are_none(here: Cluster, uuid: str) -> None:
+def test_malformed_uuids(here: Cluster, uuid: str) -> None:
     with pytest.raises(InvalidArgumentError, match="32 hexadecimal digits"):
         here.geo.add_cluster("b", "pyreplog://b:1", uuid=uuid)
 
@@ -124,8 +125,8 @@ def test_a_wrong_secret_names_the_file_and_not_the_secret(
     assert str(path) in str(caught.value) and "refuse the secret" in str(caught.value)
     with pytest.raises(ClusterCredentialsError, match="no file: give the secret"):
         here.geo.add_cluster("b", there[1])
-    told = str(caught.value) + repr(caught.value.__cause__) + caplog.text
-    assert OTHER.decode() not in told and SECRET.decode() not in told
+    shown = str(caught.value) + repr(caught.value.__cause__) + caplog.text
+    assert OTHER.decode() not in shown and SECRET.decode() not in shown
 
 
 @pytest.mark.parametrize("content", [None, b"short", b"x" * (1 << 21)])

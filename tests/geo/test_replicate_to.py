@@ -1,4 +1,4 @@
-"""Messages whose publisher names the clusters to which they go: they are in these, and in no other one."""
+"""Messages whose publisher names target clusters reach these clusters, and no other one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Publishing(Place):
         return until(lambda: next((row for row in self.cluster.geo.status("t") if row.target == target), None))
 
     def has_sent(self, target: str, end: int | None = None) -> None:
-        """Wait until a target has all that it is to have of the topic."""
+        """Wait until a target has all messages of the topic that are meant for it."""
         last = self.topic().end if end is None else end
         until(lambda: (row := self.status(target)).stored == row.end >= last and not row.unsent_messages)
 
@@ -64,7 +64,7 @@ def places(tmp_path: Path) -> Iterator[list[Publishing]]:
 
 
 def lists(topic: Topic) -> Lists:
-    """The list of each entry of a topic."""
+    """Return the list of target clusters of each entry of a topic."""
     read: Lists = []
     at = topic.start
     while at < topic.end:
@@ -106,7 +106,7 @@ def test_every_way_to_publish(places: list[Publishing]) -> None:
 
 
 def test_messages_that_are_collected_keep_their_lists_apart(places: list[Publishing]) -> None:
-    """Single messages that wait are one entry only if they have the same list."""
+    """Single messages that are collected become one entry only if they have the same list."""
     a, b, _ = places
     a.sends_to(b)
     topic = a.topic()
@@ -119,7 +119,7 @@ def test_messages_that_are_collected_keep_their_lists_apart(places: list[Publish
 
 
 def test_over_tcp_with_numbers_that_come_twice(places: list[Publishing]) -> None:
-    """The entries that the owner cuts, because it has some of their messages, keep their lists."""
+    """Entries that the owner shortens, because it has some of their messages already, keep their lists."""
     a, b, _ = places
     a.sends_to(b)
     a.cluster.topic("t", deduplicate=True, **SYNCED)
@@ -181,7 +181,7 @@ def test_three_clusters_of_a_mesh_have_what_is_for_them(places: list[Publishing]
 
 
 def test_a_forwarded_message_keeps_its_list(places: list[Publishing]) -> None:
-    """In a chain: a message that does not name the cluster on the way stays before it."""
+    """In a chain, a message that does not name the cluster in the middle does not get past it."""
     a, b, c = places
     b.sends_to(c, forward="all")
     a.sends_to(b)
@@ -195,7 +195,7 @@ def test_a_forwarded_message_keeps_its_list(places: list[Publishing]) -> None:
 
 
 def test_a_consumer_of_both_clusters_is_ready_though_messages_are_withheld(places: list[Publishing]) -> None:
-    """What is withheld from the other cluster is no loss of a fail-over, and no lag."""
+    """A message that is withheld from the other cluster counts neither as lost in a fail-over nor as lag."""
     a, b, _ = places
     a.sends_to(b, replicated_subscriptions=True)
     b.sends_to(a, replicated_subscriptions=True)
@@ -218,7 +218,7 @@ def test_a_consumer_of_both_clusters_is_ready_though_messages_are_withheld(place
 
 
 def positions(place: Publishing) -> set[tuple[str, int | None]]:
-    """Where the subscription is in each cluster, among the messages that were published here."""
+    """Return the position of the subscription in each cluster, in offsets of messages that were published here."""
     return {(row.at, row.below) for row in place.cluster.geo.where("t", "s") if not row.origin}
 
 
@@ -231,7 +231,7 @@ def test_an_older_target_is_told_and_gets_nothing_without_its_list(
         b.serve()
     a.topic().publish_batch([b"0", b"1"])
     a.sends_to(b)
-    a.topic().publish(b"2", replicate_to=())  # which needs no feature
+    a.topic().publish(b"2", replicate_to=())  # a message without a list does not need the feature
     a.topic().publish(b"3")
     a.has_sent("b", 4)
     a.topic().publish(b"4", replicate_to=("b",))
@@ -241,7 +241,7 @@ def test_an_older_target_is_told_and_gets_nothing_without_its_list(
     assert (row.state, row.unsent_messages) == ("failed", 2) and "upgrade it" in row.alarm
     assert values(b.topic()) == [b"0", b"1", b"3"]
     b.serve()
-    a.cluster.geo.pause("t")  # what was refused is tried again after 30 s, or at once:
+    a.cluster.geo.pause("t")  # a refused request is repeated after 30 s, or at once:
     until(lambda: a.status("b").state == "paused")
     a.cluster.geo.resume("t")
     until(lambda: len(b.topic()) == 5)
@@ -273,7 +273,7 @@ def test_an_older_owner_gets_no_message_with_a_list(
     ("names", "error"),
     [("b", WrongTypeError), ([b"b"], WrongTypeError), ([""], InvalidArgumentError), (["b"] * 17, InvalidArgumentError)],
 )
-def test_what_is_no_list_is_refused(places: list[Publishing], names: Any, error: type[Exception]) -> None:
+def test_a_malformed_list_is_refused(places: list[Publishing], names: Any, error: type[Exception]) -> None:
     topic = places[0].topic()
     for publish in (topic.publish, topic.submit):
         with pytest.raises(error, match=r"replicate_to|a name has"):
@@ -285,7 +285,7 @@ def test_what_is_no_list_is_refused(places: list[Publishing], names: Any, error:
 
 
 def test_the_owner_is_killed(tmp_path: Path) -> None:
-    """The next owner sends what is for the target, and nothing else."""
+    """The next owner sends the messages that are meant for the target, and no others."""
     with two_servers(tmp_path, "t") as both:
         with pyreplog.connect(both.address) as client:
             topic = client.topic("t", **SYNCED)

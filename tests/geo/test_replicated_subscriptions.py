@@ -1,4 +1,4 @@
-"""Subscriptions of two clusters over TCP: what is acknowledged in one of them is not delivered in the other one."""
+"""Subscriptions of two clusters, over TCP: a message that was acknowledged in one is not delivered in the other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pyreplog.future import completed_future
 from pyreplog.geo.acks.effects import Effect, Persist
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.journal import encode_record, replay
-from pyreplog.geo.acks.messages import AcksItem
-from pyreplog.geo.acks.origin_ranges import ranges_of
+from pyreplog.geo.acks.messages import AcksItem, Item, StateItem
+from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
+from pyreplog.geo.acks.subscription_state import Generation
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.origins.origin import Origin, OriginState
@@ -32,7 +33,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def has(side: Side, numbers: list[int], name: str = "s") -> None:
-    """Wait until these messages are there, and are what is acknowledged."""
+    """Wait until these messages are stored in a cluster, and are all that is acknowledged there."""
     until(lambda: side.acked(name) == numbers, pause_s=0.05)
 
 
@@ -51,7 +52,7 @@ def test_acknowledgements_out_of_order_arrive(sides: tuple[Side, Side]) -> None:
 
 
 def test_acknowledgements_of_the_other_cluster_come_back(sides: tuple[Side, Side]) -> None:
-    """Both publish; what is acknowledged there is acknowledged here, of both."""
+    """Both clusters publish. What is acknowledged in the other cluster is acknowledged here, for messages of both."""
     a, b = sides
     a.publish(0, 10)
     b.publish(100, 110)
@@ -82,7 +83,7 @@ def test_cumulative_acknowledgements(sides: tuple[Side, Side]) -> None:
 
 
 def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Side]) -> None:
-    """It exists in the other cluster without a consumer, and keeps messages there."""
+    """The subscription exists in the other cluster without a consumer, and keeps messages there."""
     a, b = sides
     a.publish(0, 9)
     a.topic.create_subscription("s", start=4)
@@ -96,7 +97,7 @@ def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Sid
 def test_acknowledgements_that_come_before_their_messages(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages are kept back on their way; their acknowledgements are there first."""
+    """The replication of messages is paused, so that acknowledgements arrive first."""
     a, b = sides
     a.publish(0, 4)
     a.topic.create_subscription("s", start="earliest")
@@ -114,12 +115,12 @@ def test_acknowledgements_that_come_before_their_messages(
         assert {0, 2, 3} <= {*take(other, 4)}
         there, arrive, waits = b.topic.subscription("s"), SubscriptionExchange.arrive, list[tuple[str, ...]]()
 
-        def look(self: SubscriptionExchange, origin: Origin, end: int) -> list[Effect]:
-            if not waits:  # a gets nothing meanwhile
+        def note_waits(self: SubscriptionExchange, origin: Origin, end: int) -> list[Effect]:
+            if not waits:  # no message arrives at a, so that this is the arrival at b
                 waits.append(there.inspect(lambda _, dispatcher: dispatcher.status(0).waits))
             return arrive(self, origin, end)
 
-        monkeypatch.setattr(SubscriptionExchange, "arrive", look)
+        monkeypatch.setattr(SubscriptionExchange, "arrive", note_waits)
         a.replicator.resume()
         assert rest(other, 11) == [4, 7, 8, 9, 11]
         assert "messages from 4 on wait for acknowledgements of other clusters" in waits[0]
@@ -144,7 +145,8 @@ def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
 
 
 def test_what_was_trimmed_here_stays_acknowledged_there(sides: tuple[Side, Side]) -> None:
-    """Its positions are forgotten here; a seek to what is left brings nothing older back, in no cluster."""
+    """Their positions are forgotten here. A seek to the first message that is left does not deliver older ones in any
+    cluster."""
     a, b = sides
     cluster = b.cluster
     a.topic.configure(retention_bytes=0, roll_entries=2)
@@ -175,21 +177,21 @@ def test_what_was_trimmed_here_stays_acknowledged_there(sides: tuple[Side, Side]
 def test_messages_are_kept_until_their_acknowledgements_are_durable_in_the_journal(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash the cursor has acknowledgements that the journal lacks: their messages have to be there."""
+    """After a crash the cursor has acknowledgements that the journal lacks: the exchange then needs these messages."""
     a, b = sides
     cluster = b.cluster
     a.topic.configure(retention_bytes=0, roll_entries=2)
     a.end()
     a.begin_again()
     a.follow(b, cluster)
-    with a.subscribe() as consumer:  # before: what nobody needs is trimmed
+    with a.subscribe() as consumer:  # subscribe first: a topic without subscriptions trims its messages
         a.publish(0, 30)
         until(lambda: b.topic.end == 30)
         messages = take(consumer, 30)
         until(a.is_ready)
         kept: list[tuple[SubscriptionJournal, int]] = []
         persisted = SubscriptionJournal.persisted
-        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *told: kept.append(told))
+        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *arguments: kept.append(arguments))
         for message in messages.values():
             consumer.acknowledge(message)
         consumer.flush()
@@ -217,13 +219,13 @@ def test_a_deleted_one_is_deleted_in_both_and_stays_so(sides: tuple[Side, Side])
     until(lambda: b.topic.subscriptions() == ["s"])
     b.topic.delete_subscription("s")
     until(lambda: a.topic.subscriptions() == [])
-    a.topic.create_subscription("s", start=5)  # another one, which inherits nothing
+    a.topic.create_subscription("s", start=5)  # a new subscription of the same name inherits no acknowledgements
     has(b, [0, 1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_an_end_that_begins_again_goes_on(sides: tuple[Side, Side], who: int) -> None:
-    """What is acknowledged while one of the clusters is away is there when it returns; its own journal is read."""
+    """Acknowledgements made while either cluster was down arrive when it is back; it reads its own journal."""
     a, b = sides
     away, here = sides[who], sides[1 - who]
     a.publish(0, 20)
@@ -251,10 +253,10 @@ def test_an_end_that_begins_again_goes_on(sides: tuple[Side, Side], who: int) ->
         assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 4, 11, 17)]
 
 
-def test_nothing_is_said_or_stored_while_nothing_changes(
+def test_nothing_is_sent_or_stored_while_nothing_changes(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages are published and delivered for a while; no request about subscriptions is sent, and no record kept."""
+    """Messages are published and delivered. No request about subscriptions is sent, and the journal gets no record."""
     a, b = sides
     a.publish(0, 6)
     with a.subscribe() as consumer:
@@ -262,28 +264,28 @@ def test_nothing_is_said_or_stored_while_nothing_changes(
         has(b, [2])
         until(a.is_ready)
         until(b.is_ready)
-        said: list[object] = []
-        monkeypatch.setattr(TargetLink, "exchange", lambda *_: said.append("said"))
-        monkeypatch.setattr(SubscriptionJournal, "append", lambda *_: said.append("stored"))
-        looks = 0
+        calls: list[object] = []
+        monkeypatch.setattr(TargetLink, "exchange", lambda *_: calls.append("exchange"))
+        monkeypatch.setattr(SubscriptionJournal, "append", lambda *_: calls.append("append"))
+        flushes = 0
 
-        def look(self: SubscriptionExchange) -> list[Effect]:
-            nonlocal looks
-            looks += 1
+        def count_flush(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal flushes
+            flushes += 1
             return flush(self)
 
         flush = SubscriptionExchange.flush
-        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        monkeypatch.setattr(SubscriptionExchange, "flush", count_flush)
         a.publish(6, 12)
         until(lambda: len(b.topic) == 12)
-        for wanted in range(1, 6):  # as after acknowledgements that say nothing new
+        for wanted in range(1, 6):  # acknowledgements of a message that is acknowledged already
             a.topic.subscription("s").acknowledge_range(-1, 2, 3)
-            until(lambda wanted=wanted: looks >= wanted)  # type: ignore[misc]
-        assert not said
+            until(lambda wanted=wanted: flushes >= wanted)  # type: ignore[misc]
+        assert not calls
 
 
 def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Path) -> None:
-    """Also messages of the other cluster, at other offsets there."""
+    """The messages include those of the other cluster, which have other offsets there."""
     with two(tmp_path, begins=False) as (a, b):
         b.publish(100, 110)
         a.publish(0, 7)
@@ -301,7 +303,7 @@ def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Pat
 
 
 def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
-    """Also after a restart, although the cursor holds it as acknowledged."""
+    """They are delivered there after a restart of this cluster, too, although the cursor here has them as acknowledged."""
     a, b = sides
     a.publish(0, 10)
     with a.subscribe() as consumer:
@@ -325,7 +327,8 @@ def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
 
 
 def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other cluster has the same number of messages of this one, but others: nobody's acknowledgements count."""
+    """The other cluster has as many messages of this one, but with another content: no acknowledgement of them is
+    taken."""
     with two(tmp_path, begins=False) as (a, b):
         a.publish(0, 9)
         a.replicate_to(b)
@@ -349,7 +352,7 @@ def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monkey
             consumer.flush()
         until(lambda: any(row.alarm for row in a.rows()))
         until(lambda: "s" in a.topic.subscriptions())
-        b.publish(100, 103)  # acknowledgements of the messages of b count
+        b.publish(100, 103)  # acknowledgements of the messages of b are taken
         b.replicate_to(a)
         with b.subscribe() as consumer:
             consumer.acknowledge(take(consumer, 11)[101])
@@ -377,7 +380,7 @@ def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
 
 
 def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal's records are stored, but nobody is told so for a while."""
+    """The records of the journal are stored, and the test delays the notice of that."""
     a, b = sides
     a.publish(0, 6)
     with a.subscribe() as consumer:
@@ -386,19 +389,19 @@ def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], mon
         has(b, [0])
         until(a.is_ready)
         kept: list[tuple[SubscriptionJournal, int]] = []
-        persisted, flush, looks = SubscriptionJournal.persisted, SubscriptionExchange.flush, 0
+        persisted, flush, flushes = SubscriptionJournal.persisted, SubscriptionExchange.flush, 0
 
-        def look(self: SubscriptionExchange) -> list[Effect]:
-            nonlocal looks
-            looks += 1
+        def count_flush(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal flushes
+            flushes += 1
             return flush(self)
 
-        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *told: kept.append(told))
-        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *arguments: kept.append(arguments))
+        monkeypatch.setattr(SubscriptionExchange, "flush", count_flush)
         consumer.acknowledge(messages[3])
         until(lambda: kept)
-        wanted = looks + 5
-        until(lambda: looks >= wanted)
+        wanted = flushes + 5
+        until(lambda: flushes >= wanted)
         assert b.acked() == [0] and not a.is_ready()
         monkeypatch.setattr(SubscriptionJournal, "persisted", persisted)
         for journal, sequence in kept:
@@ -407,7 +410,7 @@ def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], mon
 
 
 def test_a_deletion_is_remembered_while_a_cluster_is_away(sides: tuple[Side, Side]) -> None:
-    """Who deleted it has begun again meanwhile: the other one's subscription does not come back."""
+    """The cluster that deleted it restarts meanwhile. The subscription of the other one does not bring it back."""
     a, b = sides
     a.publish(0, 6)
     a.topic.create_subscription("s", start="earliest")
@@ -463,7 +466,7 @@ def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_topic_that_was_restored_and_has_another_identity(sides: tuple[Side, Side], tmp_path: Path) -> None:
-    """Acknowledgements of its new messages are not those of messages that only the other cluster has."""
+    """Acknowledgements of its new messages do not count for the former messages, which only the other cluster has."""
     a, b = sides
     a.publish(0, 30)
     old = [*range(10), 15]
@@ -513,8 +516,49 @@ def test_a_topic_that_was_restored_and_has_another_identity(sides: tuple[Side, S
         assert {*range(30, 45)} <= {*rest(other, 123)}
 
 
-def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(sides: tuple[Side, Side]) -> None:
-    """Copies were given up by force: the journal has acknowledgements beyond the end of the topic."""
+def test_a_subscription_that_begins_behind_lost_messages_gets_the_new_ones(
+    sides: tuple[Side, Side], tmp_path: Path
+) -> None:
+    """It was created in the other cluster, and came here before the topic that was restored had another identity."""
+    a, b = sides
+    a.publish(0, 30)
+    before = a.replicator
+    assert before is not None
+    until(lambda: before.status().stored == 30)
+    a.end()
+    shutil.copytree(a.path, tmp_path / "backup")
+    a.begin_again()
+    a.follow(b)
+    a.publish(30, 45)
+    until(lambda: len(b.topic) == 45)
+    a.end()
+    shutil.rmtree(a.path)
+    shutil.copytree(tmp_path / "backup", a.path)
+    a.begin_again()
+    former = a.topic.origin
+    a.publish(100, 121)
+    b.topic.create_subscription("late")
+    a.follow(b)
+    until(lambda: "late" in a.topic.subscriptions() and a.topic.subscription("late").acked_ranges().header != 0)
+    replicator = a.replicator
+    assert replicator is not None
+    until(lambda: replicator.status().state == "diverged")
+    replicator.resync()
+    until(lambda: a.topic.origin != former)
+    a.end()
+    a.begin_again()
+    a.follow(b)
+    until(lambda: len(b.topic) == 66)
+    for side in sides:
+        with side.subscribe(name="late") as consumer:
+            assert rest(consumer, 120) == [*range(100, 121)]
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False], ids=["acknowledged", "passed-over-by-a-seek"])
+def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(
+    sides: tuple[Side, Side], is_acknowledged: bool
+) -> None:
+    """Copies were given up by force: a subscription in the journal has passed messages beyond the end of the topic."""
     a, b = sides
     a.publish(0, 21)
     with a.subscribe() as consumer:
@@ -530,7 +574,11 @@ def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(s
     known = replay(journal.records)
     state = known.lifecycles["s"].state
     assert state is not None
-    item = AcksItem("s", min(state.tokens), state.generation, former, ranges_of(np.array([21]), np.array([30])))
+    item: Item = AcksItem("s", min(state.tokens), state.generation, former, ranges_of(np.array([21]), np.array([30])))
+    if not is_acknowledged:
+        bases = OriginRanges()
+        bases.add(former, np.array([0]), np.array([30]))
+        item = StateItem("s", (*state.tokens,), Generation(1, former.cluster), state.home, bases)
     journal.append(Persist(known.sequence + 1, encode_record(known.sequence + 1, [item]), False))
     journal.store().result(20.0)
     journal.close()

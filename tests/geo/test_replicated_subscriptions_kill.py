@@ -1,4 +1,4 @@
-"""A cluster is killed while it acknowledges: consumers go on in the other one, without a loss, and repeat little."""
+"""A cluster is killed while it acknowledges: consumers of the other one lose no message, and few are repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 
 def test_a_cluster_is_killed(tmp_path: Path, seed: int) -> None:
-    """Nothing that was unacknowledged is lost, and nothing is repeated of what was acknowledged when it was ready."""
+    """No unacknowledged message is lost. Messages that were acknowledged when readiness was reported are not repeated."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.geo.replicated", str(tmp_path / "a")],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -25,9 +25,9 @@ def test_a_cluster_is_killed(tmp_path: Path, seed: int) -> None:
     b = Side(tmp_path / "b")
     try:
         assert process.stdin is not None and process.stdout is not None
-        said: dict[str, Any] = json.loads(process.stdout.readline())
+        report: dict[str, Any] = json.loads(process.stdout.readline())
         b.site.topic(**SYNCED)
-        b.follow_at(said["address"], bytes.fromhex(said["cluster"]))
+        b.follow_at(report["address"], bytes.fromhex(report["cluster"]))
         address = b.site.server.address
         process.stdin.write(json.dumps({"address": address, "cluster": b.cluster.hex(), "seed": seed}) + "\n")
         process.stdin.flush()

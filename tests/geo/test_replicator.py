@@ -1,4 +1,4 @@
-"""Topics of real clusters that are replicated over TCP: while connections are cut and either end begins again."""
+"""Topics of real clusters, replicated over TCP, while connections are cut and either end is restarted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_
 from pyreplog.errors import BacklogFullError, InvalidArgumentError
 from pyreplog.geo.geo_cursor import GeoState, cursor_name
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.target_link import OnLost, OnOpened, OnStored, Opening, TargetSession
 from pyreplog.geo.topic_positions import TopicPositions
@@ -78,7 +78,8 @@ def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b
 
 
 def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
-    """Flights are published here and the weather there, with keys, properties and times; compressed, too."""
+    """Flights are published in one cluster and the weather in the other, with keys, properties and times, also
+    compressed."""
     tables = {a: rows("flights.csv.zip", 6000), b: rows("weather.csv", 6000)}
     replicators = []
     for site, other in ((a, b), (b, a)):
@@ -106,7 +107,7 @@ def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
 
 
 def test_both_ways_nothing_returns(a: Site, b: Site) -> None:
-    """Each has all of both, in the order of each."""
+    """Each cluster has the messages of both, those of each in order."""
     sites = (a, b)
     publish(a, 0, 20), publish(b, 0, 20)
     replicators = [a.replicate("b", b.server.address), b.replicate("a", a.server.address)]
@@ -136,7 +137,7 @@ def test_a_connection_that_is_cut_again_and_again_loses_nothing_and_repeats_noth
         for cut in range(8):
             before = replicator.status().reconnects
             if cut % 3 == 1:
-                wire.swallow()  # what the target says is lost
+                wire.swallow()  # answers of the target are lost
             sent += publish(a, len(sent), len(sent) + random.randrange(1, 200), random.choice((1, 7)))
             if cut % 3 == 1:
                 assert wire.swallowed.wait(30.0)
@@ -163,8 +164,8 @@ def test_lag_is_right_while_the_target_is_away(a: Site, b: Site) -> None:
         assert replicator.status().unsent_messages == 0
 
 
-def test_who_has_nothing_to_send_tells_that_the_connection_is_lost(a: Site, b: Site) -> None:
-    """And connects again before there is something to send."""
+def test_an_idle_replicator_reports_a_lost_connection(a: Site, b: Site) -> None:
+    """It connects again before there is a message to send."""
     with Wire(b.server.address) as wire:
         replicator = a.replicate("b", wire.address)
         publish(a, 0, 10)
@@ -196,11 +197,13 @@ def test_either_end_begins_again(a: Site, b: Site) -> None:
 
 
 def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
-    """Also while nothing replicates, after this process began again, and until the target has it durably."""
+    """Messages are kept while no replication runs, after a restart of this process, and until the target has them
+    durably."""
     settings = {**SYNCED, "retention_bytes": 0, "roll_entries": 2}
     with Wire(b.server.address) as wire:
         topic = a.topic(**settings)
-        b.topic(**SYNCED)  # keeps all; one that the replicator made would be trimmed as well
+        # this cursor keeps all messages; one that the replicator creates would allow trimming the first ones
+        b.topic(**SYNCED)
         replicator = a.replicate("b", wire.address)
         publish(a, 0, 40)
         has_all(replicator, 40)
@@ -223,7 +226,7 @@ def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
 
 
 def test_trimming_follows_the_target(a: Site, b: Site) -> None:
-    """The durable cursor is stored whenever the target has got further, not at the end alone."""
+    """The durable cursor is stored whenever the target has made progress, not only at the end."""
     topic = a.topic(**{**SYNCED, "retention_bytes": 0, "roll_entries": 2})
     b.topic(**SYNCED)
     replicator = a.replicate("b", b.server.address)
@@ -234,7 +237,7 @@ def test_trimming_follows_the_target(a: Site, b: Site) -> None:
 
 
 def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_path: Path) -> None:
-    """Its files are those of before, or it is another one: neither is filled up in silence."""
+    """The target has files of an earlier time, or is a new cluster. In neither case are messages sent without an order."""
     with Wire(b.server.address) as wire:
         publish(a, 0, 20)
         replicator = a.replicate("b", wire.address)
@@ -252,7 +255,7 @@ def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_
 
 
 def restored(site: Site, backup: Path) -> None:
-    """The files of a site are those of a backup again."""
+    """Put the files of a backup in place of those of a site."""
     site.end()
     shutil.rmtree(site.path)
     shutil.copytree(backup, site.path)
@@ -267,7 +270,8 @@ def backed_up(site: Site, backup: Path) -> Path:
 
 
 def test_a_second_replicator_of_an_open_topic_keeps_the_identity(a: Site, b: Site) -> None:
-    """Its cursor lies behind the end at opening, because it follows what was published since then."""
+    """The cursor was behind the end of the topic when the topic was opened, as messages were published after that
+    position."""
     origin = a.topic().origin
     sent = publish(a, 0, 20)
     first = a.replicate("b", b.server.address)
@@ -282,7 +286,7 @@ def test_a_second_replicator_of_an_open_topic_keeps_the_identity(a: Site, b: Sit
 
 @pytest.mark.parametrize("new", [5, 40], ids=["behind", "beyond"])
 def test_a_source_that_was_restored_goes_on_with_a_new_identity(a: Site, b: Site, tmp_path: Path, new: int) -> None:
-    """Whether it has fewer messages than the target or more: none of its new ones is taken for an old one."""
+    """It has fewer messages than the target or more: in both cases no new message is taken for an old one."""
     with Wire(b.server.address) as wire, Site(tmp_path / "c") as c:
         sent = publish(a, 0, 20)
         for name, address in (("b", wire.address), ("c", c.server.address)):
@@ -295,7 +299,7 @@ def test_a_source_that_was_restored_goes_on_with_a_new_identity(a: Site, b: Site
         fresh = [b"new %d" % number for number in range(new)]
         for value in fresh:
             a.topic().publish(value)
-        third = a.replicate("c", c.server.address)  # the target that lags has nothing else
+        third = a.replicate("c", c.server.address)  # c has no more than the restored source
         has_all(third, 20 + new)
         replicator = a.replicate("b", wire.address)
         until(lambda: replicator.status().state == "diverged")
@@ -320,7 +324,7 @@ def test_a_source_that_was_restored_goes_on_with_a_new_identity(a: Site, b: Site
 
 
 def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site, tmp_path: Path) -> None:
-    """Copies were given up by force: its messages end before the position of the target, which is still noted."""
+    """Bookies lost the end of the topic: it ends below the stored position of the target."""
     sent = publish(a, 0, 20)
     backup = backed_up(a, tmp_path / "backup")
     lost = publish(a, 20, 30)
@@ -329,7 +333,7 @@ def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site
     restored(a, backup)
     context, name = a.topic().context, cursor_name("b")
     mark = TopicPosition(*(part + part // 2 for part in a.topic().managed.end))
-    state = GeoState(0, GapCause.EXPIRED, OriginNote(30, note.last))
+    state = GeoState(0, GapCause.EXPIRED, TargetPosition(30, note.last))
     record = SystemCursorRecord(0, mark, state.to_bytes()).to_bytes()
     create_subscription(
         context.metadata, "t", name, SubscriptionMetadata(token="0" * 32, created_us=1, snapshot=record)
@@ -349,7 +353,7 @@ def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site
 
 
 def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
-    """From an offset on they have another one; acknowledgements below it are those of the former one."""
+    """Messages from an offset on have another identity. Acknowledgements below it are those of the former identity."""
     topic, called = a.topic(), []
     topic.on_origin_renewed.append(lambda: called.append(topic.origin))
     publish(a, 0, 40)
@@ -393,7 +397,8 @@ def test_both_ends_have_to_be_synced(a: Site, b: Site) -> None:
 
 
 class LyingTarget:
-    """A target that says that it has an entry of the topic. `replicated`: what it gets; it answers nothing more."""
+    """A target that claims to have an entry of the topic. It records in `replicated` the entries that it gets, and
+    never confirms them."""
 
     def __init__(self, last: LastEntry) -> None:
         self._last = last
@@ -419,8 +424,8 @@ MALFORMED = b"\x06\x02\x00\x09b"
 """A replicate-to attribute that holds one name, of 9 bytes."""
 
 
-def lie(site: Site) -> None:
-    """Store an entry with a malformed attribute, which another cluster sends."""
+def store_malformed(site: Site) -> None:
+    """Store a malformed entry, as if it had come from another cluster."""
     origins, other = site.topic().origins, Origin(b"C" * 16, "other")
     origins.open(other, 1).result(30.0)
     value = encode_messages([b"lie"])
@@ -433,7 +438,7 @@ def test_a_malformed_entry_stops_replication_with_an_alarm_behind_those_before_i
     has_all(replicator, 10)
     replicator.pause()
     sent += publish(a, 10, 20)
-    lie(a)
+    store_malformed(a)
     publish(a, 20, 30)
     replicator.resume()
     fails(replicator)
@@ -443,7 +448,7 @@ def test_a_malformed_entry_stops_replication_with_an_alarm_behind_those_before_i
 
 
 def test_a_malformed_entry_that_is_compared_stops_replication_with_an_alarm(a: Site) -> None:
-    lie(a)
+    store_malformed(a)
     a.end()
     a.begin()
     value = next(iter(entries(a.topic())))[1]
@@ -456,7 +461,7 @@ def test_a_malformed_entry_that_is_compared_stops_replication_with_an_alarm(a: S
 
 
 def test_only_messages_of_chosen_clusters_are_forwarded(a: Site, b: Site, tmp_path: Path) -> None:
-    """b forwards those of a, and its own, not those of d; its cursor does not wait for these."""
+    """b forwards the messages of a, and its own, and not those of d. Its cursor does not wait for the latter."""
     with Site(tmp_path / "c") as c, Site(tmp_path / "d") as d:
         for source in (a, d):
             publish(source, 0, 20)
@@ -474,6 +479,31 @@ def test_only_messages_of_chosen_clusters_are_forwarded(a: Site, b: Site, tmp_pa
         assert {value.split()[0] for value in values(c.topic())} == {b"a", b"b"}
         assert {*c.topic().origins.all()} == {a.topic().origin, b.topic().origin}
         assert replicator.status().unsent_messages == 0
+
+
+def test_a_message_has_the_time_of_its_origin_in_all_clusters(a: Site, b: Site, tmp_path: Path) -> None:
+    """A cluster in between that forwards the message keeps its time, so that all clusters agree which of two messages
+    is later."""
+    with Site(tmp_path / "c") as c:
+        publish(a, 0, 30)
+        publish(b, 0, 30)
+        a.replicate("b", b.server.address)
+        b.replicate("c", c.server.address, policy=ReplicationPolicy(targets=("c",), forward="all"))
+        for source in (a, b):
+            publish(source, 30, 40)
+        until(lambda: len(b.topic()) == len(c.topic()) == 80)
+        times = origin_times(c)
+        assert len(times) == 80 and times == origin_times(b)
+        assert {value: time for value, time in times.items() if value.startswith(b"a")} == origin_times(a)
+
+
+def origin_times(site: Site) -> dict[bytes, int]:
+    """Return the time at which each message was published in its own cluster."""
+    return {
+        message.value: message.publish_time if message.origin_publish_time is None else message.origin_publish_time
+        for batch in site.topic().read()
+        for message in batch
+    }
 
 
 def test_a_ring_of_three_forwards_everything_once(a: Site, b: Site, tmp_path: Path) -> None:
@@ -542,7 +572,7 @@ def test_pause_resume_and_another_policy(a: Site, b: Site) -> None:
     publish(a, 0, 10)
     has_all(replicator, 10)
     replicator.pause()
-    until(lambda: replicator.status().state == "paused")  # another thread may be at its events
+    until(lambda: replicator.status().state == "paused")  # an event of another thread may be in progress
     publish(a, 10, 20)
     assert replicator.status().state == "paused"
     assert replicator.status().unsent_messages == 10
@@ -595,9 +625,10 @@ def test_a_backlog_beyond_its_bound_holds_publishers(a: Site, b: Site, backlog_p
 
 
 def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
-    """On the whole way of an entry, from the log here into the log there, a thousand messages cost as many calls as one.
+    """From the log of the source to the log of the target, a thousand messages take as many Python calls as one.
 
-    The steps are those of `Replicator`, `TargetLink` and `TopicService`, here in one thread, whose calls are counted.
+    The steps are those of `Replicator`, `TargetLink` and `TopicService`. All run in one thread, whose calls are
+    counted.
     """
     counts = {}
     for name, messages in (("one", 1), ("many", 1000), ("one", 1), ("many", 1000)):

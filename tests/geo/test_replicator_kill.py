@@ -1,6 +1,6 @@
-"""Real processes, of which either end is killed again and again: each message arrives once, in its order.
+"""Either end, a real process, is killed again and again: each message arrives once and in order.
 
-`PYREPLOG_GEO_KILLS=N` kills N times, not as few times as in a run of all tests.
+`PYREPLOG_GEO_KILLS=N` kills N times; a run of all tests kills less often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("PYREPLOG_GEO_KILLS", "4"))
 
 
 class Process:
-    """A `tests.geo.site`."""
+    """A process of `tests.geo.site`."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -36,11 +36,11 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the process ended"
-        said: dict[str, Any] = json.loads(line)
-        return said
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def publishes(self, batches: int) -> None:
-        """It confirmed so many batches."""
+        """Wait until it has confirmed so many batches."""
         for _ in range(batches):
             assert self.line()["published"]
 
@@ -78,8 +78,8 @@ def test_either_end_is_killed(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_producer_goes_on_in_the_other_cluster(tmp_path: Path, seed: int) -> None:
-    """Its cluster is killed while the link is down, and comes back later: each number is stored once in each cluster,
-    those too that only the lost cluster had, and those that the producer sent to both."""
+    """The cluster of the producer is killed while the link is down, and comes back later. Each number is stored once in
+    each cluster, also those that only the lost cluster had, and those that the producer sent to both."""
     random = Random(seed)
     with Site(tmp_path / "b") as b, Wire(b.server.address) as wire:
         lost = Process(tmp_path / "a", wire.address, "p")
@@ -92,7 +92,7 @@ def test_a_producer_goes_on_in_the_other_cluster(tmp_path: Path, seed: int) -> N
         for _ in range(random.randrange(10, 40)):
             confirmed = lost.line()["published"]
         lost.kill()
-        resent = max(confirmed - 3 * random.randrange(8), 0)  # whole entries
+        resent = max(confirmed - 3 * random.randrange(8), 0)  # an entry is stored as a whole
         end = confirmed + 3 * random.randrange(4, 60)
         for number in range(resent, end, 3):
             size = random.choice((1, 3))

@@ -1,4 +1,5 @@
-"""The manager: replicators begin and end as policies say; unknown is not no, and no topic is ever deleted."""
+"""The manager starts and ends replicators as policies say. It keeps them while a policy cannot be read, and deletes no
+topic."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from tests.waiting import until
 
 
 def cursors(topic: object) -> list[str]:
-    """The cursors of targets that keep messages of a topic."""
+    """Return the cursors of targets that keep messages of a topic."""
     stats = topic.internal_stats()  # type: ignore[attr-defined]
     return [cursor.name for cursor in stats.cursors if cursor.name.startswith("pyreplog.geo.")]
 
 
 def store_cursor(store: MetadataStore, topic: str, target: str, mark: TopicPosition) -> None:
-    """As the replicator of an earlier owner left it."""
+    """Store a cursor as the replicator of an earlier owner did."""
     snapshot = SystemCursorRecord(1, mark, b"").to_bytes()
     metadata = SubscriptionMetadata(token="t", created_us=1, snapshot=snapshot)
     create_subscription(store, topic, f"pyreplog.geo.{target}", metadata)
@@ -75,7 +76,7 @@ def test_replicators_follow_the_policies(place: Replicated) -> None:
 
 
 def test_no_change_of_a_policy_deletes_a_topic(place: Replicated) -> None:
-    """In Pulsar taking the local cluster off the list deletes the topic with its messages."""
+    """In Pulsar, removing the local cluster from the list deletes the topic with its messages."""
     place.add("b")
     topic = place.open("orders")
     topic.publish(b"kept")
@@ -144,7 +145,7 @@ def test_partitions_are_replicated_each(place: Replicated) -> None:
 
 
 def test_a_partition_that_is_not_counted_yet(place: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that grows opens the partition first."""
+    """A topic that gets a new partition opens it before the number of partitions is stored."""
     place.add("b")
     place.topics.partitioned.open("clicks", 3, create=True, wait=0.0, settings={"ensemble": 1})
     monkeypatch.setattr(place.topics, "partitions_of", {"clicks": 2}.get)
@@ -176,7 +177,7 @@ def test_orders_reach_replicators_once(place: Replicated) -> None:
 
 
 def test_what_a_removed_cluster_kept_is_kept_no_longer(place: Replicated) -> None:
-    """Also if the topic had no owner when the cluster was removed."""
+    """This holds as well if the topic had no owner when the cluster was removed."""
     place.open("orders").close()
     store_cursor(place.store, "orders", "b", TopicPosition(0, 0, 0))
     store_cursor(place.store, "orders", "c", TopicPosition(0, 0, 0))
@@ -194,7 +195,7 @@ def test_what_a_removed_cluster_kept_is_kept_no_longer(place: Replicated) -> Non
 
 
 def test_messages_are_kept_until_a_target_has_a_cursor(place: Replicated) -> None:
-    """Also if much time passes between the opening of the topic and the beginning of its replication."""
+    """This holds as well if the replication begins long after the topic was opened."""
     place.add("b")
     place.geo.set_policy("orders", targets=["b"])
     settings = {"ensemble": 1, "roll_entries": 2}
@@ -205,7 +206,7 @@ def test_messages_are_kept_until_a_target_has_a_cursor(place: Replicated) -> Non
             topic.publish(b"1")
         until(lambda topic=topic: topic.managed.trim_end(10, SystemClock().now_us()) is not None)  # type: ignore[misc]
     assert orders.trim() == 0
-    until(lambda: clicks.trim() > 0)  # once it is known that no policy names it
+    until(lambda: clicks.trim() > 0)  # the cursor goes once the manager knows that no policy names the target
     orders.system_cursors.adopt(GeoCursor(orders.context, "b", is_latest=True))
     assert orders.trim() > 0
 
@@ -231,7 +232,7 @@ def test_policies_that_cannot_be_read_take_nothing_away(place: Replicated) -> No
         value = {} if stored is None else json.loads(stored.value)
         newer = json.dumps({**value, "version": 9, "min_reader": 9}).encode()
         version = place.store.create(key, newer) if stored is None else place.store.put(key, newer, stored.version)
-        place.geo.set_policy("other", rate_bytes=version + 1)  # which has the keys read again
+        place.geo.set_policy("other", rate_bytes=version + 1)  # a round reads the keys again
         place.round()
         assert all(fake.calls == ["start"] for fake in place.made.made) and len(place.made.made) == 2
         assert cursors(topic) == ["pyreplog.geo.b"]
@@ -244,7 +245,7 @@ def test_policies_that_cannot_be_read_take_nothing_away(place: Replicated) -> No
 
 
 def test_a_policy_of_tomorrow_keeps_what_an_earlier_owner_kept(place: Replicated) -> None:
-    """Pulsar #22890: cursors were deleted before policies were known."""
+    """In Pulsar #22890, cursors were deleted before policies were read."""
     place.add("b")
     place.geo.set_policy("orders", targets=["b"])
     key = policy_key("orders", prefix=False)
@@ -339,7 +340,7 @@ def test_a_topic_without_anything_unsent_is_not_opened(place: Replicated) -> Non
 
 
 def test_a_topic_of_a_killed_owner_is_opened_although_it_seems_complete(place: Replicated) -> None:
-    """Its last ledger is open: nobody knows what is in it."""
+    """Its last ledger is open, so that the end of the topic is unknown."""
     place.add("b")
     place.geo.set_policy("orders", targets=["b"])
     topic = place.open("orders")

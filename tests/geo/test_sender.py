@@ -1,4 +1,4 @@
-"""The Sender: what it sends after which answer of the target, and what it does when something fails."""
+"""The state machine `Sender`: what it sends after each answer of the target, and after each failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyreplog.geo.protocol.effects import (
 )
 from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginState
-from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
+from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, position
 
 ALL = SendingSettings(forward_all=True)
 
@@ -48,7 +48,7 @@ def test_entries_are_sent_from_what_the_target_has() -> None:
 
 
 def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
-    """What was sent may be stored or not: neither is believed before the target says it, and nothing is skipped."""
+    """The outcome of the entries that were in flight is unknown: the sender asks the target before it sends any others."""
     sending = Sending(*map(entry, range(4)), settings=SendingSettings(window_bytes=1))
     sending.open()
     sending.read()
@@ -58,15 +58,34 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     sending.grow(entry(4))
     sending.read()
     request = sending.sent()
-    assert not lost and request.entries[0].first == 4
+    assert not lost and request.entries[0].first == 4 and sending.sender.sent(OWN) == 5
     sending.fail(request, DisconnectedError("lost"))
     assert sending.sender.state is SenderState.WAITING and sending.sender.unsent_messages == 1
     assert sending.sender.inflight_bytes == 0 and not sending.all(OpenOrigin)
+    assert sending.sender.sent(OWN) == 5  # this late answer is ignored
     sending.wake()
     newer = sending.open(5, last_of(entry(4)))
+    assert sending.sender.sent(OWN) == 0
     sending.check()
     assert newer.session > 3 << 24 and not sending.all(SendEntries)
     assert sending.sender.stored == 5 and sending.sender.unsent_messages == 0
+
+
+def test_reading_begins_anew_where_the_target_says() -> None:
+    """The entries of a read that was in flight before the connection was lost are ignored."""
+    sending = Sending(*map(entry, range(2)))
+    sending.open()
+    sending.read()
+    request = sending.sent()
+    sending.grow(entry(2))
+    late = sending.take(ReadEntries)
+    sending.fail(request, DisconnectedError("lost"))
+    sending.wake()
+    sending.open(1, last_of(entry(0)))
+    sending.check()
+    sending.do(sending.sender.entries_read, late.attempt, [entry(2)])
+    sending.read()
+    assert [sent.first for sent in sending.sent().entries] == [1, 2]
 
 
 def test_sessions_ascend_also_over_owners() -> None:
@@ -82,7 +101,7 @@ def test_sessions_ascend_also_over_owners() -> None:
 
 @pytest.mark.parametrize("lasted_s", [0.0, RETRY_MOST_S])
 def test_delays_begin_anew_after_a_session_that_lasted(lasted_s: float) -> None:
-    """Though nothing was sent in it; after short ones they grow."""
+    """A session that lasted resets the delay, even if nothing was sent in it. After short sessions the delay grows."""
     sending = Sending()
     delays = []
     for _ in range(4):
@@ -145,7 +164,8 @@ def test_another_history_stops_it_until_people_decide(stored: int, last: object,
 
 
 def test_a_target_that_has_what_nobody_sent_shows_that_the_source_was_rolled_back() -> None:
-    """Although the topic has grown beyond that since: the last messages that the target lacks may be gaps there."""
+    """The topic has grown beyond that offset since. The last messages that the target lacks may be gaps, so its end
+    alone is no proof."""
     ends = [2]
 
     def sent(end: int) -> int:
@@ -177,7 +197,7 @@ def test_a_target_whose_last_entry_contradicts_its_position_is_asked_again(last:
 
 
 def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
-    sending = Sending(*map(entry, range(4)), own_note=note(3, last_of(entry(2))), mark=3)
+    sending = Sending(*map(entry, range(4)), own_position=position(3, last_of(entry(2))), mark=3)
     sending.open(2, last_of(entry(1)))
     assert sending.sender.state is SenderState.DIVERGED and "rolled back" in sending.sender.alarm
     sending.do(sending.sender.resync)
@@ -188,7 +208,7 @@ def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
 
 def test_a_trimmed_entry_is_compared_with_what_was_noted() -> None:
     for noted, state in ((entry(1), SenderState.SENDING), (entry(1, value=b"other"), SenderState.DIVERGED)):
-        sending = Sending(*map(entry, range(2, 4)), start=2, own_note=note(2, last_of(noted)), mark=2)
+        sending = Sending(*map(entry, range(2, 4)), start=2, own_position=position(2, last_of(noted)), mark=2)
         sending.open(2, last_of(entry(1)))
         assert sending.sender.state is state
 
@@ -278,7 +298,7 @@ def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: li
     sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
     sending.open()
     sending.read()
-    if sending.all(WakeAt):  # gaps wait at the end
+    if sending.all(WakeAt):  # gaps at the end of the topic are sent later
         sending.wake()
     sent: list[int] = []
     withheld: list[int] = []
@@ -311,8 +331,33 @@ def test_what_was_trimmed_is_lost_with_a_cause() -> None:
     assert sending.sender.skipped == {GapCause.LOST: 2}
 
 
+def test_skipped_messages_are_counted_once() -> None:
+    """The connection is lost before the target has stored their gaps: the next session reads them again."""
+    hour_us = 3600 * 10**6
+    settings, old_us = SendingSettings(ttl_us=hour_us), START_US - hour_us - 1
+    sending = Sending(*map(entry, range(2)), entry(2, 3, time_us=old_us), entry(5), settings=settings)
+    for is_stored in (False, True):
+        sending.open()
+        if not is_stored:
+            effect = sending.take(ReadEntries)
+            del sending.entries[:2]
+            sending.do(sending.sender.read_failed, effect.attempt, TrimmedError("gone"), 2)
+        sending.read()
+        request = sending.sent()
+        assert request.entries[0].gaps == (Gap(0, 2, GapCause.LOST), Gap(2, 5, GapCause.EXPIRED))
+        if is_stored:
+            sending.acknowledge(request)
+        else:
+            sending.fail(request, DisconnectedError("lost"))
+            sending.wake()
+    assert sending.sender.skipped == {GapCause.LOST: 2, GapCause.EXPIRED: 3}
+    sending.grow(entry(6, time_us=old_us))
+    sending.read()
+    assert sending.sender.skipped == {GapCause.LOST: 2, GapCause.EXPIRED: 4}
+
+
 def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
-    """What lies before them is not lost: it can be read again."""
+    """The messages before them are not counted as lost, as they can be read again."""
     sending = Sending(*map(entry, range(4)))
     sending.open()
     effect = sending.take(ReadEntries)
@@ -325,7 +370,7 @@ def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
 
 
 def test_an_entry_has_a_bounded_number_of_gaps() -> None:
-    """More are told before it."""
+    """Further gaps are sent in a request of their own, before the entry."""
     old = START_US - 10_000
     entries = []
     for offset in range(0, 400, 2):
@@ -342,7 +387,7 @@ def test_an_entry_has_a_bounded_number_of_gaps() -> None:
 
 
 def test_an_entry_that_the_target_can_never_store_becomes_a_gap() -> None:
-    """Only that one: those that went with it are sent again, one at a time."""
+    """Only the refused entry becomes a gap: the others of its request are sent again, one at a time."""
     sending = Sending(*map(entry, range(4)))
     sending.open()
     sending.read()
@@ -469,7 +514,8 @@ def test_messages_of_others_are_sent_on_as_theirs() -> None:
     assert rest.entries[0].gaps == (Gap(1, 3, GapCause.FOREIGN),)
     sending.acknowledge(own)
     sending.acknowledge(rest)
-    assert sending.sender.stored == 4 and sending.progress().mark == 1  # the other one is not stored yet
+    # the entry of the other origin is not stored at the target yet
+    assert sending.sender.stored == 4 and sending.progress().mark == 1
     sending.acknowledge(forwarded)
     assert sending.progress().mark == 4
 
@@ -481,7 +527,7 @@ def last_forwarded(sent: SourceEntry) -> LastEntry:
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["equal", "ahead"])
 def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead: int) -> None:
-    """When they come by: this cluster may have got them later than the target, from elsewhere."""
+    """They are compared when they are read: the target may have got them earlier, from another cluster."""
     entries = [foreign(0, 70), foreign(1, 71), foreign(2, 72)]
     for is_same in (True, False):
         last = last_forwarded(entries[1 + ahead])
@@ -493,7 +539,7 @@ def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead:
             assert not sending.all(SendEntries)
             sending.wake()
             sending.acknowledge(sending.sent())
-            assert sending.progress().others[OTHER] == note(72 + ahead, last)
+            assert sending.progress().others[OTHER] == position(72 + ahead, last)
         else:
             assert sending.sender.state is SenderState.DIVERGED and not sending.all(SendEntries)
             (alarm,) = sending.alarms()
@@ -501,11 +547,13 @@ def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead:
 
 
 def test_forwarded_messages_that_were_sent_before_are_compared_with_what_was_noted() -> None:
-    """The entry itself is below the mark, and is not read again."""
+    """The entry is below the stored position of the cursor, and is not read again."""
     entries = [foreign(0, 70), foreign(1, 71)]
     noted = last_forwarded(entries[0])
     for last in (noted, noted._replace(publish_time_us=5)):
-        sending = Sending(*entries, settings=ALL, mark=1, own_note=note(1), notes={OTHER: note(71, noted)})
+        sending = Sending(
+            *entries, settings=ALL, mark=1, own_position=position(1), positions={OTHER: position(71, noted)}
+        )
         sending.open(1)
         sending.read()
         sending.open(71, last)
@@ -531,16 +579,16 @@ def test_after_a_resync_forwarded_messages_go_on_behind_those_of_the_target() ->
 
 
 def test_after_a_resync_forwarded_messages_are_read_again_until_the_target_has_them() -> None:
-    """Also over a lost connection, behind which the target has the own messages and lacks forwarded ones before them."""
+    """After a reconnect, the target has the messages of this cluster, and lacks the forwarded ones before them."""
     entries = [foreign(0, 0), entry(1), foreign(2, 1)]
-    sending = Sending(*entries, settings=ALL, own_note=note(3, last_of(entries[1])), mark=3)
-    sending.open()  # its topic was deleted
+    sending = Sending(*entries, settings=ALL, own_position=position(3, last_of(entries[1])), mark=3)
+    sending.open()  # the topic of the target was deleted
     assert sending.sender.state is SenderState.DIVERGED
     sending.do(sending.sender.resync)
     assert sending.sender.mark == 0
     sending.open()
     sending.read()
-    sending.take(OpenOrigin)  # of the other cluster; no answer comes
+    sending.take(OpenOrigin)  # an entry of the other cluster, for which no answer arrives
     effect = sending.sender.attempt
     sending.do(sending.sender.lost, effect, OWN, DisconnectedError("lost"))
     sending.wake()
@@ -558,22 +606,22 @@ FORMER = Origin(OWN.cluster, "former")
 
 
 def formerly(first: int, messages: int = 1) -> SourceEntry:
-    """An entry that was published here before the topic had another identity."""
+    """Return an entry that was published before the topic got another identity."""
     return entry(first, messages)._replace(origin=FORMER, origin_first=first, origin_time_us=START_US)
 
 
 def test_resync_gives_another_identity_if_the_target_has_what_is_not_here() -> None:
-    sending = Sending(*map(entry, range(4)), own_note=note(2, last_of(entry(1))), mark=2)
+    sending = Sending(*map(entry, range(4)), own_position=position(2, last_of(entry(1))), mark=2)
     sending.open(9, last_of(entry(8)))
     assert sending.sender.state is SenderState.DIVERGED and "another" not in sending.alarms()[0]
     assert "rolled back" in sending.alarms()[0] and "resync" in sending.alarms()[0]
     sending.do(sending.sender.resync)
-    assert sending.take(RenewOrigin) == RenewOrigin(2, note(2, last_of(entry(1))))
+    assert sending.take(RenewOrigin) == RenewOrigin(2, position(2, last_of(entry(1))))
     assert sending.sender.state is SenderState.DIVERGED and not sending.all(OpenOrigin)
 
 
 def test_messages_of_the_former_identity_are_sent_as_those_of_it() -> None:
-    """Also by the policy `own`; the cursor waits for them, though the target has all of the present one."""
+    """Also with forward=own. The cursor waits for them, although the target has all messages of the present identity."""
     former = [formerly(0), formerly(1), foreign(2, 7), formerly(3)]
     sending = Sending(*former, entry(4), mark=1, begin=1, former=4, withheld=GapCause.DUPLICATE)
     sending.open()

@@ -1,4 +1,4 @@
-"""Messages and records of replicated subscriptions: there and back, and what a hostile peer or a damaged disk may give."""
+"""Messages and journal records of replicated subscriptions: encoding, decoding, hostile bytes and damaged ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_any_bytes_are_refused_with_a_reason(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", messages())
 def test_damaged_messages_are_refused_or_understood(name: str, seed: int) -> None:
-    """Each byte changed, each length cut: never another exception, never much memory."""
+    """Each byte is changed, and the message is cut at each length: only the documented error is raised, and little
+    memory is used."""
     good, chance = encode(messages()[name]), random.Random(seed)
     for at in range(len(good)):
         damaged = bytearray(good)
@@ -122,7 +123,7 @@ def test_differences_are_all_that_the_other_side_lacks(mine: set[int], theirs: s
 
 
 def test_a_line_stays_small() -> None:
-    """However far apart acknowledgements are."""
+    """A line of the state is short, however far apart the acknowledged ranges are."""
     starts = np.arange(20_000) * 10_000_000
     ranges = ranges_of(starts, starts + 1)
     line = digest_line("s", bytes(8), ranges)

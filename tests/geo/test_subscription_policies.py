@@ -1,4 +1,4 @@
-"""Policies switch the replication of subscriptions on and off; servers and commands tell what a fail-over would do."""
+"""Policies switch the replication of subscriptions on and off. Servers and commands report readiness for a fail-over."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_policies_switch_it_on_and_off(places: tuple[Place, Place], capsys: pyte
 
 
 def test_a_topic_that_is_opened_without_the_policy_delivers(tmp_path: Path) -> None:
-    """Its journal is left from before; consumers wait until it is known that it does not count."""
+    """Its journal remains from an earlier policy. Consumers wait until the manager knows that no policy names the
+    topic."""
     with ExitStack() as stack:
         a, b = Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
         a.cluster.geo.add_cluster("b", f"pyreplog://{b.server.address}")

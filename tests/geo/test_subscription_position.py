@@ -1,4 +1,4 @@
-"""The position of a subscription in terms of origins: what a look at each single message gives."""
+"""The position of a subscription in offsets of origins equals that of a scan of all messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_position_is_before_the_first_message_that_is_left(passed: set[int], h
 
 
 def shown(side: Side, name: str = "s") -> dict[tuple[str, str], tuple[int | None, int]]:
-    """By cluster and origin what is known of the subscription."""
+    """Return the known positions of the subscription, by cluster and origin."""
     assert side.subscriptions is not None
     return {
         (row.at, row.origin): (row.below, row.beyond)
@@ -46,7 +46,7 @@ def shown(side: Side, name: str = "s") -> dict[tuple[str, str], tuple[int | None
 
 
 def test_positions_of_both_clusters(tmp_path: Path) -> None:
-    """Both publish, so offsets differ; positions are told in those of the origins."""
+    """Both clusters publish, so that local offsets differ; positions are in offsets of the origins."""
     with two(tmp_path) as (a, b):
         a.publish(0, 10)
         until(lambda: len(b.topic) == 10)
@@ -67,7 +67,7 @@ def test_positions_of_both_clusters(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_published_nothing_is_no_origin(tmp_path: Path) -> None:
-    """It sends gaps for the messages that it has from here, and nothing else."""
+    """The cluster sends gaps for the messages that came from here, and no entries of its own."""
     with two(tmp_path) as (a, _):
         a.publish(0, 9)
         a.topic.create_subscription("s", start="earliest")

@@ -1,4 +1,4 @@
-"""Merging states of subscriptions is free of order, of repetition and of loss."""
+"""Merging states of subscriptions is commutative, associative and idempotent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def messages_in(ranges: OriginRanges) -> set[tuple[str, int]]:
 
 @st.composite
 def states(draw: st.DrawFn) -> SubscriptionState:
-    """As they come about: the base of a generation that was sought is that of one cluster."""
+    """Draw a state as it occurs: the base of the generation of a seek is that of one cluster."""
     generation = draw(st.sampled_from((Generation(0, bytes(16)), Generation(1, cluster_id("a")))))
     base = draw(MESSAGES) if generation.counter == 0 else {("a", number) for number in range(5)}
     return SubscriptionState(

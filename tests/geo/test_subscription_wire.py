@@ -1,4 +1,4 @@
-"""EXCHANGE and the journal's records, byte by byte, and as hostile ones."""
+"""The EXCHANGE request and the records of the journal, byte by byte, and with hostile bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_answer_is_read_as_it_was_sent() -> None:
 
 
 def test_hostile_bytes_are_refused_or_read_as_something_else(seed: int) -> None:
-    """Every byte of the request and of the answer is changed, and each is cut anywhere."""
+    """Each byte of the request and of the answer is changed, and both are cut at each length."""
     random = Random(seed)
     asked, answer = body(), encode_reply(ANSWER)
     for at in range(1, len(asked)):

@@ -1,4 +1,4 @@
-"""Positions of all origins in a topic: entries in batches give what one entry at a time gives."""
+"""Positions of all origins in a topic: adding entries in batches gives the positions of adding them one at a time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .exchanging import origin
 OWN, FORMER = origin("a"), ((origin("x"), 8), (origin("y"), 15))
 ORIGINS = {1: origin("b"), 2: origin("c")}
 ENTRIES = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2), st.integers(1, 3)), max_size=20)
-"""Of each entry: key of its origin, 0: published here, 3: not known; offsets at the origin that are left out before it,
--1: it overlaps with the one before; its messages."""
+"""For each entry: the key of its origin (0: published here, 3: unknown); how many offsets of that origin are left out
+before it, where -1 overlaps with the entry before; its number of messages."""
 
 
 class Entry(NamedTuple):
@@ -41,7 +41,7 @@ def log_of(drawn: list[tuple[int, int, int]]) -> list[Entry]:
 
 
 def batch_of(entries: list[Entry]) -> MessageBatch:
-    """The columns that positions are made of."""
+    """Return the columns from which positions are made."""
     keys, firsts, offsets, counts = np.array(entries, np.int64).reshape(-1, 4).T
     return cast(
         MessageBatch,
@@ -53,7 +53,7 @@ def batch_of(entries: list[Entry]) -> MessageBatch:
 
 
 def scan(log: list[Entry], start: int, *, former: bool) -> dict[int, tuple[Origin, int]]:
-    """The message at each offset, entry by entry; those that do not ascend at their origin are not of it."""
+    """Return the message at each offset, entry by entry. Messages that do not ascend at their origin are left out."""
     ends, messages = dict[Origin, int](), dict[int, tuple[Origin, int]]()
     for key, first, offset, count in log:
         at, number = (OWN, offset) if key == 0 or key not in ORIGINS else (ORIGINS[key], first)

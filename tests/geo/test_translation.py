@@ -1,4 +1,4 @@
-"""Offsets of a topic as offsets at origins, and back: runs give what a scan of all messages gives."""
+"""Translation between offsets of a topic and offsets at origins: runs give what a scan of all messages gives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pyreplog.geo.acks.translation import Translation
 from .exchanging import origin, whole
 
 LOGS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=30)
-"""Of each message its origin, a the topic's own, and how many offsets of that origin are left out before it."""
+"""For each message: its origin, where a is the topic's own, and how many offsets of that origin are left out before it.
+"""
 
 
 def numbered(log: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return (origin, offset there) of each message."""
+    """Return origin and offset there of each message."""
     ends, messages = {"b": 0, "c": 0}, []
     for local, (letter, gap) in enumerate(log):
         number = local if letter == "a" else ends[letter] + gap
@@ -38,7 +39,7 @@ def extend(translation: Translation, messages: list[tuple[str, int]], start: int
 
 
 def topic_of(log: list[tuple[str, int]], batches: int = 1) -> tuple[Translation, list[tuple[str, int]]]:
-    """Return the translation, and (origin, offset there) of each message."""
+    """Return the translation, and origin and offset there of each message."""
     messages, translation = numbered(log), Translation(origin("a"))
     for at in range(batches):
         extend(translation, messages, at * len(log) // batches, (at + 1) * len(log) // batches)
@@ -61,7 +62,7 @@ def test_there_and_back(log: list[tuple[str, int]], batches: int, chosen: set[in
 
 @given(LOGS, st.integers(1, 5), st.lists(st.integers(0, 30), min_size=1, max_size=3))
 def test_a_trimmed_one_is_as_one_that_began_there(log: list[tuple[str, int]], batches: int, starts: list[int]) -> None:
-    """Trimmed at any offsets between batches, it says what one says that read only what is kept."""
+    """A translation that was trimmed equals one that has read only the messages that are left."""
     messages, translation, start = numbered(log), Translation(origin("a")), 0
     for at in range(batches):
         end = (at + 1) * len(log) // batches
@@ -113,7 +114,7 @@ def test_an_acknowledged_range_stays_one_range_of_the_own_origin() -> None:
 
 
 def alternating(count: int, batch: int) -> Translation:
-    """Return a topic in which messages of b, one at a time, alternate with own ones."""
+    """Return a topic in which messages of b alternate with the topic's own, one at a time."""
     translation = Translation(origin("a"))
     for at in range(0, count, batch):
         extend_alternating(translation, at, batch)
@@ -126,12 +127,12 @@ def extend_alternating(translation: Translation, at: int, batch: int) -> None:
 
 
 def test_the_cost_follows_what_is_added_and_asked() -> None:
-    """With 10^6 runs, 100 entries and 100 ranges cost as little as with few: no pass over all runs."""
+    """With 10^6 runs, 100 entries and 100 ranges take as little time as with few runs: no step walks over all runs."""
     translation = alternating(1_000_000, 10_000)
     assert translation.runs == 1_000_000 and translation.nbytes < 70e6
     starts = np.arange(100) * 20_000
     began = time.process_time()
-    for step in range(100):  # 20 s of a busy topic; 0.1 s per step when all runs were sorted again
+    for step in range(100):  # 20 s of a busy topic; a step took 0.1 s when it sorted all runs again
         extend_alternating(translation, 1_000_000 + step * 100, 100)
         at_origins = translation.to_origins((starts, starts + 10))
     assert time.process_time() - began < 1.0
@@ -139,7 +140,7 @@ def test_the_cost_follows_what_is_added_and_asked() -> None:
 
 
 def test_ten_thousand_ranges_over_a_hundred_thousand_runs_take_no_time() -> None:
-    """No Python for each message, nor for each run: well below 50 ms, where a loop takes seconds."""
+    """No Python loop runs over messages or runs: the limit is 50 ms, and a loop takes seconds."""
     count = 100_000
     numbers, translation = np.arange(count), Translation(origin("a"))
     translation.extend({origin("b"): (numbers * 10, numbers * 20, np.full(count, 10))}, count * 20)

@@ -1,4 +1,4 @@
-"""Two clusters of processes, with ZooKeeper or SQLite: servers of either side are killed, and ZooKeeper, too."""
+"""Two clusters of processes, with ZooKeeper or SQLite: servers of either cluster are killed, and ZooKeeper is, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 class Place:
-    """A cluster: a bookie, and two servers of topics."""
+    """A cluster: a bookie and two topic servers."""
 
     def __init__(self, stack: ExitStack, folder: Path, url: str) -> None:
         folder.mkdir()
@@ -30,7 +30,7 @@ class Place:
         self.servers: dict[str, Process] = {}
         started = [self.cast.start("pyreplog", "serve", url, "--json") for _ in range(2)]
         for process in started:
-            self.servers[process.hears("address")] = process
+            self.servers[process.wait_for("address")] = process
         self.cluster = stack.enter_context(Cluster.connect(url))
         self.url = "pyreplog://" + ",".join(self.servers)
         self.client = stack.enter_context(pyreplog.connect(self.url, timeout=60.0))
@@ -40,7 +40,8 @@ class Place:
         self.cluster.geo.set_policy("t", targets=[other.name], replicated_subscriptions=True)
 
     def kill_owner(self) -> None:
-        """kill -9 of the server that owns the topic; the other server takes the topic once the lease is over."""
+        """Kill the server that owns the topic with SIGKILL; wait until the other server has the topic, after the lease
+        has ended."""
         owner = self.cluster.topics.owner("t")
         assert owner is not None
         process = self.servers.pop(owner.address)
@@ -62,7 +63,7 @@ class Place:
         topic.publish_batch([b"%d" % number for number in range(start, end)])
 
     def is_ready(self) -> bool:
-        """Whether a fail-over to the other cluster would be exact."""
+        """Return whether a fail-over to the other cluster would lose and repeat nothing."""
         rows = self.cluster.geo.readiness("t", everywhere=True)
         return any(row.is_ready and not row.error for row in rows)
 
@@ -93,7 +94,7 @@ def test_servers_and_zookeeper_are_killed(tmp_path: Path, zookeeper_url: str) ->
                 place.publish(200 + len(acked), 205 + len(acked))
             ensemble.servers[0].kill()
             a.publish(300, 305)
-            until(lambda: 304 in b.numbers(), pause_s=0.1)  # what runs goes on
+            until(lambda: 304 in b.numbers(), pause_s=0.1)  # servers that run are not affected
             ensemble.servers[0].start()
             (row,) = a.cluster.geo.handover("t", "s", "b", grace=1.0, timeout=120.0)
             assert row.phase == "done"
@@ -106,15 +107,16 @@ def test_servers_and_zookeeper_are_killed(tmp_path: Path, zookeeper_url: str) ->
 
 
 def test_an_order_goes_on_with_the_next_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner is killed while consumers hold messages; who ordered the handover waits for the next owner."""
+    """The owner is killed while consumers hold messages. The process that ordered the handover waits for the next
+    owner."""
     ask, phases = Client.geo_handover, list[str]()
 
-    def look(self: Client, *names: str, **options: Any) -> dict[str, Any] | None:
+    def note_phase(self: Client, *names: str, **options: Any) -> dict[str, Any] | None:
         row = ask(self, *names, **options)
         phases.append("unknown" if row is None else row["phase"])
         return row
 
-    monkeypatch.setattr(Client, "geo_handover", look)
+    monkeypatch.setattr(Client, "geo_handover", note_phase)
     with ExitStack() as stack:
         a, b = (Place(stack, tmp_path / name, f"sqlite:{tmp_path}/{name}.sqlite") for name in "ab")
         a.know(b)
@@ -131,7 +133,7 @@ def test_an_order_goes_on_with_the_next_owner(tmp_path: Path, monkeypatch: pytes
             handed = pool.submit(a.cluster.geo.handover, "t", "s", "b", grace=3.0, timeout=120.0)
             until(lambda: "stopping" in phases, pause_s=0.1)
             a.kill_owner()
-            consumer.acknowledge(held[5])  # over the next connection
+            consumer.acknowledge(held[5])  # over a new connection
             consumer.flush(timeout=60.0)
             (row,) = handed.result(150.0)
             assert row.phase == "done" and row.target == "b"
@@ -139,12 +141,12 @@ def test_an_order_goes_on_with_the_next_owner(tmp_path: Path, monkeypatch: pytes
             with there.subscribe("s", type="shared") as other:
                 received = [int(other.receive(timeout=60.0).value) for _ in range(18)]
                 assert sorted(received) == [number for number in range(20) if number not in (3, 5)]
-                consumer.acknowledge(held[7])  # it was taken from this one, and counts
+                consumer.acknowledge(held[7])  # the message was revoked from this consumer; its acknowledgement counts
                 consumer.flush(timeout=60.0)
                 until(lambda: has_acknowledged(b, 3), pause_s=0.1)
 
 
 def has_acknowledged(place: Place, count: int) -> bool:
-    """Whether so many messages behind the first one are acknowledged there."""
+    """Return whether so many messages after the first one are acknowledged there."""
     rows = place.cluster.geo.where("t", "s", everywhere=True)
     return any(row.at == "" and row.below == 0 and row.beyond == count for row in rows)

@@ -56,12 +56,12 @@ def items() -> tuple[Item, ...]:
 
 
 def messages() -> dict[str, Message]:
-    """Return a message of each kind."""
+    """Return a message of each kind of the first builds."""
     whole = state()
     line = digest_line("s", whole.acks_identity(), whole.acks.of(ORIGIN))
     every = ranges_of(np.array([0]), np.array([70_000]))
     return {
-        "summary": Summary(7, (("s", whole.header_digest()), ("déjà", bytes(8))), True),
+        "summary": Summary(7, (("s", whole.header_digest()), ("déjà", bytes(8))), True, knows_histories=False),
         "digest": Digest(7, ORIGIN, (line, digest_line("t", whole.acks_identity(), every)), False),
         "delta": Delta(7, 1, items()),
         "stored": Stored(7, 1),

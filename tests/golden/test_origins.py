@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from pyreplog._native.ledger_log.entries import parse_entries
+from pyreplog._native.log.record import NO_EVENT_TIME
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.snapshot import VERSION, decode, encode
@@ -26,6 +27,9 @@ def test_records_of_replicated_entries() -> None:
     assert [None if data is None else OriginAttribute.from_bytes(data) for data in origins] == ATTRIBUTES
     assert batch.entry_origin_key.tolist() == [ORIGINS[0].key, 0, ORIGINS[1].key, ORIGINS[0].key]
     assert batch.entry_origin_first.tolist() == [0, -1, 1 << 40, 100]
+    times = [None if attribute is None else attribute.publish_time_us for attribute in ATTRIBUTES]
+    assert batch.entry_origin_publish_time.tolist() == [NO_EVENT_TIME if time is None else time for time in times]
+    assert [message.origin_publish_time for message in batch] == [times[at] for at in batch.entry_index.tolist()]
 
 
 def test_a_snapshot() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pyreplog.geo.acks.journal import VERSION, encode_record, replay
 from pyreplog.geo.acks.messages import decode, encode
+from tests.golden.subscription_histories import histories
 from tests.golden.subscriptions import ORIGIN, items, messages, state
 
 RECORDED = {
@@ -29,6 +30,14 @@ def test_messages(version: int, name: str) -> None:
     assert encode(decoded) == encode(message) == data
     if name in ("summary", "digest", "stored"):
         assert decoded == message
+
+
+@pytest.mark.parametrize("name", histories())
+def test_histories(name: str) -> None:
+    recorded = json.loads(Path(__file__).with_name("subscription-histories-v1.json").read_text())
+    data, message = bytes.fromhex(recorded[name]), histories()[name]
+    assert encode(message) == data
+    assert decode(data) == message
 
 
 @pytest.mark.parametrize("version", RECORDED)

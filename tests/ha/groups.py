@@ -1,4 +1,4 @@
-"""A master's group, told in entry numbers."""
+"""A master's state machine and its replicas, with positions given as entry numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def only(kind: type[E], effects: list[Effect]) -> list[E]:
 
 
 class Lab:
-    """Master m of term 2, which began at entry 10; replicas a, b, c, d. Its log ends at 20, synced."""
+    """Master m of term 2, which began at entry 10, and replicas a, b, c, d. The log ends at entry 20, and is synced."""
 
     def __init__(self, members: str = "mabcd", k: int = 1, end: int = 20, **config: Any) -> None:
         self.now_us = 1_000_000
@@ -50,7 +50,7 @@ class Lab:
         return self.group.appended(mark(end), mark(end if synced is None else synced), self.now_us)
 
     def join(self, name: str, received: int = 10, connection: Hashable | None = None, **fields: Any) -> list[Effect]:
-        """As a replica that has a part of the master's log."""
+        """Join as a replica that has a part of the master's log."""
         fields = {"observer": False, "synced": mark(received), "promised": T2, **fields}
         join = Join(
             fields.pop("uuid", UUID), fields.pop("segment_bytes", SEGMENT_BYTES), name, received=mark(received),
@@ -59,7 +59,7 @@ class Lab:
         return self.group.join(name if connection is None else connection, join, self.now_us)
 
     def follow(self, name: str, received: int = 10, connection: Hashable | None = None, **fields: Any) -> None:
-        """Join, send the first report, and store the members."""
+        """Join, send the first report, and report that the members are stored."""
         connection = name if connection is None else connection
         effects = self.join(name, received, connection, **fields)
         accepted = [effect.message for effect in only(SendMessage, effects) if isinstance(effect.message, Accept)]
@@ -68,7 +68,7 @@ class Lab:
         self.stored(connection, self.group.members.stamp.version)
 
     def stored(self, connection: Hashable, version: int) -> list[Effect]:
-        """A replica reports that it has stored members."""
+        """Report for a replica that it has stored members."""
         return self.group.members_stored(connection, version, self.now_us)
 
     def report(
@@ -80,7 +80,7 @@ class Lab:
         )  # fmt: skip
 
     def refusal(self, effects: list[Effect]) -> int:
-        """Its code; nothing else was said."""
+        """Return the code of the refusal; check that nothing else was sent."""
         (disconnect,) = only(Disconnect, effects)
         assert not only(SendMessage, effects)
         return disconnect.refusal.code

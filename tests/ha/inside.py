@@ -1,4 +1,4 @@
-"""The parts of a node that tests of attacks look at and meddle with; each is named here alone."""
+"""Access to private parts of a node. Tests use these functions only, so that each private name stands here once."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from pyreplog.net.server import Server
 
 
 def master_of(node: Node) -> Master:
-    """The part of a node that is master now."""
+    """Return the part of a node that is the master now."""
     assert node._master is not None, f"{node.name} is no master"
     return node._master
 
 
 def followers_of(node: Node) -> dict[Connection, ReplicaStream]:
-    """Connections to which a master streams."""
+    """Return the connections to which a master streams."""
     return master_of(node)._followers
 
 
 def replica_of(node: Node) -> Replica:
-    """The part of a node that is a replica now."""
+    """Return the part of a node that is a replica now."""
     assert node._replica is not None, f"{node.name} is no replica"
     return node._replica
 
 
 def peers_of(node: Node) -> Peers:
-    """How a node asks others."""
+    """Return the part of a node that asks other nodes."""
     return node._peers
 
 
 def context_of(node: Node) -> NodeContext:
-    """The lock, the clock and the reactor of a node."""
+    """Return the lock, the clock and the reactor of a node."""
     return node._context
 
 
 def channels_of(node: Node) -> dict[str, Channel]:
-    """Channels to other nodes, by their names."""
+    """Return the channels to other nodes, by their names."""
     return node._peers._channels
 
 
 def server_of(node: Node) -> Server:
-    """What others connect to."""
+    """Return the server to which other nodes connect."""
     return node._server
 
 
 def has_log(node: Node) -> bool:
-    """Whether a node has a log, or has had one before its role began to change."""
+    """Return whether a node has a log, or had one before its role began to change."""
     try:
         return bool(node.log)
     except NotMasterError:
@@ -60,5 +60,5 @@ def has_log(node: Node) -> bool:
 
 
 def commands_pending(node: Node) -> int:
-    """How many commands to a node wait or run."""
+    """Return how many commands to a node wait or run."""
     return node._commands.pending

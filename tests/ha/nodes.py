@@ -1,4 +1,4 @@
-"""Nodes of a replica group in this process, as tests need them."""
+"""Nodes of a replica group in the process of a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENT_BYTES = 64 << 10
 
 
 class Lab:
-    """A group of nodes in folders of one directory, closed in the end."""
+    """A group of nodes in folders of one directory. All are closed at the end."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
@@ -54,23 +54,24 @@ class Lab:
         durability = settings.pop("durability", "appended")
         log = {"segment_bytes": SEGMENT_BYTES, "durability": durability, **settings.pop("log", {})}
         group = {"ack": "synced" if durability == "synced" else "received", **settings.pop("group", {})}
-        patience = {"ack_timeout_ms": 60_000, "election_timeout_ms": 30_000}  # no verdict hangs on the machine's speed
+        # long time-outs, so that no result depends on the machine's speed
+        patience = {"ack_timeout_ms": 60_000, "election_timeout_ms": 30_000}
         return {"log": LogConfig(**log), "group": GroupConfig(**group), **patience, **settings}
 
 
 def values(node: Node) -> list[bytes]:
-    """What readers of a node may see."""
+    """Return the values that readers of a node see."""
     return [record.value for batch in node.log.read() for record in batch]
 
 
 def level(master: Node, *replicas: Node) -> None:
-    """Wait until the replicas have, and show, all that their master shows."""
+    """Wait until the replicas have and show all records that their master shows."""
     for replica in replicas:
         until(lambda replica=replica: has_log(replica) and replica.log.end == master.log.end)  # type: ignore[misc]
 
 
 def assert_same_files(master: Node, replica: Node) -> None:
-    """Segments are equal, byte by byte, up to the log's end."""
+    """Compare segments byte by byte, up to the end of the log."""
     ours, end = master.log.path, master.log.tail.end
     theirs = replica.log.path
     until(lambda: replica.log.tail.end == end)

@@ -1,7 +1,7 @@
-"""A node as a process: `python -m tests.ha.process master|replica DIRECTORY NAME [JSON settings]`.
+"""A node in a process of its own: `python -m tests.ha.process master|replica DIRECTORY NAME [JSON settings]`.
 
-Prints JSON objects: {"address"}, and while a master appends, {"acked": how many}. A master appends the numbers from its
-log's end on, one by one, until it is told to end (a line) or is deposed ({"ended": error}).
+It prints JSON objects: {"address"}, and while a master appends, {"acked": count}. A master appends the numbers from the
+end of its log on, one by one, until it reads a line or is deposed ({"ended": error}).
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ def say(**value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def told() -> bool:
-    """Whether there was a line."""
+def has_line() -> bool:
+    """Return whether a line can be read."""
     return bool(select.select([sys.stdin], [], [], 0)[0]) and sys.stdin.readline() is not None
 
 
 def append(node: ha.Node) -> None:
-    """Until told to end. What has no outcome is not counted, and not tried again."""
+    """Append until a line arrives. An append without an outcome is neither counted nor repeated."""
     acked = 0
-    while not told():
+    while not has_line():
         number = node.log.tail.end_entry
         try:
             node.append(b"%d of %s" % (number, node.name.encode()))
-        except (OutcomeUnknownError, ReplicationError, ClosedError) as error:  # closed: its role changes this moment
+        # the log was closed, as the role changes at this moment
+        except (OutcomeUnknownError, ReplicationError, ClosedError) as error:
             say(acked=acked, ended=type(error).__name__)
             return
         acked += 1

@@ -1,4 +1,4 @@
-"""Masters, replicas and what flows between them, as tests need it."""
+"""Logs of masters, mirror logs, and the stream between them, as tests need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.stream.frame_feed import FrameFeed
 from pyreplog.stream.mirror_log import STREAM_HEADER_BYTES, MirrorLog
 
 SEGMENT_BYTES = 64 << 10
-PER_SEGMENT = 42  # values of `values` that one segment takes
+PER_SEGMENT = 42  # how many values of `values` one segment holds
 
 
 def values(count: int, first: int = 0) -> list[bytes]:
@@ -35,13 +35,13 @@ def open_master(path: Path, **settings: Any) -> CommitLog:
 
 
 def make_mirror(path: Path, master: CommitLog, **settings: Any) -> MirrorLog:
-    """An empty copy, from the first segment that the master has."""
+    """Create an empty copy, which begins at the first segment of the master."""
     start = master.start_position, master.start
     return MirrorLog.create(path, config(**settings), uuid=master.uuid, segment_bytes=SEGMENT_BYTES, start=start)
 
 
 def kill(log: CommitLog) -> None:
-    """Leave a log as a killed process does, but for its pages."""
+    """Release what a killed process releases, without closing the log."""
     log._error = ClosedError("killed")
     log._housekeeper.stop()
     log._checkpoint.close()
@@ -49,7 +49,7 @@ def kill(log: CommitLog) -> None:
 
 
 def stream(source: CommitLog, position: int, limit: int = 1 << 30, transfer_bytes: int = 5000) -> bytes:
-    """What a master would send from `position` on."""
+    """Return the bytes that a master sends from `position` on."""
     frames, _ = FrameFeed(source, position, transfer_bytes).take(limit)
     return b"".join(frames)
 
@@ -61,7 +61,7 @@ def frames_of(data: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 def take_in(mirror: MirrorLog, data: bytes) -> None:
-    """Frames into a mirror, as a receiver does it."""
+    """Append frames to a mirror, as a receiver does."""
     for offset, body in frames_of(data):
         if offset % mirror.segment_bytes == 0:
             assert len(body) == STREAM_HEADER_BYTES
@@ -71,12 +71,13 @@ def take_in(mirror: MirrorLog, data: bytes) -> None:
 
 
 def copy(source: CommitLog, mirror: MirrorLog) -> None:
-    """All that the source has and the mirror does not."""
+    """Append all records that the source has and the mirror lacks."""
     take_in(mirror, stream(source, mirror.resume()[0]))
 
 
 def assert_same_files(source: CommitLog, mirror: CommitLog, *, sealed_only: bool = False) -> int:
-    """Segment files are equal, byte by byte: the sealed ones whole, the last one up to its end. How many there are."""
+    """Compare segment files byte by byte: sealed ones as a whole, the last one up to its end. Return how many were
+    compared."""
     bases = [base for base in names.segment_bases(source.path) if source.start_position <= base < source.tail.end]
     if sealed_only:
         bases.pop()
@@ -102,7 +103,7 @@ def uncommitted(log: CommitLog) -> list[bytes]:
 
 
 def cuts(data: bytes, rng: Random, sizes: tuple[int, ...]) -> Iterator[bytes]:
-    """`data` in pieces of any size."""
+    """Yield `data` in pieces of random sizes."""
     at = 0
     while at < len(data):
         size = rng.choice(sizes)

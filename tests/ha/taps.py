@@ -1,4 +1,4 @@
-"""Real sessions of a node's port: recorded as bytes, then changed, cut, and sent again."""
+"""Sessions at a node's port: recorded as bytes, changed or cut, and sent again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Frame = tuple[int, bytes]
 
 
 class Tap:
-    """Stands before a node, passes on what connections say, and keeps what comes from the client's side of each."""
+    """A proxy in front of a node, which records the bytes of each client."""
 
     def __init__(self, address: str) -> None:
         self.sessions: list[bytearray] = []
@@ -74,15 +74,19 @@ class Tap:
 
 
 def frames_of(session: bytes | bytearray) -> list[Frame]:
-    """Its whole frames, but for heartbeats: how many there are depends on the machine's speed."""
+    """Return the complete frames of a session without heartbeats, whose number depends on the machine's speed."""
     batch = FrameParser(max_body=1 << 26).feed(bytes(session))
     assert batch.error is None
     return [(offset, bytes(body)) for offset, body in batch if body]
 
 
 def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Frame]:
-    """As the client would say it now: a replica has what the node has, and half of the candidates ask for a newer term.
-    What was said long ago is refused at its first words."""
+    """Rewrite a session as its client would send it now.
+
+    A replica has what the node has, and half of the candidates ask for a newer term: old requests would be refused at
+    the first
+    frame.
+    """
     end, synced = node.log_ends()
     terms, changed = context_of(node).terms, []
     for offset, body in frames:
@@ -106,8 +110,11 @@ def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Fra
 
 
 def mutated(frames: list[Frame], others: list[Frame], hellos: int, rng: Random) -> bytes:
-    """The session with one to four changes: of bytes, numbers, lengths, order, and where it ends. others: frames of other
-    sessions that may come in between. hellos: frames of its hello, which are mostly left alone."""
+    """Return the session with one to four changes of bytes, numbers, lengths, order or its end.
+
+    others: frames of other sessions, which may be inserted. hellos: frames of the hello, which are mostly left
+    unchanged.
+    """
     first = 0 if rng.random() < 0.15 else min(hellos, len(frames))
     frames = list(frames)
     parts = [encode(offset, body) for offset, body in frames]
@@ -116,7 +123,7 @@ def mutated(frames: list[Frame], others: list[Frame], hellos: int, rng: Random) 
             break
         at = rng.randrange(first, len(parts))
         part = bytearray(parts[at])
-        kind = rng.randrange(10) if part else 9  # all of it was cut off before
+        kind = rng.randrange(10) if part else 9  # an earlier change has left nothing of this frame
         if kind == 0:
             part[rng.randrange(len(part))] ^= 1 << rng.randrange(8)
         elif kind == 1 and len(part) >= HEADER_SIZE + 9:
@@ -128,7 +135,8 @@ def mutated(frames: list[Frame], others: list[Frame], hellos: int, rng: Random) 
         elif kind == 3 and len(part) >= HEADER_SIZE:
             struct.pack_into(">q", part, 0, rng.choice((*EXTREMES, 3, 4)))
         elif kind == 4:
-            del part[rng.randrange(len(part)) :]  # its length is what it was: what follows is taken for it
+            # the header keeps the length, so that the following bytes become part of this frame
+            del part[rng.randrange(len(part)) :]
         elif kind == 5:
             body = bytearray(part[HEADER_SIZE:])
             body[rng.randrange(len(body) + 1) :] = rng.randbytes(rng.randrange(20))
@@ -153,11 +161,12 @@ def mutated(frames: list[Frame], others: list[Frame], hellos: int, rng: Random) 
 
 
 def play(address: str, data: bytes, rng: Random, patience_s: float) -> bool:
-    """Send it in pieces, and wait until the node has ended the connection, or break it. Whether the node ended it."""
+    """Send the data in pieces, then wait until the node ends the connection, or break it; return whether the node ended
+    it."""
     with socket.create_connection(parse_address(address), timeout=patience_s) as sock:
         try:
             if rng.random() < 0.5:
-                sock.recv(1 << 16)  # the node's hello, at least
+                sock.recv(1 << 16)  # at least the hello of the node
             at = 0
             while at < len(data):
                 size = rng.choice((1, 7, 100, 1 << 20))
@@ -171,6 +180,6 @@ def play(address: str, data: bytes, rng: Random, patience_s: float) -> bool:
                 continue
         except TimeoutError:
             raise
-        except OSError:  # the node was quicker
+        except OSError:  # the node ended the connection first
             pass
         return True

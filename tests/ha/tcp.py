@@ -1,4 +1,5 @@
-"""A master and its replicas over real TCP, with the smallest protocol there can be: a replica says where it stands."""
+"""A master and its replicas over TCP, with a minimal protocol: a replica sends the position from which it needs the
+log."""
 
 from __future__ import annotations
 
@@ -23,8 +24,12 @@ JOIN, PROGRESS, COMMIT = struct.Struct(">cq"), struct.Struct(">cqqqq"), struct.S
 
 
 class MasterEnd:
-    """Handles the server's connections: streams `log` to whoever says from where. It tells each replica its commit point,
-    which is its own end. senders: of all connections there ever were."""
+    """Handles the connections of the server: streams `log` to each replica from the position that it sends. The commit
+    point that it sends is the end of its log.
+
+    Attributes:
+        senders: of all connections, also of those that have ended.
+    """
 
     def __init__(
         self, reactor: Reactor, log: CommitLog, make: Callable[[Connection, int], StreamSender] | None = None
@@ -43,9 +48,9 @@ class MasterEnd:
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         for offset, body in batch:
             if offset == CONTROL_OFFSET:
-                self._told(connection, bytes(body))
+                self._on_message(connection, bytes(body))
 
-    def _told(self, connection: Connection, body: bytes) -> None:
+    def _on_message(self, connection: Connection, body: bytes) -> None:
         if body[:1] == b"J":
             _, position = JOIN.unpack(body)
             sender = self._of[connection] = self.make(connection, position)
@@ -71,7 +76,7 @@ class MasterEnd:
 
 
 class ReplicaEnd(StreamReceiver):
-    """A replica of a log: `log` is its copy, made at once if there is none."""
+    """A replica. `log` is its copy, which is created if there is none."""
 
     def __init__(self, path: Path, master: CommitLog, *, syncs: bool = False, **settings: Any) -> None:
         super().__init__(

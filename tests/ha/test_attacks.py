@@ -1,4 +1,4 @@
-"""What was wrong once in how a node drives its machines: roles that change half way, disks that fail in the middle."""
+"""Former bugs of how a node drives its state machines: changes of the role that fail half way, and disks that fail."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Faults(FaultyFiles):
-    """Small files fail, too; `before` is told of each that is about to be replaced."""
+    """A disk on which replacing small files may fail, too. `before` is called with each file before it is replaced."""
 
     before: Callable[[Path], object] = staticmethod(lambda path: None)
 
@@ -54,7 +54,7 @@ class Faults(FaultyFiles):
 
 
 def faulty_replica(lab: Lab, name: str, master: Node | None, **settings: Any) -> tuple[Node, Faults]:
-    """A replica with a disk that fails when it is told to."""
+    """Return a replica, and its disk, which fails when the test says so."""
     files = Faults()
     node = Node(lab.folder / name, ha.NodeConfig.of({"name": name, **lab.settings(settings)}), files=files)
     lab.opened(node)
@@ -71,7 +71,7 @@ def faulty_master(lab: Lab, members: str, sync_replicas: int, **settings: Any) -
 
 
 def prepare(node: Node, name: str, number: int) -> Prepare:
-    """As a candidate would ask that knows all that `node` does."""
+    """Return the request of a candidate that has all records of `node`."""
     members = node.members
     assert members is not None
     return Prepare(Term(number, name), bytes(16), members.stamp)
@@ -80,8 +80,9 @@ def prepare(node: Node, name: str, number: int) -> Prepare:
 # ---- votes -----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_votes_before_its_log_is_open(lab: Lab) -> None:
-    """It would promise, and say that it holds nothing: who lacks what it has acknowledged would be elected."""
+def test_a_node_does_not_vote_before_its_log_is_open(lab: Lab) -> None:
+    """It would promise with an empty log, and a candidate that lacks records which it has acknowledged would be
+    elected."""
     a = lab.master()
     b = lab.replica("b", a)
     a.append(b"acknowledged, by b alone")
@@ -96,7 +97,7 @@ def test_nobody_votes_before_its_log_is_open(lab: Lab) -> None:
     assert answer.received.entry == 1
 
 
-def test_a_promise_is_not_overwritten_by_an_office_taken_meanwhile(lab: Lab) -> None:
+def test_a_promise_is_not_overwritten_by_a_promotion_meanwhile(lab: Lab) -> None:
     a = lab.master()
     b, files = faulty_replica(lab, "b", a)
     c = lab.replica("c", a)
@@ -111,13 +112,13 @@ def test_a_promise_is_not_overwritten_by_an_office_taken_meanwhile(lab: Lab) -> 
         except ReplogError as error:
             answers.append(error)
 
-    def taking_office(path: Path) -> None:
+    def vote_meanwhile(path: Path) -> None:
         if path.name == "members" and b.role == "candidate":
             thread = threading.Thread(target=vote)
             thread.start()
             thread.join(0.5)
 
-    files.before = taking_office  # type: ignore[method-assign]
+    files.before = vote_meanwhile  # type: ignore[method-assign]
     try:
         b.promote()
     except ReplicationError:
@@ -127,9 +128,9 @@ def test_a_promise_is_not_overwritten_by_an_office_taken_meanwhile(lab: Lab) -> 
     assert not isinstance(answers[0], Promise) or promised >= Term(9, "c"), "the promise is broken"
 
 
-def test_elections_ask_again_who_could_not_be_reached(lab: Lab) -> None:
-    """The connection to a member that had been away may be in the middle of a long pause."""
-    a, host = lab.master(), "127.0.77.1"  # where nobody else takes the port meanwhile
+def test_elections_ask_members_again_that_could_not_be_reached(lab: Lab) -> None:
+    """The connection to a member that was down may be in the middle of a long delay."""
+    a, host = lab.master(), "127.0.77.1"  # no other process takes the port of this address
     b, c = lab.replica("b", a), lab.replica("c", a, host=host)
     a.append(b"one")
     level(a, b, c)
@@ -138,7 +139,7 @@ def test_elections_ask_again_who_could_not_be_reached(lab: Lab) -> None:
     port = int(address.rpartition(":")[2])
     lab.close(c)
     failed: list[Any] = []
-    for _ in range(4):  # the pause grows
+    for _ in range(4):  # the delay grows
         peers_of(b).ask("c", prepare(b, "b", 2)._replace(trial=True), failed.append)
     until(lambda: len(failed) == 4 and channels_of(b)["c"].error is not None)
     won: list[str] = []
@@ -160,7 +161,7 @@ def test_an_old_master_that_is_fenced_late_deposes_no_newer_one(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("stage", ["replace members", "replace terms", "sync_directory"])
-def test_an_office_that_cannot_be_taken_leaves_a_replica(lab: Lab, stage: str) -> None:
+def test_a_promotion_that_fails_leaves_a_replica(lab: Lab, stage: str) -> None:
     a = lab.master()
     b, files = faulty_replica(lab, "b", a)
     c = lab.replica("c", a)
@@ -170,7 +171,7 @@ def test_an_office_that_cannot_be_taken_leaves_a_replica(lab: Lab, stage: str) -
     files.before = lambda path: files.failing.add(stage) if path.name == "members" else None  # type: ignore[method-assign]
     with pytest.raises(OSError):
         b.promote()
-    assert b.role == ("candidate" if stage == "sync_directory" else "replica")  # that fails as a replica, too
+    assert b.role == ("candidate" if stage == "sync_directory" else "replica")  # as a replica it fails as well
     files.before = lambda path: None  # type: ignore[method-assign]
     files.failing.clear()
     b.follow(None)
@@ -182,7 +183,8 @@ def test_an_office_that_cannot_be_taken_leaves_a_replica(lab: Lab, stage: str) -
 
 
 def test_a_commit_point_beyond_the_log_is_not_handed_on(lab: Lab) -> None:
-    """A master that had gone on alone had told more than replicas hold: nothing in that place is committed now."""
+    """A master that had gone on alone had sent a higher commit point than replicas have records: nothing beyond them is
+    committed."""
     a = lab.master()
     b, c = lab.replica("b", a), lab.replica("c", a)
     a.append(b"one")
@@ -203,7 +205,7 @@ def test_a_commit_point_of_another_master_shows_nothing_of_the_next(tmp_path: Pa
         mirror.show(1 << 40, 1 << 20)
         assert streams.held(mirror) == [b"one"]
         master.append(b"of a master that is not committed")
-        streams.copy(master, mirror)  # another stream: of whichever master
+        streams.copy(master, mirror)  # the stream of any master begins so
         assert streams.held(mirror) == [b"one"]
 
 
@@ -216,8 +218,9 @@ def test_a_deposed_master_shows_nothing_that_was_not_committed(lab: Lab) -> None
     assert values(a) == []
 
 
-def test_an_office_taken_half_gets_its_first_record(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends behind `terms`, before the record: without one nothing of former terms is committed."""
+def test_a_promotion_that_was_cut_short_gets_its_first_record(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends after it stored its term, before the first record of the term. Without one, no record of former
+    terms is committed."""
     with monkeypatch.context() as half:
         half.setattr(logs, "mark_term", lambda log, term: None)
         a = lab.master()
@@ -279,7 +282,7 @@ def test_what_a_callback_must_not_call_appends_nothing(lab: Lab) -> None:
 def test_a_look_at_the_statistics_loses_no_commit(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
     master = master_of(a)
-    master._timer.cancel()  # nobody else looks
+    master._timer.cancel()  # no timer commits
     master.log.append_pending(b"one", None, None, None)
     a.replication()
     assert values(a) == [b"one"]
@@ -295,13 +298,14 @@ def test_nothing_is_acknowledged_at_once(lab: Lab) -> None:
 
 
 def test_a_sync_that_fails_ends_the_stream_at_once(lab: Lab) -> None:
-    """Else the replica seems to follow, and its master waits for it in vain."""
+    """Otherwise the replica would seem to follow, while its master waits for its reports in vain."""
     a = lab.master(members="ab", durability="synced", ack_timeout_ms=100)
     b, files = faulty_replica(lab, "b", a, durability="synced")
-    a.submit(b"one")  # it may take longer to join, and to sync
+    a.submit(b"one")  # not waited for: joining and syncing may take long
     until(lambda: a.log.end == 1)
     files.failing.add("sync")
-    with pytest.raises((ReplicationTimeoutError, NotEnoughReplicasError)):  # the latter: it is gone already
+    # the second error if the replica has left already
+    with pytest.raises((ReplicationTimeoutError, NotEnoughReplicasError)):
         a.append(b"two")
     until(lambda: "failed" in b.stats()["trouble"])
 
@@ -378,7 +382,7 @@ def test_a_master_alone_of_replicas_that_only_receive_goes_on(lab: Lab) -> None:
     assert a.replication().asynchronous
 
 
-def test_who_copies_a_copy_is_cut_with_it(lab: Lab) -> None:
+def test_a_copy_of_a_copy_is_cut_with_it(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
     b, c = lab.replica("b", a), lab.replica("c", a, election_timeout_ms=200)
     x = lab.replica("x", b, observer=True)
@@ -430,7 +434,7 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
         assert gate.wait(60)
         return {}
 
-    monkeypatch.setattr("pyreplog.ha.commands._obey", wait)
+    monkeypatch.setattr("pyreplog.ha.commands._run_command", wait)
     try:
         for number in range(200):
             a.command(Connection(), number, ha.protocol.messages.Command(b'{"command": "status"}'))  # type: ignore[arg-type]
@@ -438,7 +442,7 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
         def working() -> list[threading.Thread]:
             return [thread for thread in set(threading.enumerate()) - before if thread.name == "pyreplog-command"]
 
-        until(lambda: len(working()) > 1)  # a thread that takes a job begins the next thread
+        until(lambda: len(working()) > 1)  # each thread that takes a job starts the next one
         assert len(working()) <= 16
     finally:
         gate.set()
@@ -455,8 +459,8 @@ def test_closed_peers_are_not_connected_to_again(lab: Lab) -> None:
     assert not channels_of(a)
 
 
-def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
-    a = lab.master(members="a", sync_replicas=0)  # who asks nobody by itself
+def test_malformed_addresses_are_not_learned(lab: Lab) -> None:
+    a = lab.master(members="a", sync_replicas=0)  # a node that asks no others by itself
     a.learn_peers({"b": "127.0.0.1:1", "c": "127.0.0.1:1"})
     for name in "bc":
         peers_of(a).ask(name, prepare(a, "a", 1), lambda answer: None)
@@ -468,11 +472,11 @@ def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("nowhere", ["nowhere", "c:", ":1", "c:0", "c:65536", "c:\u00b2"])
-def test_a_node_with_an_address_that_is_none_is_not_opened(lab: Lab, nowhere: str) -> None:
-    """Else it would promise a candidate, which then hears an error in place of the promise."""
+def test_a_node_with_a_malformed_address_is_not_opened(lab: Lab, nowhere: str) -> None:
+    """Otherwise the node would promise a candidate and then answer with an error."""
     with pytest.raises(InvalidArgumentError, match="host:port"):
         lab.master(members="abc", sync_replicas=0, peers={"c": nowhere})
-    lab.master(members="abc", sync_replicas=0)  # nothing of the other one is left open
+    lab.master(members="abc", sync_replicas=0)  # the first node has left nothing open
 
 
 def test_secrets_that_differ_are_named(lab: Lab) -> None:

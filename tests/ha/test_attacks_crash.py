@@ -1,4 +1,4 @@
-"""A node killed before any step of the disk while its role changes: what a restart makes of what is there."""
+"""A node is killed before each step on the disk while its role changes; it is restarted with the files that were left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Snapshots(RealFiles):
-    """The real disk; while `folder` is set, a copy of `directory` is put there before each step."""
+    """The real disk. While `folder` is set, `directory` is copied into it before each step."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,10 +41,11 @@ class Snapshots(RealFiles):
         if folder is None:
             return
         copy = folder / f"{len(self.copies):03d}-{subject}"
-        claims = (names.TAIL, names.CHECKPOINT)  # other threads write: what these say has to be in the rest
+        # other threads write these two files: the records that they count have to be in the files copied later
+        claims = (names.TAIL, names.CHECKPOINT)
         paths = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
         for path in paths:
-            with suppress(FileNotFoundError):  # made ready for later, by another thread
+            with suppress(FileNotFoundError):  # a file that another thread has prepared may vanish meanwhile
                 if path.is_file():
                     target = copy / path.relative_to(self.directory)
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,8 @@ def lines(count: int) -> list[bytes]:
 
 
 def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
-    """Whatever was done: it is a replica, or a master of the term that it had won; it holds all, and can be promoted."""
+    """After each step the node is a replica, or a master of the term that it won. It has all records, and can be
+    promoted."""
     a = lab.master(members="ab")
     files = Snapshots(tmp_path / "b")
     b = opened(lab, "b", files)
@@ -118,7 +120,7 @@ def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
 
 
 def _restarted(copy: Path, stack: ExitStack, lab: Lab, peers: dict[str, str]) -> Node:
-    """As somebody would start it: as what it is, a replica is promoted."""
+    """Restart the node in the role that its files have; promote a replica."""
     settings: dict[str, Any] = {"name": "b", "peers": peers, **lab.settings({})}
     if is_replica(copy):
         node = stack.enter_context(ha.open_replica(copy, **settings))
@@ -128,7 +130,7 @@ def _restarted(copy: Path, stack: ExitStack, lab: Lab, peers: dict[str, str]) ->
 
 
 def _fresh(lab: Lab, tmp_path: Path, files: Snapshots) -> Node:
-    """The other member as it was before: what it had promised is forgotten with the copy that it was promised to."""
+    """Restore the other member as it was before: with its copy it forgets what it had promised."""
     shutil.copytree(tmp_path / "a-before", tmp_path / "a")
     return lab.replica("a", None)
 
@@ -138,7 +140,7 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     a = opened(lab, "a", files, ack_timeout_ms=50)
     a.open_as_master(list("abc"), 1)
     b, c = lab.replica("b", a), lab.replica("c", a)
-    a.submit_batch(lines(10))  # if they take longer to join, it is committed all the same
+    a.submit_batch(lines(10))  # without waiting: if the replicas take long to join, it is committed later
     until(lambda: a.log.end == 10)
     level(a, b, c)
     lab.close(c)
@@ -147,7 +149,7 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(ReplicationTimeoutError):
         a.append_batch([b"never committed " + b"." * 900] * 100)  # more than a segment
     b, c = lab.replica("b", None), lab.replica("c", None)
-    b.learn_peers({"a": "127.0.0.1:1"})  # it cannot be asked, and does not hear of it
+    b.learn_peers({"a": "127.0.0.1:1"})  # b cannot ask a, so that a does not learn of the new term
     a.learn_peers({"b": "127.0.0.1:1", "c": "127.0.0.1:1"})
     b.promote()
     c.follow(b.address)
@@ -165,7 +167,7 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
         with context_of(b).lock:
             master_of(b).group._progress_by_name.pop(
                 "a", None
-            )  # what it had before is not held against it: it is a copy of then
+            )  # forget what a had acknowledged before: it is started from an older copy
         with ha.open_replica(copy, name="a", master=b.address, **lab.settings({})) as node:
             level(b, node)
             assert values(node) == expected, stage
@@ -188,7 +190,7 @@ def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path) -> None:
-    """Killed in the middle of its promotion, alone with what it has: a restart elects nobody by itself."""
+    """The node is killed during a promotion by force without other members: after a restart it cannot be elected alone."""
     a = lab.master(members="abc", sync_replicas=1)
     files = Snapshots(tmp_path / "b")
     b = opened(lab, "b", files, election_timeout_ms=200)

@@ -1,4 +1,4 @@
-"""What was wrong once in failover: a thread that died, a lease that nobody used and nobody gave up."""
+"""Former bugs of failover: a thread that ended with an error, a lease that no node used and none gave up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MASTER = "/ha/orders/master"
 
 
 class Stub:
-    """As much of a node as a failover needs."""
+    """The part of a node that a failover uses."""
 
     def __init__(self, name: str = "a", role: str = "replica") -> None:
         self.name, self.role, self.address = name, role, "127.0.0.1:7001"
@@ -56,7 +56,7 @@ class Stub:
         self.promote()
 
     def learn_peers(self, addresses: dict[str, str]) -> None:
-        """Nobody is asked."""
+        """Do nothing: this node asks no others."""
 
     def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
         if unless():
@@ -92,24 +92,24 @@ def io_error() -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def looks(failover: Failover, done: Callable[[], object]) -> None:
-    """Without waiting for its next look."""
+def check_until(failover: Failover, done: Callable[[], object]) -> None:
+    """Wait until a condition holds, and run checks meanwhile without waiting for the interval."""
 
     def look() -> object:
-        failover.look_soon()
+        failover.check_soon()
         return done()
 
     until(look)
 
 
-def look(failover: Failover) -> None:
-    """Wait for the end of a look that begins after this call."""
-    before = failover.looks
-    looks(failover, lambda: failover.looks >= before + 2)
+def wait_for_check(failover: Failover) -> None:
+    """Wait for the end of a check that begins after this call."""
+    before = failover.checks
+    check_until(failover, lambda: failover.checks >= before + 2)
 
 
 class Ahead:
-    """The clock of a failover; `seconds` ahead of that of the machine."""
+    """The clock of a failover, which is `seconds` ahead of the machine's clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
@@ -121,21 +121,21 @@ def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) ->
     node.failures = [io_error(), io_error()]
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.followed)
+    check_until(failover, lambda: node.followed)
     assert node.followed[0] == "127.0.0.1:7002"
-    look(failover)
+    wait_for_check(failover)
 
 
 def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store: MetadataStore) -> None:
     node = Stub()
     node.is_eligible, node.failures = True, [io_error()]
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.role == "master")
-    look(failover)
+    check_until(failover, lambda: node.role == "master")
+    wait_for_check(failover)
 
 
-def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
-    """It followed the one that it had deposed, which held the lease still; then somebody else was elected."""
+def test_a_node_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+    """It followed the master that it had deposed, because that still held the lease; then another node was elected."""
     lab = Lab(tmp_path, stack)
     a, b = lab.master(members="ab"), lab.replica("b")
     keep(stack, a, store)
@@ -144,7 +144,7 @@ def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStac
     a.append(b"one")
     level(a, b)
     b.promote()
-    looks(failover, lambda: holder(store) == "b")
+    check_until(failover, lambda: holder(store) == "b")
     stored = store.get(MASTER)
     assert stored is not None and json.loads(stored.value) == ["b", b.address]
     assert (b.role, b.term) == ("master", Term(2, "b"))
@@ -156,22 +156,23 @@ def holder(store: MetadataStore) -> str:
     return "" if stored is None else str(json.loads(stored.value)[0])
 
 
-def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
-    """Nobody waits for it to end: it may belong to a process that is stopped."""
+def test_an_elected_node_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
+    """It does not wait until the lease ends, as that may belong to a process that is stopped."""
     node = Stub()
     node.is_eligible = True
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         failover = keep(stack, node, store)
-        look(failover)
+        wait_for_check(failover)
         node.role = "master"
-        looks(failover, lambda: holder(store) == "a")
+        check_until(failover, lambda: holder(store) == "a")
     assert holder(store) == "a", "what the other lease has left is not this key"
     assert node.followed == ["127.0.0.1:7002"] and node.role == "master"
 
 
 class ElectedDuringLooks(Stub):
-    """A node that is elected while its failover has it follow: before that call, which waits for the election, or behind."""
+    """A node that is elected while its failover calls `follow`: before that call, which waits for the election, or
+    after it."""
 
     def __init__(self, *, before: bool, role: str) -> None:
         super().__init__(role=role)
@@ -185,29 +186,29 @@ class ElectedDuringLooks(Stub):
 
 
 def test_a_replica_that_is_elected_during_the_first_look_stays_master(stack: ExitStack, store: MetadataStore) -> None:
-    """The failover had not seen it as a replica, and had the new master follow the one that was lost."""
+    """The failover had not seen the node as a replica, and had the new master follow the one that was lost."""
     node = ElectedDuringLooks(before=True, role="replica")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == []
 
 
 def test_a_former_master_that_is_elected_again_during_a_look_stays_master(
     stack: ExitStack, store: MetadataStore
 ) -> None:
-    """It was a replica between two looks only."""
+    """It was a replica only between two checks."""
     node = ElectedDuringLooks(before=False, role="master")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == ["127.0.0.1:7002"]
 
 
 def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another node takes the lease before the next look, and is deposed already."""
+    """Another node takes the lease before the next check, and is deposed by then."""
     node = ElectedDuringLooks(before=False, role="master")
     leases: list[Any] = []
     begin, get = store.lease, store.get
@@ -217,51 +218,52 @@ def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master
 
     monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
-    look(failover)
+    check_until(failover, lambda: holder(store) == "a")
+    wait_for_check(failover)
     monkeypatch.setattr(store, "get", is_silent)
-    look(failover)
+    wait_for_check(failover)
     leases[1].expire()
     until(lambda: node.followed == [None])
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     monkeypatch.setattr(store, "get", get)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == [None] and is_closed(leases[1])
 
 
 def test_an_address_whose_lease_was_lost_is_registered_again(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease that was lost is closed: a handle that is forgotten is warned of."""
+    """The lost lease is closed; a handle that is not closed causes a warning."""
     leases: list[Any] = []
     begin = store.lease
     monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
     failover = keep(stack, Stub(), store)
-    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
-    look(failover)
+    check_until(failover, lambda: store.get("/ha/orders/nodes/a"))
+    wait_for_check(failover)
     lost = leases.pop()
     lost.expire()
-    looks(failover, lambda: leases and store.get("/ha/orders/nodes/a"))
+    check_until(failover, lambda: leases and store.get("/ha/orders/nodes/a"))
     until(lambda: is_closed(lost))
 
 
 def test_an_address_whose_lease_is_lost_as_soon_as_it_is_registered_is_registered_again(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is told before the failover has noted the lease; else nobody would find the node any more."""
+    """The lease is lost before the failover has stored it in its field. If that were missed, other nodes could not find
+    this one any more."""
     begin, losses = store.lease, [threading.Event()]
 
     def lease(ttl: float, on_lost: Callable[[], object]) -> Any:
         if not losses:
             return begin(ttl, on_lost)
-        told = losses.pop()
-        begun: Any = begin(ttl, lambda: (on_lost(), told.set()))
+        noted = losses.pop()
+        begun: Any = begin(ttl, lambda: (on_lost(), noted.set()))
         create = begun.create
 
         def create_and_lose(key: str, value: bytes) -> int:
             version: int = create(key, value)
             begun.expire()
-            assert told.wait(30)
+            assert noted.wait(30)
             return version
 
         monkeypatch.setattr(begun, "create", create_and_lose)
@@ -269,7 +271,7 @@ def test_an_address_whose_lease_is_lost_as_soon_as_it_is_registered_is_registere
 
     monkeypatch.setattr(store, "lease", lease)
     failover = keep(stack, Stub(), store)
-    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
+    check_until(failover, lambda: store.get("/ha/orders/nodes/a"))
 
 
 def is_closed(lease: Lease) -> bool:
@@ -280,20 +282,20 @@ def is_closed(lease: Lease) -> bool:
 
 
 def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: MetadataStore) -> None:
-    """It may have been stopped meanwhile; readers must not take what it shows for all there is."""
+    """The node may have been stopped meanwhile. Its readers must not take its log for complete."""
     node = Stub(role="master")
     node.is_eligible = True
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     stored = store.get(MASTER)
     assert stored is not None
     store.delete(MASTER, stored.version)
     for _ in range(3):
-        look(failover)
+        wait_for_check(failover)
     assert holder(store) == "", "it leaves the one that was elected a moment"
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
-        looks(failover, lambda: node.followed)
+        check_until(failover, lambda: node.followed)
         assert (node.role, node.followed, holder(store)) == ("replica", ["127.0.0.1:7002"], "b")
 
 
@@ -303,7 +305,7 @@ def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: Exit
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         failover = keep(stack, node, store)
-        looks(failover, lambda: node.followed)
+        check_until(failover, lambda: node.followed)
         assert not node.challenged
         node.failures = [NotMasterError("others hear from b")]
         node.is_silent = True
@@ -315,44 +317,44 @@ def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: Exit
 def test_a_master_that_can_commit_nothing_lets_another_try(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off from its replicas, and kept the lease for as long as that lasted."""
+    """A master that was cut off from its replicas kept the lease as long as that lasted."""
     node, clock = Stub(role="master"), Ahead(monkeypatch)
     node.is_eligible = True
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
     clock.seconds += 61.0
-    looks(failover, lambda: holder(store) == "")
-    look(failover)
+    check_until(failover, lambda: holder(store) == "")
+    wait_for_check(failover)
     assert holder(store) == "" and node.role == "master", "others may try first"
     node.stalled_s = 0.0
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
     clock.seconds += 61.0
-    looks(failover, lambda: holder(store) == "")
+    check_until(failover, lambda: holder(store) == "")
     clock.seconds += 120.0
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
 
 
-def test_who_has_just_promised_another_waits_for_that_one(
+def test_a_node_that_has_just_promised_another_waits_for_that_one(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deposed master may have given the lease up before the other one, elected by command, can take it."""
+    """The deposed master may have given up the lease before the new one, elected by command, can take it."""
     node, clock = Stub(), Ahead(monkeypatch)
     version = store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.followed)
+    check_until(failover, lambda: node.followed)
     node.is_eligible, node.term = True, Term(2, "c")
-    look(failover)
+    wait_for_check(failover)
     store.delete(MASTER, version)
-    look(failover)
+    wait_for_check(failover)
     assert store.get(MASTER) is None and node.role == "replica"
     clock.seconds += 60.0
-    looks(failover, lambda: node.role == "master")
+    check_until(failover, lambda: node.role == "master")
 
 
-def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
-    """The lease came free because of that one."""
+def test_a_node_that_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
+    """The lease was given up because of the node that it promised."""
     node, waits = Stub(), []
     node.is_eligible = True
 
@@ -362,16 +364,17 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
         return 0.0
 
     failover = stack.enter_context(Failover(node, store, "orders", lease_ms=60_000, random=promises_another))  # type: ignore[arg-type]
-    look(failover)
-    look(failover)
+    wait_for_check(failover)
+    wait_for_check(failover)
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
 
 
 def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """b is elected while c's election is under way, and writes its first record; c's term is the higher one and deposes b,
-    and c lacks that record. Both others had promised c, so nobody stood for a whole lease: here, for ten minutes."""
+    """b is elected during the election of c, and writes its first record. The higher term of c deposes b, and c lacks
+    that record. All had promised c, so that no node stood for election until the lease had ended: ten minutes in this
+    test."""
     lab = Lab(tmp_path, stack)
     a = lab.master(members="abcd", sync_replicas=2)
     b, c, d = (lab.replica(name, a) for name in "bcd")
@@ -379,18 +382,18 @@ def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
     level(a, b, c, d)
     store.create(MASTER, json.dumps(["a", a.address]).encode())
     lab.close(a)
-    for node in (b, c):  # they leave the start of both elections to this test
+    for node in (b, c):  # with this delay, both elections begin only when the test says so
         stack.enter_context(Failover(node, store, "orders", lease_ms=600_000, random=lambda: 1.0))
     stored = Election.stored
     is_between = threading.Event()
 
     def elected_meanwhile(self: Election, end: LogPosition, *args: Any) -> list[Effect]:
-        """Behind the promise of c to itself, before it asks the others for theirs."""
+        """Elect b after c has promised itself its term, before it asks the others."""
         if self.name == "c" and not is_between.is_set():
             is_between.set()
             b.take_over("a", 0.05)
             until(lambda: holder(store) == "b")
-            lab.close(d)  # only b can give the promise that c needs: what b holds is always known
+            lab.close(d)  # c needs the promise of b, and thereby learns which records b has
         return stored(self, end, *args)
 
     monkeypatch.setattr(Election, "stored", elected_meanwhile)
@@ -404,7 +407,8 @@ def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
 def test_a_look_while_it_is_being_promoted_by_command(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was neither replica nor master at that moment, had the lease's holder followed, and resigned for that at once."""
+    """At that moment the node was neither replica nor master: the check had it follow the holder of the lease, and it
+    resigned at once."""
     lab = Lab(tmp_path, stack)
     a, b = lab.master(members="ab"), lab.replica("b")
     keep(stack, a, store)
@@ -412,11 +416,11 @@ def test_a_look_while_it_is_being_promoted_by_command(
     failover = keep(stack, b, store)
     a.append(b"one")
     level(a, b)
-    look(failover)
+    wait_for_check(failover)
     promote, follow, has_looked = MirrorLog.promote, b.follow, threading.Event()
 
     def changes_over(log: MirrorLog) -> None:
-        looks(failover, has_looked.is_set)
+        check_until(failover, has_looked.is_set)
         promote(log)
 
     def looked(master: str | None, **how: Any) -> None:
@@ -430,27 +434,27 @@ def test_a_look_while_it_is_being_promoted_by_command(
     b.promote()
     has_looked.clear()
     monkeypatch.undo()
-    looks(failover, lambda: holder(store) == "b")
+    check_until(failover, lambda: holder(store) == "b")
     assert (b.role, b.term) == ("master", Term(2, "b"))
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
-def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
+def test_a_malformed_name_of_a_master_counts_as_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
     node = Stub()
     version = store.create(MASTER, value)
     failover = keep(stack, node, store)
-    look(failover)
+    wait_for_check(failover)
     store.put(MASTER, b'["b", "127.0.0.1:7002"]', version)
-    looks(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
+    check_until(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
 
-def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+def test_a_node_that_cannot_be_reached_is_skipped(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
     a = Lab(tmp_path, stack).replica("a")
     store.create("/ha/orders/nodes/b", b"nowhere")
     store.create("/ha/orders/nodes/c", b"127.0.0.1:7003")
     store.create(MASTER, b'["c", "127.0.0.1:7003"]')
     failover = keep(stack, a, store)
-    looks(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
+    check_until(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
     assert (a.address_of("b"), a.address_of("c")) == (None, "127.0.0.1:7003")
 
 
@@ -458,21 +462,21 @@ def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: Ex
     lab = Lab(tmp_path, stack)
     a = lab.master(members="a", sync_replicas=0)
     failover = keep(stack, a, store)
-    looks(failover, lambda: store.get(MASTER) is not None)
+    check_until(failover, lambda: store.get(MASTER) is not None)
     a.log._poison("sync", io_error())
-    looks(failover, lambda: store.get(MASTER) is None)
-    look(failover)
+    check_until(failover, lambda: store.get(MASTER) is None)
+    wait_for_check(failover)
     assert store.get(MASTER) is None
 
 
-def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store: MetadataStore) -> None:
-    """Else its key is kept by who does not know that it has it: nobody is master, for ever."""
+def test_a_lease_with_an_unknown_outcome_is_closed(stack: ExitStack, store: MetadataStore) -> None:
+    """Otherwise the node would keep a key of which it does not know, and no node could become master."""
     node = Stub()
     node.is_eligible = True
     failing = [True]
 
     class Doubtful:
-        """A lease whose key is made, and that says it does not know."""
+        """A lease that stores its key and then reports an unknown outcome."""
 
         def __init__(self, lease: Any) -> None:
             self._lease = lease
@@ -495,13 +499,13 @@ def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store
             return Doubtful(store.lease(ttl, on_lost))
 
     failover = keep(stack, node, Store())
-    looks(failover, lambda: node.role == "master")
+    check_until(failover, lambda: node.role == "master")
 
 
 def test_a_candidate_that_is_late_has_its_time_all_the_same(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is refused by force, too: its own promise was not on its disk when the time was over."""
+    """Otherwise the candidate would be refused even by force, as its own promise was not stored when the time was over."""
     lab = Lab(tmp_path, stack)
     a = lab.master(members="abc")
     b = lab.replica("b", a, election_timeout_ms=1)

@@ -1,4 +1,4 @@
-"""Nodes that are interrupted, forked, fail to open, or are closed in the middle: nothing stays behind, nothing hangs."""
+"""Nodes that are interrupted, forked, fail to open or are closed: nothing stays open and no call hangs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_attacks import faulty_replica
 from tests.ha.test_attacks_wire import Stranger, join
 
-ATTEMPTS = 20  # so many that one descriptor which each of them leaves open is seen among those of other tests
+ATTEMPTS = 20  # enough attempts that one descriptor left open by each stands out against those of other tests
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def threads() -> set[str]:
 
 
 def descriptors() -> int:
-    """How many this process has open: clients of earlier tests, which connect again, come and go among them."""
+    """Return how many descriptors are open. Clients of earlier tests, which reconnect, add and remove some."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -105,7 +105,7 @@ def test_roles_that_change_leave_nothing(lab: Lab) -> None:
         until(lambda: a.log.tail.end == b.log.tail.end)
         until(lambda: "pyreplog-rejoin" not in threads())
         counts.append(descriptors())
-    gc.collect()  # mapped pages of closed logs
+    gc.collect()  # the mapped pages of logs that were closed
     until(lambda: descriptors() <= counts[0] + 4)
     ours = set(threading.enumerate()) - before
     assert len([thread for thread in ours if thread.name.startswith("pyreplog")]) < 20
@@ -176,7 +176,7 @@ def test_a_forked_child_is_refused(lab: Lab) -> None:
     assert values(b) == [b"one", b"two"]
 
 
-def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
+def test_closing_ends_waiting_calls_and_refuses_later_ones(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
     errors: list[Exception] = []
 
@@ -203,7 +203,7 @@ def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
 
 
 def test_many_connections(lab: Lab) -> None:
-    """300 observers that join, and leave together."""
+    """300 observers join, and leave at the same time."""
     a = lab.master(members="ab", sync_replicas=1)
     b = lab.replica("b", a)
     a.append(b"one")
@@ -232,7 +232,8 @@ def test_a_copy_is_no_master(lab: Lab) -> None:
 
 
 def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written, and has not begun to wait when all is closed: ClosedError would say that nothing was appended."""
+    """The append is written, but does not wait yet when the node is closed: a ClosedError would say that nothing was
+    appended."""
     a = lab.master(members="ab")
     written, closed, errors = threading.Event(), threading.Event(), []
     offer = master_of(a).offer
@@ -264,7 +265,8 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
 def test_an_append_that_is_late_for_its_masters_log_is_told_why(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str, why: type[ReplogError]
 ) -> None:
-    """It was let in, and finds the log closed: nothing was appended. Deposed, told to follow, or closed itself."""
+    """The append was admitted and finds the log closed, so nothing was appended. The master was deposed, told to
+    follow, or closed."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)
     a.append(b"in time")
@@ -304,8 +306,8 @@ def test_an_append_that_is_late_for_its_masters_log_is_told_why(
     assert [type(error) for error in errors] == [why] and values(b) == [b"in time"]
 
 
-def test_who_waits_is_told_who_deposed_its_master(lab: Lab) -> None:
-    """Also one that begins to wait when the master of the older term is closed already."""
+def test_a_waiting_call_names_the_node_that_deposed_its_master(lab: Lab) -> None:
+    """A call that begins to wait when the deposed master is already closed gets the same error."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)
     a.append(b"in time")

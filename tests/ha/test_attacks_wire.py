@@ -1,4 +1,4 @@
-"""What arrives at a node's port, and from what should be its master, that nobody sane would send."""
+"""Malformed and hostile messages, at the port of a node and from the server that a replica takes for its master."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def reactor() -> Iterator[Reactor]:
 
 
 class Stranger:
-    """Says hello, and then whatever it is told to."""
+    """Sends a valid hello, and then any bytes that the test passes."""
 
     def __init__(self, reactor: Reactor, address: str, name: str = "c") -> None:
         self.connections: list[Connection] = []
-        self.heard: list[tuple[int, bytes]] = []
+        self.received: list[tuple[int, bytes]] = []
         self.ended: list[ReplogError] = []
         self._master_connection = ReconnectingConnection(
             reactor, parse_address(address), self, identity=NodeIdentity(node=name, service=SERVICE),
@@ -89,10 +89,10 @@ class Stranger:
         self.connections.append(connection)
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        self.heard += [(number, bytes(body)) for number, body in batch if body]
+        self.received += [(number, bytes(body)) for number, body in batch if body]
 
     def drained(self, connection: Connection) -> None:
-        """Nothing waits."""
+        """Do nothing: the test does not wait for the send queue."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
         self.ended.append(error)
@@ -118,6 +118,8 @@ def everything(node: Node) -> list[Message]:
         Command(b"{}"), Command(b"not JSON"), Command(b"[" * 5000), Command(b'{"command": "follow", "master": 7}'),
         Command(json.dumps({"command": "x" * 100_000}).encode()),
         Command(b'{"command": "sync-replicas", "count": 1e999}'), Command(b'{"command": "peers", "addresses": {"b": ""}}'),
+        Command(b'{"command": "promote", "lost": 7}'), Command(b'{"command": "promote", "lost": [true, "b"]}'),
+        Command(b'{"command": "promote", "lost": [1099511627776, "b"]}'),
     ]  # fmt: skip
 
 
@@ -133,7 +135,8 @@ def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor, seed: in
                 chosen = [rng.choice(bodies) for _ in range(rng.randrange(1, 6))]
                 if rng.random() < 0.5:
                     at = rng.randrange(len(chosen))
-                    chosen[at] = _damaged(chosen[at], rng)  # of CANDIDATES, no bit: who asks for a higher term gets it
+                    # not a bit of CANDIDATES: a candidate of a higher term gets its promise
+                    chosen[at] = _damaged(chosen[at], rng)
                 for body in chosen:
                     stranger.say(body, number=rng.choice([CONTROL_OFFSET, 1, 1, rng.randrange(1 << 40)]))
                 if rng.random() < 0.3:
@@ -168,15 +171,15 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
             [b"", b"\xff", b"[" * 100_000, json.dumps({"command": "x" * 2_000_000}).encode()]
         ):
             stranger.say(messages.encode(Command(text)), number=number)
-        until(lambda: len(stranger.heard) == 4)
-    for _, body in stranger.heard:
+        until(lambda: len(stranger.received) == 4)
+    for _, body in stranger.received:
         answer = messages.decode(body)
         assert isinstance(answer, StatusReply)
         assert "error" in json.loads(answer.json)
         assert len(body) < 4096
 
 
-def test_replies_that_nobody_asked_for_close_the_connection(lab: Lab, reactor: Reactor) -> None:
+def test_unexpected_replies_close_the_connection(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="a", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(StatusReply(b"{}")), number=5)
@@ -187,20 +190,20 @@ def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="ac", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(join(a)))
-        until(lambda: stranger.heard)
+        until(lambda: stranger.received)
         stranger.say(messages.encode(join(a)))
         until(lambda: stranger.ended)
     until(lambda: a.replication().replicas[0].state == "gone")
     until(lambda: not followers_of(a))
 
 
-def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
-    """Also when what they answer came together with something else: what is sent meanwhile leaves together."""
+def test_a_refusal_arrives_before_the_connection_ends(lab: Lab, reactor: Reactor) -> None:
+    """The refusal is sent, also if the request arrived together with another message."""
     a = lab.master(members="ab", sync_replicas=0)
     with Stranger(reactor, a.address, "z") as stranger:
         stranger.say(messages.encode(join(a, "z")), messages.encode(ProgressReport(ORIGIN, ORIGIN)))
         until(lambda: stranger.ended)
-    refusal = messages.decode(stranger.heard[0][1])
+    refusal = messages.decode(stranger.received[0][1])
     assert isinstance(refusal, Refuse) and refusal.code == messages.RefusalCode.NOT_A_MEMBER
 
 
@@ -208,7 +211,7 @@ def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> 
     a = lab.master(members="ac", sync_replicas=1, ack_timeout_ms=50)
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(join(a)))
-        until(lambda: stranger.heard)
+        until(lambda: stranger.received)
         future = a.submit(b"never acknowledged")
         stranger.say(messages.encode(ProgressReport(LogPosition(1 << 40, 1 << 30), LogPosition(1 << 40, 1 << 30))))
         until(lambda: stranger.ended)
@@ -216,12 +219,12 @@ def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> 
     assert a.committed == ORIGIN
 
 
-def test_nobody_speaks_for_another(lab: Lab, reactor: Reactor) -> None:
-    """A process that was given the wrong name, or directory, would be counted in the place of another."""
+def test_a_node_cannot_send_messages_of_another_one(lab: Lab, reactor: Reactor) -> None:
+    """A process that was given the wrong name or directory must not count in place of another one."""
     a = lab.master(members="abc", sync_replicas=1)
-    for said in (join(a, "b"), prepare(a, "b")):
+    for message in (join(a, "b"), prepare(a, "b")):
         with Stranger(reactor, a.address, "c") as stranger:
-            stranger.say(messages.encode(said), number=CONTROL_OFFSET if isinstance(said, Join) else 1)
+            stranger.say(messages.encode(message), number=CONTROL_OFFSET if isinstance(message, Join) else 1)
             until(lambda stranger=stranger: stranger.ended)  # type: ignore[misc]
     assert a.replication().replicas == ()
     assert str(a.term) == "1 of a"
@@ -233,20 +236,20 @@ def prepare(node: Node, name: str) -> Prepare:
     return Prepare(Term(7, name), node.log.uuid, members.stamp)
 
 
-def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) -> None:
+def test_a_replica_that_follows_another_master_ignores_a_late_refusal(lab: Lab) -> None:
     a = lab.master(members="ab", sync_replicas=0)
     b = lab.replica("b", a)
     level(a, b)
     replica = replica_of(b)
-    told: list[bool] = []
+    done: list[bool] = []
 
     def both() -> None:
         replica.follow(("127.0.0.1", 1))
-        replica._heard(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
-        told.append(True)
+        replica._on_control(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
+        done.append(True)
 
     context_of(b).reactor.call_soon(both)
-    until(lambda: told)
+    until(lambda: done)
     assert replica.master == ("127.0.0.1", 1)
     b.follow(a.address)
     a.append(b"more")
@@ -258,23 +261,23 @@ def test_a_replica_that_never_reads_costs_nothing_but_itself(lab: Lab, reactor: 
     b = lab.replica("b", a)
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(join(a)))
-        until(lambda: stranger.heard)
+        until(lambda: stranger.received)
         stranger.connections[0].pause()
         for _ in range(20):
             a.append_batch([b"." * 30_000] * 40)
         level(a, b)
         queued = [connection.queued_bytes for connection in list(followers_of(a))]
-        assert max(queued) < 5 << 20  # what is handed over at once, and the frame that goes beyond it
+        assert max(queued) < 5 << 20  # the batch that is sent at once, and the frame that exceeds it
         a.append(b"still")
     level(a, b)
 
 
 class Liar:
-    """A server that accepts whoever joins, with what it was told to say."""
+    """A server that answers each JOIN with the messages that the test passes."""
 
-    def __init__(self, reactor: Reactor, says: list[bytes]) -> None:
+    def __init__(self, reactor: Reactor, replies: list[bytes]) -> None:
         self.joins = 0
-        self._says = says
+        self._replies = replies
         self._server = Server(reactor, self, identity=NodeIdentity(node="a", service=SERVICE))
         host, port = self._server.address
         self.address = f"{host}:{port}"
@@ -286,20 +289,20 @@ class Liar:
         self._server.close()
 
     def opened(self, connection: Connection) -> None:
-        """It will join."""
+        """Do nothing: the client sends its JOIN first."""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         for _, body in batch:
             if body and isinstance(messages.decode(body), Join):
                 self.joins += 1
-                for said in self._says:
-                    connection.send(said)
+                for reply in self._replies:
+                    connection.send(reply)
 
     def drained(self, connection: Connection) -> None:
-        """All is said."""
+        """Do nothing: all messages were sent."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """It will come again."""
+        """Do nothing: the client connects again."""
 
 
 def control(message: Message) -> bytes:
@@ -352,22 +355,22 @@ def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor
 
 
 SURROGATE = "\ud800"
-"""Half of a pair, which JSON can say and UTF-8 cannot."""
+"""Half of a surrogate pair, which JSON can encode and UTF-8 cannot."""
 
 
 def obeyed(node: Node, stranger: Stranger, number: int, text: bytes) -> str:
-    """What a command is refused with; "" it is done."""
+    """Return the error with which a command is refused, or an empty string."""
     stranger.say(messages.encode(Command(text)), number=number)
-    body = until(lambda: next((body for of, body in list(stranger.heard) if of == number), None))
+    body = until(lambda: next((body for of, body in list(stranger.received) if of == number), None))
     answer = messages.decode(body)
     assert isinstance(answer, StatusReply)
     return str(json.loads(answer.json).get("error", ""))
 
 
-def test_texts_that_are_none_are_refused_without_a_fault(
+def test_malformed_texts_are_refused_without_a_traceback(
     lab: Lab, reactor: Reactor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each made a traceback, of this command, or of the next replica that was told where the master is."""
+    """Each of these texts caused a traceback, in this command or when the next replica was done the master's address."""
     a = lab.master(sync_replicas=0)
     b = lab.replica("b", a)
     level(a, b)
@@ -378,6 +381,10 @@ def test_texts_that_are_none_are_refused_without_a_fault(
         *(
             ("peers", {"addresses": {"c": address}})
             for address in (f"{SURROGATE}:1", "\0:1", "[]:1", ":1", "[:1", "h" * 256 + ":1", "h:" + "9" * 5000, "h:0")
+        ),
+        *(
+            ("promote", {"lost": lost})
+            for lost in ([2, SURROGATE], [2, "x" * 256], [2, ""], [True, "c"], [1 << 40, "c"], 7)
         ),
         *(("follow", {"master": address}) for address in (f"{SURROGATE}:1", "\0:1", "[]:1")),
     ]
@@ -391,7 +398,7 @@ def test_texts_that_are_none_are_refused_without_a_fault(
     with Stranger(reactor, b.address, "z") as stranger:
         stranger.say(messages.encode(join(b, "z")))
         until(lambda: stranger.ended)
-    assert isinstance(messages.decode(stranger.heard[0][1]), Refuse)
+    assert isinstance(messages.decode(stranger.received[0][1]), Refuse)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
@@ -403,11 +410,11 @@ def test_addresses_of_any_number_of_members_are_not_kept(lab: Lab, reactor: Reac
             text = json.dumps({"command": "peers", "addresses": addresses}).encode()
             assert obeyed(a, stranger, number, text) == ("" if number < 2 else "InvalidArgumentError")
     assert len(peers_of(a).addresses) == 1000
-    a.learn_peers({"0-0": "127.0.0.1:2"})  # one that is known
+    a.learn_peers({"0-0": "127.0.0.1:2"})  # the address of a known member is replaced
     assert peers_of(a).addresses["0-0"] == "127.0.0.1:2"
 
 
-def test_last_words_quote_anything(lab: Lab) -> None:
+def test_a_refusal_may_quote_any_text(lab: Lab) -> None:
     body = messages.encode(Refuse(messages.RefusalCode.NOT_MASTER, f"its log is in {SURROGATE}"))
     refusal = messages.decode(body)
     assert isinstance(refusal, Refuse) and refusal.text == "its log is in ?"
@@ -416,8 +423,8 @@ def test_last_words_quote_anything(lab: Lab) -> None:
 def test_a_deposed_master_follows_though_the_new_ones_address_is_wrong(
     lab: Lab, reactor: Reactor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its own was taken for it: it could not follow itself, and stayed a master that is over, which nobody could
-    promote."""
+    """The address in its list was its own. It cannot follow itself, and remained a deposed master that could not be
+    promoted."""
     a = lab.master(sync_replicas=1)
     b = lab.replica("b", a)
     a.append(b"one")
@@ -425,7 +432,7 @@ def test_a_deposed_master_follows_though_the_new_ones_address_is_wrong(
     a.learn_peers({"c": a.address})
     with Stranger(reactor, a.address, "c") as stranger:
         stranger.say(messages.encode(prepare(a, "c")), number=1)
-        until(lambda: stranger.heard)
+        until(lambda: stranger.received)
     until(lambda: a.role == "replica")
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
     a.promote()

@@ -1,4 +1,4 @@
-"""A log with a commit point: appends do not show, `show_up_to` does."""
+"""A log with a commit point: readers see records once `show_up_to` has passed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elections: who wins, who is asked, what is promised, and when."""
+"""Elections: who wins, which members are asked, what is promised, and in which order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .groups import HISTORY, T2, T3, UUID, mark, only
 
 MINE = Term(3, "a")
 FIVE = Members.first("abcde", 2)
-"""An election needs 3 promises."""
+"""Five members: an election needs three promises."""
 
 
 def election(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> tuple[Election, list[Effect]]:
-    """Of a, whose log ends there; begun."""
+    """Begin an election of candidate a, whose log ends at entry `end`."""
     options = {"ack": "synced", "above": NO_TERM, "force": False, "history": HISTORY, **options}
     election = Election("a", UUID, Terms(T2, options.pop("history")), members, **options)
     return election, election.start(mark(end))
@@ -44,7 +44,7 @@ def asked(effects: list[Effect], *, trial: bool) -> str:
 
 
 def binding(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> Election:
-    """One whose trial went well: the own promise is stored, the others are asked."""
+    """Return an election after a successful trial: the own promise is stored, and the others are asked."""
     candidate, _ = election(members, end=end, **options)
     effects: list[Effect] = []
     for member in "bc":
@@ -124,7 +124,7 @@ OLDER = History((TermStart(Term(1, "a"), LogPosition(0, 0)),))
         ),
     ],
 )
-def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
+def test_a_member_with_more_records_is_not_passed_over(other: Promise, wins: bool) -> None:
     candidate = binding()
     candidate.promised("b", promise(1))
     effects = candidate.promised("c", other)
@@ -133,9 +133,9 @@ def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
         assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
 
 
-def test_what_a_node_holds_that_knows_of_no_members_does_not_matter() -> None:
-    """A new member that no master has met: nothing was committed by its reports, and it cannot be promoted. Its promise
-    counts, and what came to it by a replica nobody else need have."""
+def test_records_of_a_node_that_knows_of_no_members_do_not_matter() -> None:
+    """Such a node is a new member that no master has met: none of its reports committed a record, and it cannot be
+    promoted. Its promise counts; its records may be on no other node."""
     for trial, sample in ((True, election()[0]), (False, binding())):
         stranger = promise(25, trial=trial, members=None)
         assert sample.promised("c", stranger) == []
@@ -143,8 +143,8 @@ def test_what_a_node_holds_that_knows_of_no_members_does_not_matter() -> None:
         assert end == StorePromise(MINE) if trial else isinstance(end, ElectionWon) and end.possible_loss == ""
 
 
-def test_who_holds_no_more_counts_whatever_it_knows() -> None:
-    """Members that were never started may be all that there is."""
+def test_a_node_without_members_and_with_no_more_records_counts() -> None:
+    """Members that were never started may be the only ones that can promise."""
     candidate = binding()
     candidate.promised("b", promise(0, history=History(), members=None))
     assert only(ElectionWon, candidate.promised("c", promise(20, members=None)))
@@ -157,14 +157,15 @@ def test_what_was_acknowledged_as_received_counts_as_received() -> None:
 
 
 def test_a_term_of_which_it_holds_nothing_does_not_count() -> None:
-    """The candidate knows where term 2 began and has not come so far: who has more of term 1 holds more."""
+    """The candidate knows where term 2 began, but has no record of it: a node that has more records of term 1 is
+    further."""
     candidate = binding(end=9)
     candidate.promised("b", promise(1))
     assert "promote c" in str(lost(candidate.promised("c", promise(10))))
 
 
 def test_a_trial_that_is_refused_deposes_nobody() -> None:
-    """Raft's PreVote: a lagging candidate must not end a master that works."""
+    """As with PreVote in Raft, a candidate that lags must not end a working master."""
     candidate, effects = election()
     candidate.promised("b", promise(trial=True))
     effects = candidate.promised("c", promise(30, trial=True))
@@ -172,7 +173,7 @@ def test_a_trial_that_is_refused_deposes_nobody() -> None:
 
 
 def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
-    """What arrived during the trial counts; what would arrive after the promise is not taken."""
+    """Records that arrive during the trial count; after its own promise the candidate takes no more."""
     candidate, _ = election(end=10)
     candidate.promised("b", promise(1, trial=True))
     candidate.promised("c", promise(1, trial=True))
@@ -210,7 +211,7 @@ def test_a_lower_term_declined_is_no_higher_one() -> None:
     ("members", "history", "why"),
     [(None, HISTORY, "no members"), (FIVE, History(), "holds nothing")],
 )
-def test_who_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
+def test_nodes_that_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
     candidate, effects = election(members, history=history)
     assert why in str(lost(effects)) and candidate.is_over
 
@@ -228,7 +229,7 @@ def test_by_force_with_what_answers_there_are() -> None:
     assert "1 more promises" in won.possible_loss
 
 
-def test_by_force_past_somebody_further() -> None:
+def test_by_force_past_a_member_with_more_records() -> None:
     candidate, _ = election(force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.promised("b", promise())
@@ -237,7 +238,7 @@ def test_by_force_past_somebody_further() -> None:
     assert "c holds" in won.possible_loss
 
 
-def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
+def test_by_force_as_soon_as_all_reachable_members_have_answered() -> None:
     candidate, _ = election(force=True)
     refused = VoteRejected(RefusalCode.FOREIGN, T2, "not here", None)
     candidate.stored(mark(20), HISTORY, None)
@@ -248,7 +249,7 @@ def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
     assert candidate.unreachable("b") == candidate.deadline() == []
 
 
-def test_without_force_who_cannot_be_reached_is_waited_for() -> None:
+def test_without_force_unreachable_members_are_waited_for() -> None:
     candidate = binding()
     for member in "bcde":
         assert candidate.unreachable(member) == []
@@ -286,7 +287,7 @@ def test_by_force_without_members() -> None:
 
 
 def test_quorums_are_those_of_the_newest_members_heard_of() -> None:
-    """A change that the candidate missed: some of those it asks know of it."""
+    """Members changed without the candidate's knowledge; some of those that it asks know of the change."""
     known = Members.first("abc", 1)
     newer = known.change(Quorum.of("abde", 1))
     candidate, effects = election(known)
@@ -312,7 +313,8 @@ def test_records_of_another_term_that_came_during_the_trial_count() -> None:
 
 
 def test_members_that_change_during_the_trial_count() -> None:
-    """Found by simulation: a candidate that had told its master that it knows of a change was elected without it."""
+    """Found by simulation: a candidate that had told its master that it knows of a change was elected without the new
+    members."""
     known = Members.first("abc", 1)
     candidate, _ = election(known)
     candidate.promised("b", promise(1, trial=True))
@@ -320,8 +322,9 @@ def test_members_that_change_during_the_trial_count() -> None:
     assert candidate.promised("b", promise(1)) == [], "all five have to promise"
 
 
-def test_who_does_not_know_that_it_is_a_member_asks() -> None:
-    """Found by simulation: only the master knew that it had brought a in, and lost what a has: nobody could be elected."""
+def test_a_node_that_does_not_know_that_it_is_a_member_stands() -> None:
+    """Found by simulation: only the master knew that it had added a, and it lacked a record of a: no node could be
+    elected."""
     candidate, effects = election(Members.first("b", 0))
     assert asked(effects, trial=True) == "b"
     newer = Members.first("b", 0).change(Quorum.of("ab", 0))
@@ -342,7 +345,7 @@ def test_who_does_not_know_that_it_is_a_member_asks() -> None:
     assert "a is no member" in str(lost(candidate.deadline()))
 
 
-def test_a_member_that_was_removed_hears_of_it() -> None:
+def test_a_removed_member_learns_of_it() -> None:
     candidate, _ = election(Members.first("abc", 1))
     without = Members.first("abc", 1).change(Quorum.of("bc", 1)).completed()
     candidate.vote_rejected("b", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", without))
@@ -373,7 +376,7 @@ def test_a_node_promises_higher_terms_only() -> None:
 
 
 def test_a_term_that_leaves_none_above_it_is_not_promised() -> None:
-    """Else one request of a member would end all elections for good."""
+    """Otherwise one request of a member could end all elections for good."""
     for number in (2 + TERM_JUMP_MAX + 1, 1 << 62, (1 << 64) - 1):
         assert answer(Term(number, "c")) == RefusalCode.ABSURD
     assert answer(Term(2 + TERM_JUMP_MAX, "c")) == 0
@@ -402,7 +405,8 @@ def trials(effects: list[Effect]) -> dict[str, int]:
 
 
 def test_a_planned_change_over_waits_until_all_is_here() -> None:
-    """Under writes the master always held more: the candidate was refused, or elected nobody and left no master."""
+    """Under load the master always had more records: the candidate was refused, or deposed the master without being
+    elected."""
     candidate, effects = election(master="e")
     assert trials(effects) == dict.fromkeys("bcde", PreVote.HOLD)
     for member in "bcd":
@@ -417,7 +421,7 @@ def test_a_planned_change_over_waits_until_all_is_here() -> None:
 
 
 def test_an_append_that_was_on_its_way_is_waited_for() -> None:
-    """It had been admitted before the master began to hold appends back."""
+    """The append was admitted before the master began to hold appends back."""
     candidate, _ = election(master="e")
     for member in "bcd":
         candidate.promised(member, promise(19, trial=True))
@@ -450,59 +454,59 @@ def test_a_trial_that_fails_lets_appends_go_on() -> None:
     candidate.promised("e", promise(25, trial=True))
     (lost,) = only(ElectionLost, candidate.deadline())
     assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", PreVote.YES)
-    assert lost.restore == ""
+    assert lost.next_candidate == ""
 
 
-def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
+def test_a_master_that_was_deposed_in_vain_is_asked_to_stand_again() -> None:
     candidate, _ = election(master="e")
     for member in "bc":
         candidate.promised(member, promise(19, trial=True))
     candidate.overdue()
     candidate.stored(mark(20), HISTORY, None)
     (lost,) = only(ElectionLost, candidate.deadline())
-    assert (lost.release, lost.restore) == (None, "e")
+    assert (lost.release, lost.next_candidate) == (None, "e")
     candidate, _ = election(master="e")
     candidate.stored(mark(20), HISTORY, None)
     (lost,) = only(ElectionLost, candidate.note_higher_term(Term(9, "x")))
-    assert lost.restore == "", "another one is about to be master"
+    assert lost.next_candidate == "", "another one is about to be master"
 
 
-def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
-    """Of two candidates at once the first was elected, and deposed before the second knew what it had written. All have
-    promised the second, and leave it its time."""
+def test_the_member_with_most_records_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
+    """Of two candidates, the first was elected, and deposed before the second had its first record. All members have
+    promised the second one, and would wait for it."""
     candidate = binding()
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.promised("c", promise(25)))
-    assert lost.restore == "c" and "promote c" in str(lost.error)
+    assert lost.next_candidate == "c" and "promote c" in str(lost.error)
     candidate = binding()
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.deadline())
-    assert lost.restore == "b", "it promised, and what others hold is unknown"
+    assert lost.next_candidate == "b", "it promised, and what others hold is unknown"
     (lost,) = only(ElectionLost, binding().deadline())
-    assert lost.restore == "", "nobody is known to hold more"
+    assert lost.next_candidate == "", "nobody is known to hold more"
 
 
-def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
+def test_a_member_with_more_records_is_not_asked_to_stand_when_no_master_was_deposed() -> None:
     candidate, _ = election()
     candidate.promised("b", promise(22, trial=True))
     (lost,) = only(ElectionLost, candidate.promised("c", promise(25, trial=True)))
-    assert lost.restore == ""
+    assert lost.next_candidate == ""
     candidate, _ = election(force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.abandon("the node ends"))
-    assert lost.restore == "", "an operator decides"
+    assert lost.next_candidate == "", "an operator decides"
 
 
 def test_a_master_that_others_hear_from_is_not_replaced() -> None:
-    """A candidate whose own connection failed would end a master that works."""
+    """A candidate that only lost its own connection must not end a working master."""
     candidate, effects = election(master="e", if_lost=True)
     assert trials(effects) == dict.fromkeys("bcde", PreVote.IF_LOST)
     assert candidate.promised("b", promise(trial=True)) == [] == candidate.promised("c", promise(trial=True))
     (lost,) = only(
         ElectionLost, candidate.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE))
     )
-    assert (lost.release, lost.restore) == (None, "")
+    assert (lost.release, lost.next_candidate) == (None, "")
 
 
 def test_a_master_that_is_lost_is_replaced() -> None:
@@ -516,7 +520,7 @@ def test_a_master_that_is_lost_is_replaced() -> None:
         )
 
 
-def test_who_hears_from_a_master_says_no_only_if_that_is_asked() -> None:
+def test_a_member_that_hears_from_a_master_refuses_only_if_that_is_asked() -> None:
     for trial in PreVote:
         rejection = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
         assert (rejection is not None) == (trial == PreVote.IF_LOST)

@@ -1,4 +1,4 @@
-"""Automatic failover of nodes that share a metadata store; in this process."""
+"""Automatic failover of nodes that share a metadata store, in one process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pyreplog.metadata import open_store
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 from tests.metadata.conftest import shared_url, sqlite_url
 
-__all__ = ["shared_url", "sqlite_url"]  # fixtures
+__all__ = ["shared_url", "sqlite_url"]  # these are fixtures
 
 LEASE_S = 6.0
 
 
 class Group(Lab):
-    """A lab whose nodes each have a store of their own, of one url."""
+    """Nodes that each have a metadata store of their own, with the same URL."""
 
     def __init__(self, folder: Path, stack: ExitStack, url: str) -> None:
         super().__init__(folder, stack)
@@ -30,7 +30,7 @@ class Group(Lab):
         self.keepers: dict[str, ExitStack] = {}
 
     def keep(self, node: Node) -> None:
-        """Have it take part in failover, until it is closed; a master has its lease before another looks for one."""
+        """Run failover for a node until it is closed. A master has its lease before the next node looks for one."""
         keeper = self._stack.enter_context(ExitStack())
         store = keeper.enter_context(open_store(self.url))
         keeper.enter_context(Failover(node, store, "orders", lease_ms=round(LEASE_S * 1000)))
@@ -39,7 +39,7 @@ class Group(Lab):
             until(lambda: (held := store.get("/ha/orders/master")) and json.loads(held.value)[0] == node.name)
 
     def stop(self, node: Node) -> None:
-        """As if its process had died: the lease ends by itself, or with the session."""
+        """Stop a node as if its process had died: the lease ends by itself, or with the session."""
         self.keepers.pop(node.name).close()
         self.close(node)
 
@@ -48,7 +48,7 @@ class Group(Lab):
         return masters[0] if len(masters) == 1 else None
 
     def await_master(self) -> Node:
-        """Whoever is elected."""
+        """Wait for a master; return it."""
         nodes: list[Node] = []
 
         def elected() -> bool:
@@ -67,7 +67,7 @@ def group(tmp_path: Path, shared_url: str) -> Iterator[Group]:
 
 
 def append(group: Group, value: bytes) -> None:
-    """By whoever is master, as soon as there is one that has replicas."""
+    """Append at the master, as soon as there is one that has replicas."""
 
     def appended() -> bool:
         master = group.master_now()
@@ -115,7 +115,7 @@ def test_who_loses_the_lease_gives_up_its_role(group: Group) -> None:
     until(lambda: a.role == "master" and len(a.replication().replicas) == 2)
     append(group, b"one")
     level(a, b, c)
-    group.keepers.pop("a").close()  # the node runs on, and nobody renews its lease
+    group.keepers.pop("a").close()  # the node goes on running, and its lease is not renewed
     until(lambda: a.role == "replica")
     heir = group.await_master()
     append(group, b"two")

@@ -1,4 +1,4 @@
-"""What was just appended leaves as one frame, or not at all."""
+"""`FrameFeed.leave` sends the record that was just appended as one frame, or sends nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyreplog.stream.frame_feed import FrameFeed
 from tests.ha.streams import PER_SEGMENT, open_master, values
 
 
-class Stand:
-    """A feed of a log that was sent all but what `append` has appended, and the other end of its socket."""
+class FeedLab:
+    """A feed that has sent all records except those of the last `append`, and the other end of its socket."""
 
     def __init__(self, log: CommitLog, near: socket.socket, far: socket.socket) -> None:
         self.log, self.far = log, far
@@ -42,87 +42,87 @@ class Stand:
 
 
 @pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
+def lab(tmp_path: Path) -> Iterator[FeedLab]:
     near, far = socket.socketpair()
     with open_master(tmp_path / "log") as log, near, far:
         near.setblocking(False)
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there is: a few frames
-        yield Stand(log, near, far)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the smallest buffer holds a few frames
+        yield FeedLab(log, near, far)
 
 
-def test_it_is_the_frame_that_would_come(stand: Stand) -> None:
+def test_leave_sends_the_frame_that_would_come_next(lab: FeedLab) -> None:
     for _ in range(3):
-        stand.append()
-        frames, size = FrameFeed(stand.log, stand.feed.position).take(1 << 20)
-        sent = stand.feed.left_bytes
-        assert stand.feed.leave()
-        assert stand.arrived() == b"".join(frames)
-        assert (stand.feed.position, stand.feed.left_bytes - sent) == (stand.log.tail.end, size)
-        assert not stand.feed.leave(), "there is no more"
+        lab.append()
+        frames, size = FrameFeed(lab.log, lab.feed.position).take(1 << 20)
+        sent = lab.feed.left_bytes
+        assert lab.feed.leave()
+        assert lab.arrived() == b"".join(frames)
+        assert (lab.feed.position, lab.feed.left_bytes - sent) == (lab.log.tail.end, size)
+        assert not lab.feed.leave(), "there is no more"
 
 
-def held_by_who_sends(stand: Stand) -> None:
-    stand.append()
-    stand.feed.turn.acquire()
+def while_another_thread_sends(lab: FeedLab) -> None:
+    lab.append()
+    lab.feed.turn.acquire()
 
 
-def cut(stand: Stand) -> None:
-    stand.append()
-    stand.log.truncate(0)
-    stand.append(2)
+def cut(lab: FeedLab) -> None:
+    lab.append()
+    lab.log.truncate(0)
+    lab.append(2)
 
 
-def larger_than_a_frame(stand: Stand) -> None:
-    stand.append(4)
+def larger_than_a_frame(lab: FeedLab) -> None:
+    lab.append(4)
 
 
-def over_the_end_of_a_segment(stand: Stand) -> None:
-    stand.append(PER_SEGMENT)
+def over_the_end_of_a_segment(lab: FeedLab) -> None:
+    lab.append(PER_SEGMENT)
 
 
-def over(stand: Stand) -> None:
-    stand.append()
-    stand.feed.end()
+def after_the_end(lab: FeedLab) -> None:
+    lab.append()
+    lab.feed.end()
 
 
-def corked(stand: Stand) -> None:
-    stand.append()
-    stand.outbox.corked = True
+def corked(lab: FeedLab) -> None:
+    lab.append()
+    lab.outbox.corked = True
 
 
 @pytest.mark.parametrize(
-    "prepare", [held_by_who_sends, cut, larger_than_a_frame, over_the_end_of_a_segment, over, corked]
+    "prepare", [while_another_thread_sends, cut, larger_than_a_frame, over_the_end_of_a_segment, after_the_end, corked]
 )
-def test_what_is_unusual_takes_the_long_way(stand: Stand, prepare: Callable[[Stand], None]) -> None:
-    prepare(stand)
-    position = stand.feed.position
-    assert not stand.feed.leave()
-    assert (stand.feed.position, stand.feed.left_bytes, stand.arrived()) == (position, 0, b"")
+def test_unusual_records_are_left_to_the_slow_path(lab: FeedLab, prepare: Callable[[FeedLab], None]) -> None:
+    prepare(lab)
+    position = lab.feed.position
+    assert not lab.feed.leave()
+    assert (lab.feed.position, lab.feed.left_bytes, lab.arrived()) == (position, 0, b"")
 
 
-def test_where_the_stream_stands_is_known_first(stand: Stand) -> None:
-    feed = FrameFeed(stand.log, 0, 1 << 20)
+def test_nothing_leaves_before_the_header_of_a_segment(lab: FeedLab) -> None:
+    feed = FrameFeed(lab.log, 0, 1 << 20)
     feed.turn = threading.Lock()
-    feed.begin(stand.outbox, 1 << 20)
+    feed.begin(lab.outbox, 1 << 20)
     assert not feed.leave(), "a segment's header is a frame of its own"
-    assert stand.arrived() == b""
+    assert lab.arrived() == b""
 
 
-def test_what_the_socket_does_not_take_waits(stand: Stand) -> None:
+def test_what_the_socket_does_not_take_waits(lab: FeedLab) -> None:
     expected, arrived = b"", b""
-    for _ in range(20):  # not beyond the segment
-        stand.append()
-        expected += b"".join(FrameFeed(stand.log, stand.feed.position).take(1 << 20)[0])
-        assert stand.feed.leave()
-        if stand.outbox.queued_bytes:
+    for _ in range(20):  # all in one segment
+        lab.append()
+        expected += b"".join(FrameFeed(lab.log, lab.feed.position).take(1 << 20)[0])
+        assert lab.feed.leave()
+        if lab.outbox.queued_bytes:
             break
-    assert stand.outbox.queued_bytes
-    assert stand.feed.position == stand.log.tail.end
-    stand.append()
-    assert not stand.feed.leave(), "nothing overtakes what waits"
+    assert lab.outbox.queued_bytes
+    assert lab.feed.position == lab.log.tail.end
+    lab.append()
+    assert not lab.feed.leave(), "nothing overtakes what waits"
     while len(arrived) < len(expected):
-        arrived += stand.arrived()
-        stand.outbox.flush()
+        arrived += lab.arrived()
+        lab.outbox.flush()
     assert arrived == expected
 
 

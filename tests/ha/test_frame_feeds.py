@@ -1,4 +1,4 @@
-"""What goes over a connection: frames of a log, from any place on."""
+"""The frames of a log from any position on, as they are sent to a replica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.ha.streams import (
 
 
 def is_blank(head: bytes, length: int) -> bool:
-    """Whether this is the header of a blank that covers so many bytes; a time may have the byte of its kind, too."""
+    """Return whether this is the header of a blank of this length. A time may contain the byte of the blank's kind,
+    too."""
     return len(head) == 32 and head[12] == 5 and int.from_bytes(head[:4], "little") == length
 
 
@@ -88,9 +89,9 @@ def test_a_synced_log_is_sent_as_far_as_it_is_synced(tmp_path: Path) -> None:
 
 
 def test_what_is_given_out_stays(tmp_path: Path) -> None:
-    """Recycling does not touch the segment that a feed stands in."""
+    """The segment of a feed is not recycled."""
     with open_master(tmp_path / "log", retention_bytes=0) as log:
-        log.retention_floor = 0  # before the feed stands somewhere
+        log.retention_floor = 0  # until the feed has a position
         log.append_batch(values(2 * PER_SEGMENT))
         feed = FrameFeed(log, 0, 5000)
         frames, _ = feed.take(20_000)
@@ -121,7 +122,8 @@ def test_a_log_that_was_cut_is_not_sent_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_changed_on_the_way_only_the_masters_records_count(tmp_path: Path, seed: int) -> None:
-    """Bits flipped, stretches lost, repeated or swapped: an error, or bytes that were not needed; never another record."""
+    """Bits are flipped, and ranges are lost, repeated or swapped. The mirror raises an error or ignores repeated bytes;
+    no other record is appended."""
     rng = Random(seed)
     with open_master(tmp_path / "log") as log, make_mirror(tmp_path / "mirror", log) as mirror:
         log.append_batch([rng.randbytes(rng.randint(0, 3000)) for _ in range(100)])

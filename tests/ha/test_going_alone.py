@@ -1,4 +1,5 @@
-"""A master that goes on alone says so: to its readers, to those of its replicas and of theirs, in other processes too."""
+"""A master that goes on alone tells its readers and those of all replicas that records are not replicated, in all
+processes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def alone(end: int = 40) -> groups.Lab:
-    """It has committed up to there without its replica a, which has 20."""
+    """A master that has committed up to there alone; replica a has 20."""
     lab = groups.Lab(fallback_after_ms=100)
     lab.follow("a", 20)
     lab.append(30)
@@ -44,18 +45,19 @@ def alone(end: int = 40) -> groups.Lab:
 
 
 def is_told(lab: groups.Lab, effects: list[Effect]) -> bool:
-    """Whether readers hear that enough replicas have all; else they are told that these do not."""
-    said = bool(only(Replicated, effects))
-    assert lab.group.commit.unreplicated != said == (not lab.group.stats(lab.now_us).unreplicated)
-    return said
+    """Return whether readers learn that enough replicas have all records; check that they otherwise learn that these do
+    not."""
+    is_replicated = bool(only(Replicated, effects))
+    assert lab.group.commit.unreplicated != is_replicated == (not lab.group.stats(lab.now_us).unreplicated)
+    return is_replicated
 
 
 def test_what_was_committed_alone_is_owed_to_replicas_that_are_level_again() -> None:
-    """To be waited for they need not have all of it; readers are told when they do."""
+    """Replicas need not have all records to be waited for again; readers are told once they have."""
     lab = alone()
     lab.wait(10)
     assert only(ModeChanged, lab.report("a", 30)) == [] == only(ModeChanged, lab.append(50))
-    effects = lab.report("a", 45)  # as much as there was when it reported last
+    effects = lab.report("a", 45)  # the end of the log at its last report
     assert only(ModeChanged, effects) == [ModeChanged(False)] and not is_told(lab, effects)
     assert not is_told(lab, lab.append(60))
     assert not is_told(lab, lab.report("a", 49))
@@ -80,24 +82,24 @@ def follower(committed: int = 18) -> ReplicaMachine:
 
 def test_a_replica_tells_its_readers() -> None:
     following = follower()
-    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
-    assert following.heard(Commit(mark(19), 0, True)) == []
-    assert following.heard(Commit(mark(19), 0, False)) == [ShowCommitted(mark(19), False)]
-    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
+    assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
+    assert following.message_received(Commit(mark(19), 0, True)) == []
+    assert following.message_received(Commit(mark(19), 0, False)) == [ShowCommitted(mark(19), False)]
+    assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
 
 
 def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
     following = follower()
-    following.heard(Commit(mark(20), 0, True))
-    assert following.heard(Commit(mark(19), 0, False)) == [] and following.unreplicated
-    assert following.heard(Commit(mark(21), 0, False)) == [ShowCommitted(mark(21), False)]
+    following.message_received(Commit(mark(20), 0, True))
+    assert following.message_received(Commit(mark(19), 0, False)) == [] and following.unreplicated
+    assert following.message_received(Commit(mark(21), 0, False)) == [ShowCommitted(mark(21), False)]
 
 
 # ---- nodes ------------------------------------------------------------------------------------------------------
 
 
 def master_alone(lab: Lab) -> tuple[Node, Node, Node]:
-    """Master a, its replica b, and b's own replica x; member c is away, and not waited for."""
+    """Master a, its replica b, and replica x of b; member c is not running, and a does not wait for it."""
     a = lab.master(sync_replicas=2, group={"fallback_after_ms": 50})
     b = lab.replica("b", a)
     x = lab.replica("x", b, observer=True)
@@ -106,8 +108,8 @@ def master_alone(lab: Lab) -> tuple[Node, Node, Node]:
     return a, b, x
 
 
-def says(node: Node) -> set[bool]:
-    """What a node says: to who reads its log here, or in another process; to people; to Prometheus."""
+def unreplicated_reports(node: Node) -> set[bool]:
+    """Return what a node reports: to readers in this process and another one, in its statistics and its metrics."""
     (gauge,) = (metric for metric in node_metrics(node) if metric.name == "pyreplog_ha_unreplicated")
     with pyreplog.open(node.log.path, "r") as reader:
         return {node.log.unreplicated, reader.unreplicated, node.stats()["unreplicated"], gauge.samples[0][1] == 1}
@@ -115,43 +117,44 @@ def says(node: Node) -> set[bool]:
 
 def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> None:
     nodes = a, b, x = master_alone(lab)
-    assert [says(node) for node in nodes] == [{True}] * 3
+    assert [unreplicated_reports(node) for node in nodes] == [{True}] * 3
     assert [values(node) for node in nodes] == [[b"alone"]] * 3
     c = lab.replica("c", a)
     for node in (*nodes, c):
-        until(lambda node=node: has_log(node) and says(node) == {False})  # type: ignore[misc]
+        until(lambda node=node: has_log(node) and unreplicated_reports(node) == {False})  # type: ignore[misc]
     master_of(a).group.fallback.limit_us = None
     a.append(b"together")
     level(a, b, c, x)
-    assert [says(node) for node in (*nodes, c)] == [{False}] * 4
+    assert [unreplicated_reports(node) for node in (*nodes, c)] == [{False}] * 4
 
 
-def test_a_master_that_starts_again_owes_it_still(lab: Lab) -> None:
+def test_a_restarted_master_still_reports_unreplicated_records(lab: Lab) -> None:
     a, _, _ = master_alone(lab)
     lab.close(a)
     a = lab.master(sync_replicas=2)
-    assert values(a) == [b"alone"] and says(a) == {True}
+    assert values(a) == [b"alone"] and unreplicated_reports(a) == {True}
     lab.nodes["b"].follow(a.address)
     c = lab.replica("c", a)
-    until(lambda: says(a) == {False})
+    until(lambda: unreplicated_reports(a) == {False})
     level(a, c)
 
 
-def test_an_heir_owes_it_still(lab: Lab) -> None:
-    """It has what its master showed on its own, and nobody else has it."""
+def test_a_promoted_replica_still_reports_unreplicated_records(lab: Lab) -> None:
+    """Only this node has the records that the lost master had committed alone."""
     a, b, _ = master_alone(lab)
     lab.close(a)
     b.promote()
-    assert values(b) == [b"alone"] and says(b) == {True}
+    assert values(b) == [b"alone"] and unreplicated_reports(b) == {True}
     for name in "ac":
         lab.replica(name, b)
-    until(lambda: says(b) == {False})
+    until(lambda: unreplicated_reports(b) == {False})
     level(b, lab.nodes["a"], lab.nodes["c"])
-    until(lambda: says(lab.nodes["a"]) == {False})
+    until(lambda: unreplicated_reports(lab.nodes["a"]) == {False})
 
 
 def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> None:
-    """All that is there is shown, committed or not: so readers are told that it may be taken back."""
+    """All records of the files are shown, whether they were committed or not: readers are told that these may be taken
+    back."""
     a = lab.master(members="ab", sync_replicas=0)
     b = lab.replica("b", a)
     a.append(b"one")
@@ -165,7 +168,7 @@ def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> No
             assert [record.value for batch in reader.read() for record in batch] == [b"one"]
 
 
-def test_a_log_without_replicas_owes_nobody(tmp_path: Path) -> None:
+def test_a_log_without_replicas_reports_no_unreplicated_records(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log") as log:
         log.append(b"one")
         assert not log.unreplicated

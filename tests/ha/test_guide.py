@@ -1,4 +1,4 @@
-"""The programs of docs/ha.md run as they are printed: each node in a folder and a thread of its own."""
+"""The programs of docs/ha.md run as printed, each node in a folder and a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 def test_the_guide_runs(tmp_path: Path) -> None:
-    """What the master's machine runs; and when it is gone, another one, that has a copy already: it is master then."""
+    """The program of the master's machine runs. When that is gone, another machine with a copy becomes master."""
     block = blocks(ROOT / "docs" / "ha.md")[0]
     at = block.index("peers = ")
     port, own, others = free_ports(3)
@@ -30,7 +30,7 @@ def test_the_guide_runs(tmp_path: Path) -> None:
     }
     replacing = placed(block[at:], {'"data/orders"': f'"{b}"', **addresses})
     with ThreadPoolExecutor(1) as pool, ha.open_replica(c, name="c", port=others, master=master) as third:
-        pool.submit(run, mastering, {}).result(PATIENCE_S)  # it returns when c has it
+        pool.submit(run, mastering, {}).result(PATIENCE_S)  # append returns when c has the record
         with (
             ha.open_master(a, name="a", port=port, members=["a", "b", "c"], sync_replicas=1),
             ha.open_replica(b, name="b", master=master) as second,
@@ -41,7 +41,8 @@ def test_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_the_guide_fails_over(tmp_path: Path) -> None:
-    """The program of one node, which is elected once the master is gone; the third node has no part in the leases."""
+    """The program of one node, which is elected when the master is gone. The third node does not take part in the
+    leases."""
     block = blocks(ROOT / "docs" / "ha.md")[1]
     ports, url = free_ports(3), f"sqlite:{tmp_path / 'metadata.sqlite'}"
     a, b, c = (f"127.0.0.1:{port}" for port in ports)
@@ -66,7 +67,7 @@ def test_the_guide_fails_over(tmp_path: Path) -> None:
 
 
 def ends(node: ha.Node) -> int:
-    """Where the log ends that readers of a node see; 0: it has none yet."""
+    """Return the end of the log that readers of a node see, or 0 if it has no log yet."""
     try:
         return node.log.end
     except NotMasterError:

@@ -1,4 +1,4 @@
-"""Planned change-overs while appends come all the time, and what is left when one of them fails."""
+"""Planned changes of the master while appends go on, and the state of the group if such a change fails."""
 
 from __future__ import annotations
 
@@ -11,11 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import NotMasterError, OutcomeUnknownError, PromotionRefusedError, ReplogError
+from pyreplog.errors import (
+    HigherTermError,
+    InvalidArgumentError,
+    NotMasterError,
+    OutcomeUnknownError,
+    PromotionRefusedError,
+    ReplicationError,
+    ReplogError,
+)
+from pyreplog.ha.commands import Commands
+from pyreplog.ha.master import Master
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
-from pyreplog.ha.protocol.messages import Promise
+from pyreplog.ha.protocol.messages import Command, Promise
+from pyreplog.net.server_connection import ServerConnection
 from pyreplog.stream.mirror_log import MirrorLog
+from pyreplog.stream.terms import Term
 from tests.ha.inside import master_of, replica_of
 from tests.ha.nodes import Lab, level, until, values
 
@@ -27,7 +39,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Writers:
-    """Threads that append, by whoever is master, as fast as they can."""
+    """Threads that append without a pause, each time to the node that is the master."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = nodes
@@ -47,15 +59,15 @@ class Writers:
             except OutcomeUnknownError as error:
                 self.unknown.append(error)
             except ReplogError:
-                pass  # nothing was written
+                pass  # the append was refused
 
     def progress(self) -> None:
-        """Wait until more is acknowledged."""
+        """Wait until more appends are acknowledged."""
         before = len(self.acked)
         until(lambda: len(self.acked) > before + 20)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         threads = [threading.Thread(target=self.write, args=(number,)) for number in range(2)]
         for thread in threads:
             thread.start()
@@ -77,10 +89,11 @@ def three(lab: Lab, durability: str) -> list[Node]:
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_a_change_over_under_writes_is_not_refused(lab: Lab, durability: str) -> None:
-    """The master held more than its candidate whenever that looked: most were refused, and some left no master."""
+    """The master always had more records than the candidate: most promotions were refused, and some left the group
+    without a master."""
     nodes = three(lab, durability)
     writers = Writers(nodes)
-    with writers.at_work():
+    with writers.running():
         for heir in (nodes[1], nodes[2], nodes[0]):
             writers.progress()
             until(lambda heir=heir: heir.stats().get("streaming"))  # type: ignore[misc]
@@ -94,7 +107,7 @@ def test_a_change_over_under_writes_is_not_refused(lab: Lab, durability: str) ->
 def test_a_candidate_that_is_refused_leaves_the_master_at_work(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds appends back for it, and lets them go at once."""
+    """The master holds appends back for the candidate, and admits them as soon as that is refused."""
     a, b, _ = three(lab, "appended")
     grew = Election.grew
     monkeypatch.setattr(Election, "grew", lambda self, end: [*grew(self, end), *self.deadline()])
@@ -102,12 +115,12 @@ def test_a_candidate_that_is_refused_leaves_the_master_at_work(
         b.promote()
     a.append(b"at once")
     assert (a.role, a.term.number) == ("master", 1)
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "b stands for election" in told and "b is not elected" in told
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    assert "b stands for election" in messages and "b is not elected" in messages
 
 
 def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had promised the candidate its term, and nobody led."""
+    """The master had promised the candidate its term, and the candidate did not become master."""
     a, b, c = three(lab, "appended")
 
     def fails(log: MirrorLog) -> None:
@@ -123,10 +136,21 @@ def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeyp
     assert values(b) == [b"first", b"goes on"]
 
 
-def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append that had been admitted before was written when all had promised: the candidate lacked it."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_change_over_that_fails_late_is_tried_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """An append that was admitted before is written after all members have promised, so that the candidate lacks it.
+    The deposed master may close connections at the moment when it is asked to stand, because its role changes."""
     a, b, c = three(lab, "appended")
-    failing, promised = [True], Election.promised
+    failing, promised, take = [True], Election.promised, Commands.take
+    interrupting = [is_interrupted]
+
+    def interrupted(self: Commands, connection: ServerConnection, number: int, command: Command) -> None:
+        if any(interrupting):
+            interrupting.clear()
+            raise ReplicationError("planted")
+        take(self, connection, number, command)
 
     def refused(self: Election, member: str, promise: Promise) -> list[Effect]:
         if self.is_trial or self.name != "b" or not failing:
@@ -137,11 +161,62 @@ def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pyt
         return self.deadline()
 
     monkeypatch.setattr(Election, "promised", refused)
-    assert b.promote() == "" and not failing
+    monkeypatch.setattr(Commands, "take", interrupted)
+    assert b.promote() == "" and not failing and not any(interrupting)
     assert b.role == "master" and b.term.number > 3, "a led again in between"
     b.append(b"goes on")
     level(b, a, c)
     assert values(a) == [b"first", b"goes on"]
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, is_fenced: bool
+) -> None:
+    """The master did not know the candidate's term, and could not be elected again: the group had no master."""
+    a, b, c = three(lab, "appended")
+    failing, silent, fence, promised = [True], [True], Master.fence, Election.promised
+
+    def answers_no_candidate(self: Master, term: Term) -> None:
+        if is_fenced or not silent:
+            fence(self, term)
+        if silent:
+            raise ReplicationError("planted")
+
+    def loses(self: Election, member: str, promise: Promise) -> list[Effect]:
+        if self.is_trial or self.name != "b" or not failing:
+            return promised(self, member, promise)
+        failing.clear()  # at this point c has promised
+        return self.deadline()
+
+    monkeypatch.setattr(Master, "fence", answers_no_candidate)
+    monkeypatch.setattr(Election, "promised", loses)
+    promote_after, named, refused = Node.promote_after, [], []
+
+    def promoted(self: Node, lost: Term) -> str:
+        named.append(lost)
+        silent.clear()
+        try:
+            # a candidate of an older version does not name its term
+            return self.promote() if is_fenced else promote_after(self, lost)
+        except HigherTermError as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(Node, "promote_after", promoted)
+    assert b.promote() == "" and not failing
+    assert Term(2, "b") in named and not refused
+    assert b.role == "master" and b.term.number > 3, "a led again in between"
+    b.append(b"goes on")
+    level(b, a, c)
+    assert values(a) == [b"first", b"goes on"]
+
+
+def test_no_candidate_takes_a_node_to_an_absurd_term(lab: Lab) -> None:
+    a, _, _ = three(lab, "appended")
+    with pytest.raises(InvalidArgumentError, match="no group is at term 16777218 of b when 1 of a was promised last"):
+        a.promote_after(Term((1 << 24) + 2, "b"))
+    assert a.role == "master" and a.term.number == 1
 
 
 def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,16 +224,16 @@ def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.Log
     with caplog.at_level(logging.INFO, "pyreplog.ha"):
         b.promote()
         until(lambda: a.role == "replica" and c.stats().get("streaming"))
-    told = " ".join(record.getMessage() for record in caplog.records)
+    messages = " ".join(record.getMessage() for record in caplog.records)
     for line in (
         "b stands for election, term 2 of b: a is to hand over", "appends wait while b catches up",
         "promised term 2 of b", "a steps down: term 2 of b", "b is master of term 2 of b",
     ):  # fmt: skip
-        assert line in told
+        assert line in messages
 
 
 def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None:
-    """A submit must not block; an append waits, and goes on when nobody takes over."""
+    """A submit must not block, and is refused. An append waits, and goes on if the candidate does not take over."""
     a, _, _ = three(lab, "appended")
     master = master_of(a)
     master.hold("b")
@@ -170,10 +245,10 @@ def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None
 
 
 def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
-    """Else its replicas would take it for lost."""
+    """Otherwise its replicas would take it for lost."""
     _, b, _ = three(lab, "appended")
     replica = replica_of(b)
     for _ in range(3):
-        heard_us = replica._heard_us
-        until(lambda heard_us=heard_us: replica._heard_us > heard_us)  # type: ignore[misc]
+        last_us = replica._last_message_us
+        until(lambda last_us=last_us: replica._last_message_us > last_us)  # type: ignore[misc]
     assert b.hears_master(60.0)

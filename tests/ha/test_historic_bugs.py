@@ -48,7 +48,8 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> None:
-    """#1535, PR 153: one of more than five frames timed out, though it was there; #1244: so did one beside many others."""
+    """#1535, PR 153: a record of more than five frames timed out although it was replicated; #1244: so did a record
+    among many others."""
     a = lab.master(transfer_bytes=4096, durability=durability)
     b = lab.replica("b", a, durability=durability)
     numbers: list[int] = []
@@ -70,7 +71,7 @@ def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> N
 
 @pytest.mark.parametrize("ack", ["received", "synced"])
 def test_a_master_whose_sync_fails_acknowledges_nothing_more(lab: Lab, ack: str) -> None:
-    """#2706, #3129, #5235, #7016, #9713: what was not on the disk counted as flushed."""
+    """#2706, #3129, #5235, #7016, #9713: records counted as flushed though they were not on disk."""
     a, files = faulty_master(lab, "ab", 1, durability="synced", group={"ack": ack})
     b = lab.replica("b", a, durability="synced")
     assert a.append(b"one") == 0
@@ -86,7 +87,7 @@ def test_a_master_whose_sync_fails_acknowledges_nothing_more(lab: Lab, ack: str)
 
 
 def test_a_master_that_starts_again_uses_no_number_twice(lab: Lab) -> None:
-    """#7689: it went on behind what was confirmed, under the numbers of what was not."""
+    """#7689: the master went on after its last confirmed record, and reused the numbers of unconfirmed ones."""
     a = lab.master(ack_timeout_ms=50)
     with pytest.raises(ReplicationTimeoutError):
         a.append(b"not committed")
@@ -116,7 +117,7 @@ def test_stray_files_keep_no_node_from_starting(lab: Lab) -> None:
 
 
 def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
-    """#9689: of a new term of the same master nobody could be sent anything."""
+    """#9689: in a new term of the same master, no replica could be sent any records."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)
     a.append(b"one")

@@ -1,4 +1,4 @@
-"""A copy of a log that has a runtime closes its files while nothing comes: its marks stay, and the stream goes on."""
+"""A mirror log with a runtime closes its files while nothing arrives: its marks stay, and the stream goes on later."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_idle_copy_keeps_its_marks_and_the_stream_goes_on(tmp_path: Path):
 
 
 def test_a_copy_that_was_idle_has_all_its_room_when_it_is_opened_without_a_runtime(tmp_path: Path):
-    """Who leads appends through the mapping: without room, the process would be killed."""
+    """A master appends through the mapping: if the file had no room, the process would be killed."""
     path = tmp_path / "copy"
     with open_master(tmp_path / "master") as master, LogRuntime(idle_ms=5) as runtime:
         master.append(b"value")
@@ -70,7 +70,7 @@ def test_a_copy_within_a_record_is_not_closed(tmp_path: Path):
             (_, header), (position, body) = frames_of(stream(master, 0, transfer_bytes=1 << 20))
             mirror.begin(header)
             mirror.append_replicated(position, [body[:20_000]])
-            until(lambda: mirror.synced_mark == mirror.received_mark)  # it is idle, and was synced for that
+            until(lambda: mirror.synced_mark == mirror.received_mark)  # it is idle, and was synced because of that
             for _ in range(20):
                 mirror.run_background_tasks()
                 time.sleep(0.001)

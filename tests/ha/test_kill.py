@@ -1,4 +1,4 @@
-"""Nodes as processes: killed, stopped, promoted, and back."""
+"""Nodes in processes of their own are killed, stopped, promoted and started again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.ledger.processes import Process
 
 
 class Group:
-    """Nodes as processes, in folders of one directory."""
+    """Nodes in processes of their own, in folders of one directory."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
@@ -29,16 +29,16 @@ class Group:
     def start(self, role: str, name: str, **settings: Any) -> Process:
         process = Process("tests.ha.process", role, str(self.folder / name), name, json.dumps(settings))
         self._stack.callback(process.close)
-        self.addresses[name] = process.hears("address")
+        self.addresses[name] = process.wait_for("address")
         return process
 
     def command(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a node answers."""
+        """Send a command to a node; return its answer."""
         with RemoteNode(self.addresses[name]) as node:
             return node.ask(command, **arguments)
 
     def introduce(self) -> None:
-        """Everybody learns where everybody is."""
+        """Tell each node the addresses of the others."""
         for name in self.addresses:
             others = {other: address for other, address in self.addresses.items() if other != name}
             self.command(name, "peers", addresses=others)
@@ -48,7 +48,7 @@ class Group:
         return end
 
     def numbers(self, name: str) -> list[int]:
-        """Of the records in a node's log, which must be in order, by whoever looks from outside."""
+        """Return the numbers of the records in a node's log, read by another process; check that they ascend."""
         with pyreplog.open(self.folder / name, "r") as log:
             values = [int(value.split()[0]) for batch in log.read() for value in batch.values()]
         assert values == sorted(set(values))
@@ -73,9 +73,12 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 def promote_the_further(group: Group, name: str, other: str) -> tuple[str, str]:
-    """The two names, first the one with the longer log, which is master now. What their master had sent may still be on
-    its way into the other one's log when they are compared: then that one is the further, and the first is refused. And
-    one that asked in vain may have promised a term that the other did not hear of."""
+    """Promote the node with the longer log; return its name and that of the other one.
+
+    Records of the former master may still arrive when the logs are compared, so that the other log is longer and the
+    promotion is
+    refused. A candidate that was refused may have promised a term that the other node does not know.
+    """
     chosen: list[tuple[str, str]] = []
 
     def promoted() -> bool:
@@ -98,7 +101,7 @@ def test_nothing_acknowledged_is_lost_when_the_master_is_killed(group: Group) ->
     for name in "bc":
         group.start("replica", name, master=group.addresses["a"])
     group.introduce()
-    master.hears("acked", 400)
+    master.wait_for("acked", 400)
     master.kill()
     last = master.said["last"]
     del group.addresses["a"]
@@ -116,9 +119,9 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1)
     b, _ = (group.start("replica", name, master=group.addresses["a"], election_timeout_ms=1500) for name in "bc")
     group.introduce()
-    master.hears("acked", 100)
+    master.wait_for("acked", 100)
     b.signal(signal.SIGSTOP)
-    master.hears("acked", master.said["acked"] + 200)  # with c
+    master.wait_for("acked", master.said["acked"] + 200)  # c acknowledges
     b.signal(signal.SIGCONT)
     until(lambda: group.end_of("b") > 0)
     master.signal(signal.SIGSTOP)
@@ -127,7 +130,7 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     until(lambda: group.command(heir, "status")["committed"]["position"] == group.end_of(heir))
     term_start = group.numbers(heir)[-1]
     master.signal(signal.SIGCONT)
-    assert master.hears("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
+    assert master.wait_for("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
     assert master.said["last"] <= term_start, "the old master acknowledged something after its time"
     until(lambda: group.command("a", "status")["role"] == "replica")
     group.command("a", "follow", master=group.addresses[heir])
@@ -139,10 +142,10 @@ def test_a_killed_replica_goes_on_where_it_stopped(group: Group) -> None:
     b = group.start("replica", "b", master=group.addresses["a"])
     group.start("replica", "c", master=group.addresses["a"])
     for _ in range(3):
-        master.hears("acked", master.said.get("acked", 0) + 60)
+        master.wait_for("acked", master.said.get("acked", 0) + 60)
         b.kill()
         b = group.start("replica", "b", master=group.addresses["a"])
-    master.hears("acked", master.said["acked"] + 60)
-    master.tell()
-    assert master.hears("ended") == ""
+    master.wait_for("acked", master.said["acked"] + 60)
+    master.send_line()
+    assert master.wait_for("ended") == ""
     group.assert_same_files("a", "b")

@@ -1,4 +1,5 @@
-"""The master: what is committed, who counts, who is refused, when it goes on alone, when it is master no more."""
+"""The state machine of a master: commit points, which replicas count, refusals, going on alone, and its end as a
+master."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_received_or_synced() -> None:
 
 def test_nothing_of_an_older_term_is_committed_by_itself() -> None:
     """Raft, figure 8: a record of an older term that enough replicas have may still be replaced. It is committed with
-    the first one of the present term."""
+    the first record of the present term."""
     lab = Lab()
     lab.follow("a", 8)
     assert commits(lab.report("a", 9)) == [] and lab.committed == 5
@@ -105,7 +106,7 @@ def test_nothing_counts_before_the_first_report() -> None:
 
 
 def test_nothing_counts_of_a_replica_that_knows_of_no_members() -> None:
-    """An election does not ask what such a node holds. Once it has stored members, it counts on each later connection."""
+    """An election ignores the log of such a node. Once the node has stored members, it counts on each later connection."""
     lab = Lab()
     lab.join("a", 15)
     assert lab.stored("a", 0) == [], "it has not reported yet"
@@ -119,7 +120,7 @@ def test_nothing_counts_of_a_replica_that_knows_of_no_members() -> None:
 
 
 def test_a_second_connection_of_a_member_replaces_the_first() -> None:
-    """RocketMQ counts connections: two of one slave are two replicas."""
+    """RocketMQ counts connections, so that two connections of one slave are two replicas."""
     lab = Lab(k=2)
     lab.follow("a", connection="first")
     lab.report("first", 20)
@@ -143,7 +144,7 @@ def test_observers_do_not_count() -> None:
     assert [replica.name for replica in lab.group.stats(lab.now_us).replicas] == ["a"], "observers are forgotten"
 
 
-def test_who_is_no_member_is_refused() -> None:
+def test_a_node_that_is_no_member_is_refused() -> None:
     lab = Lab(members="mab")
     assert lab.refusal(lab.join("c")) == RefusalCode.NOT_A_MEMBER
     assert lab.refusal(lab.join("m")) == RefusalCode.NOT_A_MEMBER
@@ -177,7 +178,8 @@ def test_absurd_progress_closes_the_connection(received: LogPosition, synced: Lo
 @pytest.mark.parametrize("ack", ["received", "synced"])
 @pytest.mark.parametrize(("received", "synced"), [(12, 12), (14, 11), (12, 11), (10, 10)])
 def test_an_older_report_says_nothing(ack: str, received: int, synced: int) -> None:
-    """Two threads of a replica send theirs: the one of what has landed, and the one of what was synced."""
+    """A replica has two threads that report: one after receiving and one after syncing. Their reports may arrive in
+    either order."""
     lab = Lab(ack=ack)
     lab.follow("a")
     lab.report("a", 14, 13)
@@ -257,7 +259,7 @@ def test_replicas_that_do_not_fit(lab: Lab, received: int, fields: dict[str, Any
 
 
 def test_a_replica_that_lost_its_disk_does_not_count_again() -> None:
-    """It has acknowledged records that it lacks now: with the same name, it would be taken for a copy."""
+    """It lacks records that it has acknowledged. Under the same name, it would be counted as having them."""
     lab = Lab()
     lab.follow("a")
     lab.report("a", 20, synced=18)
@@ -268,7 +270,8 @@ def test_a_replica_that_lost_its_disk_does_not_count_again() -> None:
 
 
 def test_a_blank_is_no_record_that_was_lost() -> None:
-    """It was told to have all up to the next segment: with a power cut went the blank that ends the one before."""
+    """A replica had reported all records up to the next segment. A power cut removed the blank record at the end of the
+    segment before."""
     lab = Lab(end=30)
     lab.follow("a")
     edge = LogPosition(SEGMENT_BYTES, 20)
@@ -278,9 +281,9 @@ def test_a_blank_is_no_record_that_was_lost() -> None:
     assert accepted(lab.join("a", 20)) == 20
 
 
-def test_nor_when_retention_has_removed_what_it_lost() -> None:
-    """That it has promised this term shows no more: an empty directory promises it to the master that asks where a member is,
-    and nobody knows which later one it had promised before."""
+def test_a_replica_that_lost_its_disk_does_not_count_after_retention_either() -> None:
+    """A promise of this term proves nothing: a member with an empty directory promises it to a master that looks for
+    its members, and which later term the member had promised before is unknown."""
     lab = Lab()
     lab.follow("a")
     lab.report("a", 18)
@@ -316,8 +319,9 @@ def test_in_sync_by_bytes_and_time() -> None:
     assert lab.group.in_sync(lab.now_us) == []
 
 
-def test_under_load_who_keeps_up_is_in_sync() -> None:
-    """Nobody ever has what was appended a moment ago; what counts is what there was a report before (Kafka)."""
+def test_under_load_a_replica_that_keeps_up_is_in_sync() -> None:
+    """No replica ever has the newest record. A replica is in sync if it has what the log had at the report before (as
+    in Kafka)."""
     lab = Lab(in_sync_ms=100)
     lab.follow("a", 20)
     for end in range(21, 100):
@@ -378,7 +382,7 @@ def test_returns_under_load() -> None:
 
 
 def test_the_level_before_it_went_alone_counts_if_nothing_came_since() -> None:
-    """A replica that has all reports nothing more: the return must not wait for it."""
+    """A replica that has all records sends no more reports: the return to replicated commits must not wait for one."""
     lab = Lab(k=2, fallback_after_ms=100)
     for name in "ab":
         lab.follow(name)
@@ -495,14 +499,14 @@ def test_a_change_is_complete_when_elections_hear_of_it_and_the_new_ones_have_al
     effects = lab.report("c", 20)
     (done,) = stored(effects)
     assert done == Members(done.stamp, Quorum(("b", "c", "m"), 2)) and done.stamp.version == version + 1
-    told = {effect.connection for effect in only(SendMessage, effects) if effect.message == MembershipUpdate(done)}
-    assert told == {"a", "b", "c"}
+    notified = {effect.connection for effect in only(SendMessage, effects) if effect.message == MembershipUpdate(done)}
+    assert notified == {"a", "b", "c"}
     assert [(h.connection, h.refusal.code) for h in only(Disconnect, effects)] == [("a", RefusalCode.NOT_A_MEMBER)]
     assert lab.refusal(lab.join("a", 20)) == RefusalCode.NOT_A_MEMBER
 
 
 def test_late_reports_of_former_members_complete_no_change() -> None:
-    """Those of a change before, say: elections have not heard of this one then."""
+    """Reports of a former change of members do not complete the present one, as elections do not know of it yet."""
     lab = Lab(members="mab", k=1)
     for name in "ab":
         lab.follow(name, 20)
@@ -517,7 +521,7 @@ def test_late_reports_of_former_members_complete_no_change() -> None:
 
 
 def test_a_change_waits_for_what_an_earlier_process_acknowledged() -> None:
-    """Found by simulation: a master of k = 0 acknowledged records, was restarted, and forgot its commit point."""
+    """Found by simulation: a master with k = 0 acknowledged records, was restarted, and forgot its commit point."""
     lab = Lab(members="ma", k=0)
     lab.group.change_members("ma", 1)
     lab.follow("a", 15)
@@ -527,8 +531,8 @@ def test_a_change_waits_for_what_an_earlier_process_acknowledged() -> None:
 
 
 def test_a_master_that_a_change_brings_in_does_not_count_among_the_former() -> None:
-    """Found by simulation: c, elected while a, b become a, b, c, and b had a record; a, which had heard of nothing, was
-    elected by itself, one of two."""
+    """Found by simulation: the members a, b were being changed to a, b, c. c was elected, and b had a record of it;
+    then a, which did not know of the change, elected itself as one of two."""
     joint = Members.first("ab", 1).change(Quorum.of("abm", 1)).led_by(T2)
     source = StreamedLog(UUID, SEGMENT_BYTES, T2, HISTORY, ORIGIN, mark(20))
     lab = Lab()
@@ -540,7 +544,7 @@ def test_a_master_that_a_change_brings_in_does_not_count_among_the_former() -> N
 
 
 def test_members_by_force() -> None:
-    """The other one of two is gone for good."""
+    """One of two members is lost for good."""
     lab = Lab(members="ma", k=1)
     assert stored(lab.group.change_members("m", 0))[-1].former is not None and lab.committed == 5
     lab = Lab(members="ma", k=1)
@@ -610,7 +614,7 @@ def test_settings() -> None:
 
 
 def test_what_a_replica_has_not_synced_is_kept() -> None:
-    """It may lose that in a power cut, and would need it again."""
+    """A replica may lose these records in a power cut, and need them again."""
     lab = Lab("ma")
     lab.follow("a", 10)
     lab.append(60)
@@ -661,7 +665,7 @@ def test_a_candidate_that_goes_away_holds_appends_back_for_a_moment_only() -> No
     assert admits(lab), "nor for long"
 
 
-def test_nobody_is_waited_for_who_cannot_catch_up() -> None:
+def test_a_replica_that_cannot_catch_up_is_not_waited_for() -> None:
     lab = Lab(in_sync_bytes=500)
     lab.follow("a", 10)
     lab.follow("b", 16)

@@ -1,13 +1,14 @@
-"""Members: quorums that meet, changes, the file."""
+"""Members of a group: quorums that intersect, changes of members, and the file."""
 
 from __future__ import annotations
 
+import errno
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError
+from pyreplog.errors import ChangeUnderWayError, CorruptionError, DiskFullError, InvalidArgumentError
 from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, MembersVersion, Quorum
 from pyreplog.log.files import RealFiles
 from pyreplog.stream.terms import NO_TERM, Term
@@ -21,7 +22,8 @@ def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
 
 @pytest.mark.parametrize(("size", "k"), [(n, k) for n in range(1, 7) for k in range(n)])
 def test_every_election_hears_of_every_acknowledged_record(size: int, k: int) -> None:
-    """The master and k others have it; whoever may elect is one of them. One promise fewer would miss some."""
+    """A record is on the master and k others. Each quorum that may elect includes one of these; with one promise less
+    it may not."""
     members = Members.first(NAMES[:size], k)
     names = members.quorum.names
     elects = [some for some in subsets(names) if not members.missing(some)]
@@ -41,7 +43,7 @@ def test_outsiders_do_not_elect() -> None:
     ("names", "k"), [([], 0), (["a", "a"], 0), (["a", "b"], 2), (["a"], -1), ([""], 0), (["x" * 256], 0),
                      ([str(number) for number in range(MEMBERS_MAX + 1)], 1)],
 )  # fmt: skip
-def test_groups_there_are_none_of(names: list[str], k: int) -> None:
+def test_malformed_groups(names: list[str], k: int) -> None:
     with pytest.raises(InvalidArgumentError):
         Quorum.of(names, k)
 
@@ -89,3 +91,21 @@ def test_the_file(tmp_path: Path) -> None:
         path.write_bytes(fine[:at])
         with pytest.raises(CorruptionError, match="members"):
             MembersFile(tmp_path, RealFiles())
+
+
+class Refusing(RealFiles):
+    """A disk without free space."""
+
+    def replace_small(self, path: Path, data: bytes) -> None:
+        raise DiskFullError(errno.ENOSPC, "full")
+
+
+def test_members_that_cannot_be_stored_are_not_those_of_the_node(tmp_path: Path) -> None:
+    first, second = Members.first("abc", 1), Members.first("abcd", 2)
+    MembersFile(tmp_path, RealFiles()).store(first)
+    kept = MembersFile(tmp_path, Refusing())
+    kept.store(first)  # the file is not written again
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            kept.store(second)
+        assert kept.members == first

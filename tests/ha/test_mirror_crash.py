@@ -1,5 +1,5 @@
-"""The power is cut at every step of a replica's life: what is left is a prefix of its master's log that has all that was
-reported as synced, and it goes on there."""
+"""A replica loses power at each of its steps: its log is then a prefix of its master's log with all records that it had
+reported as synced, and it goes on from there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.ha.streams import (
 
 @dataclass(frozen=True)
 class Recorded:
-    """A master's stream: for processes that have no master."""
+    """The recorded stream of a master, for processes that have no master."""
 
     uuid: bytes
     frames: list[tuple[int, bytes]]
@@ -108,7 +108,8 @@ def promote(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> 
     mirror.promote()
 
 
-SCRIPTS: dict[str, tuple[Script, int, int]] = {  # and how many entries the replica has before, and has at least after
+# the script, the entries of the replica before it, and how many it has at least afterwards
+SCRIPTS: dict[str, tuple[Script, int, int]] = {
     "make and take": (take_piecemeal, -1, 0),
     "take": (take_piecemeal, PER_SEGMENT + 20, PER_SEGMENT + 20),
     "take and sync in the background": (take_all, 10, 10),
@@ -121,7 +122,7 @@ SCRIPTS: dict[str, tuple[Script, int, int]] = {  # and how many entries the repl
 
 
 RUNS = 3
-"""Of one script, all different in what the seed draws; the power is cut at every step of one of them that is taken."""
+"""How often each script runs, with other random numbers. Power cuts at the chosen steps are shared among the runs."""
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
@@ -137,7 +138,7 @@ def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, 
                 copy(master, mirror)
         master.append_batch(values(PER_SEGMENT + 5, max(before, 0)))
         recorded = Recorded.of(master)
-        stride = 2 if durability == "appended" else 3  # each test run takes others of the steps
+        stride = 2 if durability == "appended" else 3  # other steps in each test run
         cuts = 0
         for number in range(RUNS):
             moments = Moments(ram_path / "left", f"{seed}", 1 + seed % stride + number * stride, RUNS * stride)
@@ -155,7 +156,7 @@ def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, 
 def _live(
     seed: str, moments: Moments, script: Script, durability: str, home: Path, folder: Path, master: Recorded
 ) -> list[Moment]:
-    """One life in a process of its own: what cuts at its moments and one at its end leave."""
+    """Run a script in a process of its own; return the disk at each power cut and at the end."""
     shutil.copytree(home, folder / "run")
     (folder / "reports").write_text("")
 
@@ -191,7 +192,7 @@ def _judge(moment: Moment, reports: Path, master: CommitLog, durability: str, fl
     path = moment.left / "log"
     try:
         mirror = MirrorLog(path, config(durability=durability))
-    except NotAReplicaError:  # promoted, or not made yet
+    except NotAReplicaError:  # it was promoted, or was not created yet
         if not (path / "checkpoint").exists():
             assert reported <= 0
             return

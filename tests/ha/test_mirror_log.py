@@ -1,4 +1,4 @@
-"""A mirror log takes another log's bytes, and nothing else."""
+"""A mirror log appends the bytes of its master's log, and refuses all others."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_is_behind_the_commit_point_is_not_read(tmp_path: Path) -> None:
             take_in(mirror, stream(master, mirror.received_end))
             assert len(mirror) == 13
             master.append_batch(values(2, 13))
-            copy(master, mirror)  # another stream
+            copy(master, mirror)  # as at the beginning of another stream
             assert len(mirror) == 13
             assert [record.entry for record in mirror.follow(8, timeout=0)] == [8, 9, 10, 11, 12]
 
@@ -194,7 +194,7 @@ def test_a_damaged_byte_is_refused_and_nothing_behind_it_counts(tmp_path: Path, 
 
 
 def test_records_after_a_refused_one_do_not_come_back(tmp_path: Path) -> None:
-    """Another master may go on with other records there, of the same sizes."""
+    """A later master may have other records of the same sizes at this position."""
     with open_master(tmp_path / "master") as master:
         mirror = make_mirror(tmp_path / "mirror", master)
         master.append_batch(values(6))
@@ -316,7 +316,8 @@ def test_a_cut_shows_nothing_more(tmp_path: Path) -> None:
 
 
 def test_a_segment_begun_by_one_master_goes_on_with_the_header_of_another(tmp_path: Path) -> None:
-    """Two masters begin the segment at one place in different epochs; records of the one do not fit into the other's."""
+    """Two masters began this segment in different epochs: a segment with the header of one cannot hold records of the
+    other."""
     with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
         count = 0
         while master.tail.end < SEGMENT_BYTES:
@@ -387,7 +388,7 @@ def test_a_promoted_copy_is_a_log_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_log_of_its_own_becomes_a_copy(tmp_path: Path) -> None:
-    """A master that failed joins the one that was promoted in its place, and cuts what only it had."""
+    """A master that failed follows the one that was promoted in its place, and cuts the records that only it had."""
     with open_master(tmp_path / "old") as old, make_mirror(tmp_path / "new", old) as mirror:
         old.append_batch(values(PER_SEGMENT + 5))
         copy(old, mirror)
@@ -421,7 +422,8 @@ def test_a_copy_passes_fsck(tmp_path: Path) -> None:
 
 
 def test_claims_of_the_master_are_not_believed(tmp_path: Path) -> None:
-    """A record says what was synced when it was appended: on the master's disk. This one had lost power."""
+    """A record says how much the master had synced when it was appended. This replica may have lost some of that in a
+    power cut."""
     with open_master(tmp_path / "master", durability="synced") as master:
         mirror = make_mirror(tmp_path / "mirror", master)
         for value in values(20):

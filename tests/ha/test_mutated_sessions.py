@@ -1,5 +1,5 @@
-"""Real sessions at a node's port, recorded, and sent again with bytes, numbers, lengths and their order changed, and cut:
-a node serves others as before, keeps what was acknowledged, and what such a session took is given back."""
+"""Recorded sessions are sent to a node again, cut or with changed bytes, numbers, lengths or order. The node serves
+others as before, keeps acknowledged records, and releases the resources of these sessions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.waiting import PATIENCE_S
 
 SESSIONS = 800 // one_in(8)
 HELLOS = 1
-"""Frames of a client's hello, without a secret."""
+"""How many frames the hello of a client without a secret has."""
 GROWTH_BYTES = 96 << 20
-"""Of a process that sends, receives and keeps about 1 MiB of logs."""
+"""How much the process may grow; it keeps about 1 MiB of logs."""
 
 
 class Group:
-    """Master a and replica b; c is a member that only its recorded sessions speak for."""
+    """Master a and replica b. Member c has no node; only its recorded sessions run."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.lab = Lab(folder, stack)
@@ -46,7 +46,7 @@ class Group:
         return self.a, self.b
 
     def append(self) -> None:
-        """One value, acknowledged. A command of a session before may be under way, and depose a once more."""
+        """Append one value until it is acknowledged. A command of an earlier session may still run, and depose a again."""
         until(lambda: self._leads() and self._appended(), pause_s=0.01)
 
     def _appended(self) -> bool:
@@ -60,7 +60,8 @@ class Group:
         return True
 
     def record(self) -> dict[str, list[list[Frame]]]:
-        """Sessions with a master and with a replica, by role: of a replica, of an observer, of a candidate, of people."""
+        """Record sessions with a master and with a replica, by role: those of a replica, an observer, a candidate and
+        an operator."""
         a, b, lab = self.a, self.b, self.lab
         with Tap(a.address) as master, Tap(b.address) as replica:
             c = lab.replica("c", master.address)
@@ -88,8 +89,10 @@ class Group:
         return {"master": [frames_of(s) for s in master.sessions], "replica": [frames_of(s) for s in replica.sessions]}
 
     def _leads(self) -> bool:
-        """Sessions get what they may ask for: a higher term, another master, wrong addresses. An operator says what is
-        right, and makes a the master again."""
+        """Restore the addresses, make a the master and have b follow it, as an operator does; return whether b streams.
+
+        Sessions may ask for a higher term, another master or wrong addresses, and get them.
+        """
         a, b = self.a, self.b
         a.learn_peers({"b": b.address})
         b.learn_peers({"a": a.address})
@@ -105,7 +108,7 @@ class Group:
         return bool(b.stats()["streaming"])
 
     def _promote(self) -> None:
-        """Whoever holds most may be elected; then a catches up with it."""
+        """Promote the node that has most records; then have a catch up and promote a."""
         for node in list(self.lab.nodes.values()):
             try:
                 node.promote()
@@ -175,5 +178,5 @@ def test_mutated_sessions_hurt_nobody_else(
         until(lambda node=node: len(server_of(node).connections) <= 2 and not server_of(node).inflight_bytes)  # type: ignore[misc]
         assert len(peers_of(node).addresses) < 1000
     assert len(followers_of(a)) == 1
-    until(lambda: threading.active_count() <= threads + 8)  # those of commands end when nothing comes
+    until(lambda: threading.active_count() <= threads + 8)  # idle threads of commands end by themselves
     assert resident_bytes() - before < GROWTH_BYTES

@@ -1,4 +1,4 @@
-"""Nodes of a group over loopback TCP."""
+"""Nodes of a group, over TCP on the loopback interface."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_is_acknowledged_is_on_so_many_replicas(lab: Lab, durability: str, 
             until(lambda replica=replica: replica.stats()["synced"]["entry"] == 200)  # type: ignore[misc]
 
 
-def test_nobody_sees_what_is_not_committed(lab: Lab) -> None:
+def test_readers_do_not_see_uncommitted_records(lab: Lab) -> None:
     master = lab.master(ack_timeout_ms=50)
     with pytest.raises(ReplicationTimeoutError, match="was not committed within 50 ms"):
         master.append(b"alone")
@@ -146,7 +146,7 @@ def test_a_master_goes_on_alone_and_comes_back(lab: Lab) -> None:
     assert stats.asynchronous and stats.fallbacks == 1
     replicas = [lab.replica(name, master, durability="synced") for name in "bc"]
     until(lambda: not master.replication().asynchronous)
-    master_of(master).group.fallback.limit_us = None  # however long their disks take now
+    master_of(master).group.fallback.limit_us = None  # no limit from here on, however long a sync takes
     assert master.append(b"together") == 1
     assert all(replica.stats()["synced"]["entry"] >= 2 for replica in replicas)
 
@@ -169,13 +169,13 @@ def test_promotion_and_the_return_of_the_old_master(lab: Lab) -> None:
 
 
 def test_a_deposed_master_acknowledges_nothing_and_is_cut(lab: Lab) -> None:
-    """It was cut off, goes on writing, and comes back to find another master."""
+    """The master was cut off, goes on appending, and finds another master when it is back."""
     old = lab.master(sync_replicas=1, ack_timeout_ms=200)
     b, c = lab.replica("b", old), lab.replica("c", old)
-    old.submit_batch(lines(10))  # if they take longer to join, it is committed all the same
+    old.submit_batch(lines(10))  # without waiting: if the replicas take long to join, it is committed later
     until(lambda: old.log.end == 10)
     level(old, b, c)
-    b.follow("127.0.0.1:1")  # nobody is there: the old master is alone with c
+    b.follow("127.0.0.1:1")  # both leave for a port without a node, so that the old master has no replicas
     c.follow("127.0.0.1:1")
     until(lambda: all(replica.state == "gone" for replica in old.replication().replicas))
     with pytest.raises(ReplicationTimeoutError):
@@ -196,7 +196,7 @@ def test_a_deposed_master_acknowledges_nothing_and_is_cut(lab: Lab) -> None:
     assert b"never acknowledged" in b"".join(path.read_bytes() for path in aside)
 
 
-def test_who_holds_less_is_not_elected(lab: Lab) -> None:
+def test_a_member_with_fewer_records_is_not_elected(lab: Lab) -> None:
     old = lab.master(sync_replicas=1)
     b = lab.replica("b", old)
     old.append(b"first")
@@ -209,7 +209,7 @@ def test_who_holds_less_is_not_elected(lab: Lab) -> None:
     with pytest.raises(PromotionRefusedError, match="promote b"):
         c.promote()
     assert b.promote() == ""
-    c.follow(b.address)  # nothing is shown before there is a copy of what the new master wrote first
+    c.follow(b.address)  # readers of b see its records once a replica has the first record of its term
     until(lambda: values(b) == [b"first", b"second"])
 
 
@@ -226,8 +226,8 @@ def test_without_enough_members_promotion_takes_force(lab: Lab) -> None:
     assert b.role == "master"
 
 
-def test_force_does_not_wait_for_those_who_cannot_answer(lab: Lab) -> None:
-    """Of c, d and e no address is known, and nobody listens where a was."""
+def test_force_does_not_wait_for_unreachable_members(lab: Lab) -> None:
+    """Members c, d and e have no known address, and the address of a refuses connections."""
     old = lab.master(members="abcde", sync_replicas=1)
     b = lab.replica("b", old, election_timeout_ms=3_600_000)
     old.append(b"one")
@@ -236,8 +236,8 @@ def test_force_does_not_wait_for_those_who_cannot_answer(lab: Lab) -> None:
     assert "promises are needed" in b.promote(force=True)
 
 
-def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection had ended, and was about to be made again: it can answer."""
+def test_force_asks_a_member_again_whose_connection_was_just_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection to the member had ended, and was about to be made again: the member can still promise."""
     old = lab.master()
     b, c = lab.replica("b", old), lab.replica("c", old)
     old.append(b"one")
@@ -258,7 +258,7 @@ def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.Monkey
 
 
 def test_a_member_that_changes_its_role_is_asked_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers no candidate meanwhile: it closes the connection, in the trial and behind it."""
+    """While its role changes, it closes the connection of a candidate, in the trial and after it."""
     old = lab.master()
     b, c = lab.replica("b", old), lab.replica("c", old)
     old.append(b"one")
@@ -278,7 +278,7 @@ def test_a_member_that_changes_its_role_is_asked_again(lab: Lab, monkeypatch: py
 
 
 def test_a_replica_looks_for_the_master_that_it_promised(lab: Lab) -> None:
-    """Nobody tells it where that one is, but for the addresses of its peers."""
+    """It knows the new master's address only from the addresses of its peers."""
     old = lab.master()
     b, c = lab.replica("b", old), lab.replica("c", old)
     old.append(b"one")
@@ -326,7 +326,7 @@ def test_members_are_changed_while_it_runs(lab: Lab) -> None:
 
 
 def test_a_member_that_is_gone_for_good_is_removed_by_force(lab: Lab) -> None:
-    """Of two, one cannot agree any more to anything."""
+    """One of two members is lost, and cannot agree to the change."""
     master = lab.master(members="ab")
     b = lab.replica("b", master)
     master.append(b"one")
@@ -341,8 +341,8 @@ def test_a_member_that_is_gone_for_good_is_removed_by_force(lab: Lab) -> None:
     assert master.members.quorum == Quorum(("a",), 0) and master.members.former is None
 
 
-def test_nobody_follows_itself(lab: Lab) -> None:
-    """A master that did would have given up its role for nobody."""
+def test_a_node_cannot_follow_itself(lab: Lab) -> None:
+    """A master that followed itself would give up its role without a successor."""
     master = lab.master(sync_replicas=0, advertise="master.invalid:7001")
     for address in (f"127.0.0.1:{server_of(master).address[1]}", "master.invalid:7001"):
         with pytest.raises(InvalidArgumentError, match="cannot follow itself"):
@@ -371,7 +371,7 @@ def test_a_master_goes_on_after_a_restart(lab: Lab) -> None:
     assert master.append(b"two") == 1
 
 
-def test_a_replicas_directory_is_nobodys_log(lab: Lab) -> None:
+def test_the_directory_of_a_replica_is_not_opened_as_a_log(lab: Lab) -> None:
     master = lab.master()
     replica = lab.replica("b", master)
     master.append(b"one")
@@ -426,7 +426,7 @@ def test_the_throttle_counts_body_bytes(lab: Lab) -> None:
     began = context_of(master).now_us
     replica = lab.replica("b", master)
     level(master, replica)
-    assert context_of(master).now_us - began >= 100_000  # 450 kB at 2 MB/s, but for the burst of a tenth
+    assert context_of(master).now_us - began >= 100_000  # 450 kB at 2 MB/s, minus the burst of a tenth of a second
 
 
 def test_settings_are_checked() -> None:
@@ -437,7 +437,7 @@ def test_settings_are_checked() -> None:
 
 
 def cut_power(directory: Path) -> None:
-    """What is left says neither that the log was closed nor that the same kernel runs."""
+    """Leave files that say neither that the log was closed nor that the machine has not restarted."""
     files, last = RealFiles(), checkpoint.load(directory)
     assert last is not None
     file = checkpoint.CheckpointFile(directory, files, last)
@@ -450,8 +450,9 @@ def cut_power(directory: Path) -> None:
     ("before", "now", "term"),
     [("appended", "synced", "2 of a"), ("synced", "appended", "1 of a"), ("synced", "synced", "1 of a")],
 )
-def test_who_may_have_lost_what_it_sent_has_to_be_elected(lab: Lab, before: str, now: str, term: str) -> None:
-    """It counts how the log was written, not how it is opened. Of two members, one elects itself."""
+def test_a_master_that_may_have_lost_sent_records_has_to_be_elected(lab: Lab, before: str, now: str, term: str) -> None:
+    """The durability with which the log was written decides, not that with which it is opened. One of two members
+    elects itself."""
     master = lab.master(members="ab", durability=before)
     lab.close(master)
     cut_power(lab.folder / "a")

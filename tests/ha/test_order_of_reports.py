@@ -1,4 +1,4 @@
-"""Reports leave a replica in the order of what they say, whichever thread sends them."""
+"""A replica sends its progress reports in ascending order, whichever thread sends them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tests.ha.nodes import Lab, level, until, values
 
 
 def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It told its older marks last; the master called that absurd, and expelled a healthy replica."""
-    said: list[ProgressReport] = []
+    """A thread that was preempted sent its older marks last. The master refused them as absurd, and expelled a healthy
+    replica."""
+    reports: list[ProgressReport] = []
     armed, overtaken, stalled = threading.Event(), threading.Event(), threading.Event()
     send, report = StreamReceiver.send, StreamReceiver.report
 
     def note(self: StreamReceiver, body: bytes) -> bool:
         message = messages.decode(body)
         if isinstance(message, ProgressReport):
-            said.append(message)
+            reports.append(message)
         return send(self, body)
 
     def preempted(self: StreamReceiver) -> None:
-        """As `report`; the thread that syncs stands still between its look and what it tells, once."""
+        """Report as `report` does. Once, the thread that syncs pauses between reading its marks and sending them."""
         is_other = threading.current_thread().name != "pyreplog-replica-sync"
         if is_other or not armed.is_set() or stalled.is_set() or self._log is None:
             report(self)
@@ -50,13 +51,13 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
         armed.set()
         a.submit(b"one")
         assert stalled.wait(60)
-        last = len(said)
+        last = len(reports)
         a.submit(b"two")
-        until(lambda: len(said) > last)
+        until(lambda: len(reports) > last)
         overtaken.set()
         a.append(b"three")
         level(a, c)
         assert values(c) == [b"zero", b"one", b"two", b"three"]
         assert a.stats()["refused"] == 0
-    assert all(earlier.received <= later.received for earlier, later in pairwise(said))
-    assert all(earlier.synced <= later.synced for earlier, later in pairwise(said))
+    assert all(earlier.received <= later.received for earlier, later in pairwise(reports))
+    assert all(earlier.synced <= later.synced for earlier, later in pairwise(reports))

@@ -1,4 +1,4 @@
-"""Appends that wait for the commit point."""
+"""`PendingCommits`: appends that wait for the commit point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_US = 1_000_000
 
 
 class Room:
-    """Appends that wait, and how often they were offered."""
+    """A `PendingCommits`, with a clock that stands still, and a count of its offers."""
 
     def __init__(self, timeout_us: int = TIMEOUT_US) -> None:
         self.clock = ManualClock(0)
@@ -36,7 +36,7 @@ class Room:
         self.pending_commits.drain()
 
     def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        """As a reactor does: until it is done, whoever moves the commit point."""
+        """Wait as a reactor does, until `done` or the time-out, while another thread moves the commit point."""
         with self.moved:
             self.drives += 1
             self.most_drivers = max(self.most_drivers, self.drives)
@@ -88,7 +88,7 @@ def test_a_round_of_a_loop_is_offered_once_and_settled_together(room: Room) -> N
 
 
 def test_a_round_that_its_loop_did_not_take_has_not_begun(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else those behind it would wait for an end that never comes."""
+    """Otherwise later rounds would wait for a round that never ends."""
 
     def refuse(*_: object) -> None:
         raise KeyboardInterrupt
@@ -112,7 +112,7 @@ def test_a_round_whose_loop_has_ended_is_taken_by_the_clock(room: Room) -> None:
 
     async def main() -> None:
         room.pending_commits.add(200, future)
-        loop.stop()  # behind this round: the next one would offer
+        loop.stop()  # the loop stops after this round, and the offer would come in the next one
 
     task = loop.create_task(main())
     loop.run_forever()
@@ -156,11 +156,12 @@ def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
 
 
 def test_what_was_reached_when_the_time_was_over_is_no_time_out(room: Room) -> None:
-    """RocketMQ fails whose deadline has passed in its queue without a look at how far replicas are."""
+    """RocketMQ fails an append whose deadline has passed in its queue, without comparing it with the progress of
+    replicas."""
     future = AppendFuture(1)
     room.pending_commits.add(200, future)
     room.clock.advance(TIMEOUT_US)
-    room.pending_commits.advance(200)  # and nobody has drained so far
+    room.pending_commits.advance(200)  # nothing has drained the queue since
     room.pending_commits.tick()
     assert future.result() == 1
     in_time = Room(timeout_us=1)
@@ -175,8 +176,9 @@ def test_a_thread_that_waits_in_vain_does_not_know_the_outcome() -> None:
     assert not room.drives, "the time was over before it could drive, or it gave the lead up"
 
 
-def test_of_threads_that_wait_one_drives_until_all_are_through() -> None:
-    """The commit point passes one of them after the other: whoever drives stops, and another one goes on."""
+def test_one_of_the_waiting_threads_drives_until_all_are_done() -> None:
+    """The commit point passes the threads one after the other: the one that drives the reactor stops, and another one
+    takes over."""
     room, results = Room(timeout_us=3_600_000_000), list[int]()
     positions = list(range(200, 216))
 
@@ -196,7 +198,7 @@ def test_of_threads_that_wait_one_drives_until_all_are_through() -> None:
 
 
 def test_the_last_thread_that_is_woken_offers_what_the_others_have_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.ha.pending_commits._REST_US", 3_600_000_000)
+    monkeypatch.setattr("pyreplog.ha.pending_commits._PARK_US", 3_600_000_000)
     room = Room(timeout_us=3_600_000_000)
     threads = [threading.Thread(target=room.pending_commits.wait, args=(200, room.drive)) for _ in range(4)]
     for thread in threads:

@@ -1,4 +1,5 @@
-"""Control bodies: what comes out is what went in, FORMAT.md's tables say how, and no bytes do harm."""
+"""Bodies of control messages: they decode to what was encoded, match the tables of FORMAT.md, and any bytes are
+handled."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from pyreplog.ha.protocol.messages import (
     Message,
     MessageKind,
     Prepare,
+    PreVote,
     ProgressReport,
     Promise,
     RefusalCode,
@@ -82,7 +84,7 @@ def section(title: str) -> str:
 
 
 class Twin:
-    """Reads bodies by FORMAT.md alone."""
+    """A decoder that was written from FORMAT.md alone."""
 
     def __init__(self, data: bytes, order: str) -> None:
         self.data, self.at, self.order = data, 0, order
@@ -132,7 +134,7 @@ class Twin:
 
 
 def plain(value: Any) -> Any:
-    """As the twin reads it."""
+    """Return a value as the decoder of this test returns it."""
     if isinstance(value, History):
         return [tuple(start) for start in value.starts]
     if isinstance(value, Members):
@@ -141,7 +143,7 @@ def plain(value: Any) -> Any:
 
 
 def documented() -> dict[str, tuple[int, list[tuple[str, str]]]]:
-    """name -> (kind, (type, field) of each)"""
+    """Return for each name the kind, and type and name of each field."""
     rows = re.findall(r"^\| (\d+) \| (\w+) \| [\w, ]+ \| ?(.*?) ?\|$", section("Replication"), re.MULTILINE)
     return {name: (int(kind), [tuple(f.split()) for f in fields.split(", ") if f]) for kind, name, fields in rows}
 
@@ -162,6 +164,8 @@ def test_all_kinds_and_codes_are_documented() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == {kind.name: kind.value for kind in MessageKind}
     codes = section("Replication").partition("Codes of REFUSE")[2]
     assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in RefusalCode}
+    trials = section("Replication").partition("`trial` of PREPARE: ")[2].partition(". ")[0]
+    assert re.findall(r"(?:^|; )(\d) ", trials) == [str(trial.value) for trial in PreVote]
     assert {kind for kind, *_ in messages._KINDS} == set(MessageKind) and {type(sample) for sample in SAMPLES} == set(
         messages._WRITERS
     )
@@ -205,12 +209,13 @@ def test_messages_that_were_damaged(message: Message, changes: list[tuple[int, i
 
 
 def check(body: bytes) -> None:
-    """An error, or a message that has those bytes."""
+    """Decoding raises the documented error, or returns a message that encodes to the same bytes."""
     try:
         message = decode(body)
     except InvalidMessageError:
         return
-    if not isinstance(message, Refuse | VoteRejected | Join):  # a text is repaired, a later JOIN is longer
+    # invalid UTF-8 is replaced, and a JOIN of a later version is longer
+    if not isinstance(message, Refuse | VoteRejected | Join):
         assert encode(message) == body
 
 

@@ -1,4 +1,4 @@
-"""A little of a log that comes by itself: landed and reported without the steps in between."""
+"""A small record that arrives by itself is appended and reported on a fast path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.streams import make_mirror, open_master
 
 NOBODY = cast("Connection", None)
-"""`fast_path` asks nothing of its connection."""
+"""`fast_path` does not use the connection."""
 
 
 class Copy:
-    """A copy whose receiver streams; what it reports."""
+    """A mirror log and its receiver; `reports` are the reports that it sends."""
 
     def __init__(self, master: CommitLog, mirror: MirrorLog) -> None:
         self.master, self.mirror = master, mirror
@@ -40,7 +40,7 @@ class Copy:
         self.landings += 1
 
     def appended(self, *values: bytes) -> list[tuple[int, bytes]]:
-        """Frames that the master would send: (offset, body)."""
+        """Append to the master; return offset and body of each frame that it sends."""
         self.master.append_batch(list(values))
         frames, _ = self._feed.take(1 << 20)
         batch = FrameParser().feed(b"".join(frames))
@@ -51,7 +51,7 @@ class Copy:
 
 
 def _nothing(*_: Any) -> None:
-    """Not asked for here."""
+    """Do nothing: this test does not use the call."""
 
 
 def _batch(offset: int, body: bytes) -> FrameBatch:
@@ -82,7 +82,7 @@ def test_what_lies_before_a_bad_record_counts_and_is_reported(copy: Copy) -> Non
     assert copy.reports[-1][0] == (offset + len(body) // 2, 1)
 
 
-def test_all_else_takes_the_long_way(copy: Copy) -> None:
+def test_other_frames_are_left_to_the_slow_path(copy: Copy) -> None:
     header, (offset, body) = copy.appended(b"x" * 8000)
     copy.take(*header)
     before = list(copy.reports)

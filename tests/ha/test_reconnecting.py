@@ -1,4 +1,4 @@
-"""Connections that are of no use are not made again at once: two of one name, a master whose disk is damaged."""
+"""Useless connections are not repeated without a delay: two replicas of one name, a master whose disk is damaged."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def wells(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
-    """Links whose delay began anew."""
+def successes(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
+    """Connections that were noted as useful, which resets their delay."""
     reconnecting_connections: list[ReconnectingConnection] = []
     succeeded = ReconnectingConnection.succeeded
 
@@ -39,11 +39,13 @@ def wells(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
 
 
 def test_two_of_one_name_do_not_chase_each_other(
-    lab: Lab, wells: list[ReconnectingConnection], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, successes: list[ReconnectingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[ReplogError] = []
-    note_use = Replica._note_use
-    monkeypatch.setattr(Replica, "_note_use", lambda self, error: (ends.append(error), note_use(self, error)))
+    note_usefulness = Replica._note_usefulness
+    monkeypatch.setattr(
+        Replica, "_note_usefulness", lambda self, error: (ends.append(error), note_usefulness(self, error))
+    )
     master = lab.master(members="a", sync_replicas=0)
     replica = lab.replica("o", master, observer=True)
     master.append(b"one")
@@ -52,15 +54,16 @@ def test_two_of_one_name_do_not_chase_each_other(
     with ha.open_replica(lab.folder / "other", name="o", master=master.address, **settings) as other:
         until(
             lambda: (
-                "two have that name" in replica.stats()["trouble"] or "two have that name" in other.stats()["trouble"]
+                "two have the same name" in replica.stats()["trouble"]
+                or "two have the same name" in other.stats()["trouble"]
             )
         )
         until(lambda: len(ends) > 7)
-        assert len(wells) < 5, "each of them at first, not each time"
+        assert len(successes) < 5, "each of them at first, not each time"
     level(master, replica)
 
 
-def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[ReconnectingConnection]) -> None:
+def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, successes: list[ReconnectingConnection]) -> None:
     master = lab.master(members="ab", sync_replicas=0)
     master.append_batch([b"." * 1000] * 100)
     path = names.segment_path(master.log.path, SEGMENT_BYTES)
@@ -70,7 +73,7 @@ def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[Rec
     until(lambda: "expected CRC-32C" in replica.stats()["trouble"])
     reports = master.replication().reports
     until(lambda: master.replication().reports > reports + 3)
-    assert len(wells) <= 2, "the first one, and the next: the first had brought something"
+    assert len(successes) <= 2, "the first one, and the next: the first had brought something"
     write_at(path, 30_000, intact)
     level(master, replica)
     assert values(replica) == values(master)

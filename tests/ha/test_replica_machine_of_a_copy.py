@@ -1,4 +1,5 @@
-"""Observers of a replica, which lags and may lose what it had not synced; and copies that hold nothing."""
+"""Observers that follow a replica, which lags and may lose records that it had not synced; and replicas without any
+records."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.ha.test_replica_machine import MASTERS, T3, check_left, connected, re
 
 
 def join(received: int, history: History = HISTORY, **fields: Any) -> Join:
-    """Of an observer."""
+    """Return the JOIN of an observer."""
     end = mark(received)
     known = {"uuid": UUID, "segment_bytes": SEGMENT_BYTES, "history": history.up_to(end), **fields}
     return Join(member="x", observer=True, received=end, synced=end, promised=known["history"].last, **known)
@@ -37,10 +38,11 @@ def copy(end: int, start: int = 0, history: History = HISTORY, term: Term = T2) 
     ],
 )
 def test_a_replica_that_lags_is_asked_again(asks: Join, copied: StreamedLog) -> None:
-    """It said that its master had lost records, or that the two logs had nothing in common; both were for good."""
+    """The replica reported that its master had lost records, or that the logs had nothing in common; the observer left
+    for good."""
     answer = check_join_of_copy(asks, copied, "m")
     assert isinstance(answer, Refuse) and answer.code == RefusalCode.NOT_MASTER and answer.code not in PERMANENT
-    assert "m, a replica" in answer.text
+    assert "m is a replica" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -53,12 +55,12 @@ def test_a_replica_that_lags_is_asked_again(asks: Join, copied: StreamedLog) -> 
     ],
     ids=["level", "behind", "new", "parted"],
 )
-def test_who_fits_a_copy_follows_it(asks: Join, copied: StreamedLog, resume: int) -> None:
+def test_an_observer_that_fits_a_copy_follows_it(asks: Join, copied: StreamedLog, resume: int) -> None:
     answer = check_join_of_copy(asks, copied, "m")
     assert isinstance(answer, Accept) and answer.resume == mark(resume)
 
 
-def test_who_has_another_log_is_told_so() -> None:
+def test_an_observer_with_another_log_is_refused() -> None:
     answer = check_join_of_copy(join(15, uuid=b"x" * 16), copy(8), "m")
     assert isinstance(answer, Refuse) and answer.code == RefusalCode.FOREIGN
 
@@ -67,66 +69,69 @@ def test_who_has_another_log_is_told_so() -> None:
 
 
 def emptied(at: int = 8) -> ReplicaMachine:
-    """Retention has removed all that it had; it has reported that."""
+    """Retention has removed all records that the replica had and had reported."""
     following = replica(promised=T3, history=MASTERS)
-    said = connected(following, start=at, received=at, synced=at)
-    assert (said.uuid, said.received, said.synced) == (UUID, mark(at), mark(at)), "it says how far it was"
+    request = connected(following, start=at, received=at, synced=at)
+    assert (request.uuid, request.received, request.synced) == (UUID, mark(at), mark(at)), "it says how far it was"
     return following
 
 
-def test_who_holds_nothing_goes_on_where_it_was() -> None:
+def test_an_emptied_copy_goes_on_at_its_position() -> None:
     following = emptied()
-    effects = following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
+    effects = following.message_received(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
     assert not only(CreateLog, effects) and only(StoreTerms, effects)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.BEHIND, RefusalCode.DIVERGED, RefusalCode.FOREIGN])
-def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: RefusalCode) -> None:
+def test_an_emptied_copy_that_does_not_fit_asks_for_a_new_one(code: RefusalCode) -> None:
     following = emptied()
-    check_left(following, following.heard(Refuse(code, "no")), None, permanent=False)
-    said = connected(following, start=8, received=8, synced=8)
-    assert (said.uuid, said.received, said.synced, said.history) == (
+    check_left(following, following.message_received(Refuse(code, "no")), None, permanent=False)
+    request = connected(following, start=8, received=8, synced=8)
+    assert (request.uuid, request.received, request.synced, request.history) == (
         NO_UUID,
         LogPosition(0, 0),
         LogPosition(0, 0),
         History(),
     )
-    check_left(following, following.heard(Refuse(code, "no")), None, permanent=True)
+    check_left(following, following.message_received(Refuse(code, "no")), None, permanent=True)
 
 
 def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
-    """Its master is far ahead, and a replica that lags has all from the beginning: readers would go back to that."""
+    """Its master is far ahead, and a lagging replica has all records from the start: readers would go back to those."""
     following = emptied()
     assert following.committed < mark(8), "after a power cut nothing but the log's start says that it was shown"
-    check_left(following, following.heard(Refuse(RefusalCode.BEHIND, "what follows is gone")), None, permanent=False)
+    check_left(
+        following, following.message_received(Refuse(RefusalCode.BEHIND, "what follows is gone")), None, permanent=False
+    )
     connected(following, start=8, received=8, synced=8)
     lagging = Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(6), mark(6))
-    check_left(following, following.heard(lagging), RefusalCode.NOT_MASTER, permanent=False)
-    said = connected(following, start=8, received=8, synced=8)
-    assert (said.uuid, said.received) == (UUID, mark(8)), "it says again how far it was"
-    following.heard(Refuse(RefusalCode.BEHIND, "what follows is gone"))
+    check_left(following, following.message_received(lagging), RefusalCode.NOT_MASTER, permanent=False)
+    request = connected(following, start=8, received=8, synced=8)
+    assert (request.uuid, request.received) == (UUID, mark(8)), "it says again how far it was"
+    following.message_received(Refuse(RefusalCode.BEHIND, "what follows is gone"))
     connected(following, start=8, received=8, synced=8)
-    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
+    assert only(CreateLog, following.message_received(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
 
 
 @pytest.mark.parametrize("gone", [5, 7])
 def test_what_was_shown_and_lost_keeps_nobody_from_a_new_copy(gone: int) -> None:
-    """Somebody was promoted by force, further back than this copy begins: it asked for a new copy and refused it in turns."""
+    """A node was promoted by force, with a log that ends before this copy begins. The replica asked for a new copy, and
+    refused it, in turns."""
     forced = HISTORY.up_to(mark(gone)).begin(T3, mark(gone))
     following = replica(promised=T3, history=HISTORY)
     connected(following, start=12, received=12, synced=12)
     check_left(
         following,
-        following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, ORIGIN, mark(gone))),
+        following.message_received(Accept(UUID, SEGMENT_BYTES, T3, forced, ORIGIN, mark(gone))),
         RefusalCode.BEHIND,
         permanent=False,
     )
     connected(following, start=12, received=12, synced=12)
-    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
+    assert only(CreateLog, following.message_received(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
 
 
 def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:
     following = ReplicaMachine("x", NO_UUID, 0, Terms(), committed=ORIGIN)
     connected(following, start=0, received=0, synced=0)
-    following.heard(Accept(UUID, SEGMENT_BYTES, T1, HISTORY.up_to(mark(1)), mark(3), mark(3)))
+    following.message_received(Accept(UUID, SEGMENT_BYTES, T1, HISTORY.up_to(mark(1)), mark(3), mark(3)))
     assert following.unreplicated

@@ -1,4 +1,5 @@
-"""Retention knows replicas: those that are away when a master starts again, heirs, and replicas of replicas."""
+"""Retention keeps records for replicas: when a master starts again, on a replica that is promoted, and on a replica
+that has replicas."""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ def fill(node: Node, segments: int = 6) -> None:
 
 
 def retain(node: Node) -> int:
-    """Have retention do all that it may; where the log begins then."""
+    """Trim all that retention may trim; return where the log begins then."""
     node.log.run_background_tasks()
     return node.log.start_position
 
 
 def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention runs as soon as the log is open, before the master knows who lacks what."""
+    """Retention runs as soon as the log is open, before the master knows which records its replicas lack."""
     a = lab.master(members="ab", sync_replicas=0, log=LITTLE)
     b = lab.replica("b", a)
     a.append(b"first")
@@ -48,7 +49,7 @@ def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypat
     fill(a)
     lab.close(a)
     with monkeypatch.context() as patch:
-        patch.setattr(Master, "_hold", lambda _: None)
+        patch.setattr(Master, "_set_retention_floor", lambda _: None)
         a = lab.master(members="ab", sync_replicas=0, log=LITTLE)
         assert retain(a) == 0
     b = lab.replica("b", a)
@@ -56,8 +57,8 @@ def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypat
     until(lambda: retain(a) > 0)
 
 
-def test_an_heir_keeps_what_its_master_kept(lab: Lab) -> None:
-    """Others have to find there what they lack."""
+def test_a_promoted_replica_keeps_what_its_master_kept(lab: Lab) -> None:
+    """After the promotion, other replicas have to find there the records that they lack."""
     a = lab.master(log=LITTLE)
     b, c = lab.replica("b", a, log=LITTLE), lab.replica("c", a)
     a.append(b"first")
@@ -78,7 +79,7 @@ def test_an_heir_keeps_what_its_master_kept(lab: Lab) -> None:
 
 @pytest.mark.parametrize("hold_bytes", [1 << 30, 2 * SEGMENT_BYTES])
 def test_a_replica_keeps_what_its_own_replicas_lack(lab: Lab, hold_bytes: int) -> None:
-    """Up to a bound."""
+    """The bytes that are kept are bounded."""
     a = lab.master(members="a", sync_replicas=0)
     middle = lab.replica("m", a, observer=True, log=LITTLE, group={"retention_hold_bytes": hold_bytes})
     a.append(b"first")
@@ -87,7 +88,7 @@ def test_a_replica_keeps_what_its_own_replicas_lack(lab: Lab, hold_bytes: int) -
         reactor.start()
         with Stranger(reactor, middle.address, "x") as slow:
             slow.say(messages.encode(join(middle, "x", observer=True)))
-            until(lambda: slow.heard)
+            until(lambda: slow.received)
             fill(a)
             level(a, middle)
             until(lambda: middle.log.retention_floor < 1 << 62)
@@ -99,7 +100,8 @@ def test_a_replica_keeps_what_its_own_replicas_lack(lab: Lab, hold_bytes: int) -
 
 
 def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
-    """Nobody could read it so far; and who acknowledges it later would have what its master has not."""
+    """No reader has seen these records, and a replica that acknowledges them later would have records that its master
+    lacks."""
     a = lab.master(members="ab", log=LITTLE, group={"retention_hold_bytes": 0})
     for _ in range(6):
         a.submit_batch([b"." * 1000] * (SEGMENT_BYTES // 1000))
@@ -110,8 +112,8 @@ def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
     until(lambda: retain(a) > 4 * SEGMENT_BYTES)
 
 
-def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
-    """What it is about to be sent was removed before the next tick."""
+def test_records_are_kept_for_a_replica_that_joins_between_two_ticks(lab: Lab) -> None:
+    """Otherwise the records that it is about to be sent could be removed before the next tick."""
     a = lab.master(members="a", sync_replicas=0)
     fill(a)
     master = master_of(a)
@@ -122,7 +124,7 @@ def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
             a.log.retention_floor = 1 << 62
             new.say(messages.encode(join(a, "x", observer=True)))
             until(lambda: followers_of(a))
-            until(lambda: new.heard)  # what `join` does in the end
+            until(lambda: new.received)  # `join` ends with this message
             a.log.config = replace(a.log.config, **LITTLE)
             assert retain(a) == 0
 
@@ -134,6 +136,6 @@ def test_observers_of_a_replica_are_throttled_as_those_of_a_master(lab: Lab) -> 
     a.append(b"one")
     level(a, middle, x)
     replica = replica_of(middle)
-    assert replica is not None and replica._chain is not None
-    (follower,) = replica._chain._followers.values()
+    assert replica is not None and replica._cascade is not None
+    (follower,) = replica._cascade._followers.values()
     assert follower.sender._throttle is not None

@@ -1,4 +1,4 @@
-"""A master's log over TCP into replicas' logs."""
+"""A master's log is streamed over TCP into the logs of replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT_S = 60.0
 
 
 class Lab:
-    """Nodes on one reactor, closed in the end."""
+    """Masters and replicas on one reactor. All are closed at the end."""
 
     def __init__(self, folder: Path, reactor: Reactor, stack: ExitStack) -> None:
         self.folder, self.reactor, self._stack = folder, reactor, stack
@@ -58,7 +58,7 @@ class Lab:
         assert self.reactor.drive(done, TIMEOUT_S), "it never came"
 
     def caught_up(self, source: CommitLog, *ends: ReplicaEnd) -> None:
-        """They have all of it, and show it."""
+        """Wait until the replicas have and show all records of the source."""
         self.wait(lambda: all((end.log.tail.end, end.log.end) == (source.tail.end, source.end) for end in ends))
 
 
@@ -90,8 +90,8 @@ def test_a_replica_copies_what_is_there_and_what_comes(lab: Lab, durability: str
         lab.wait(lambda: any(progress == (*where, *where) for progress in list(end.progress.values())))
 
 
-def test_who_appends_may_send(lab: Lab) -> None:
-    """Without a thread that looks for growth: the caller of append pumps, and the report comes back."""
+def test_the_caller_of_append_may_send(lab: Lab) -> None:
+    """No thread watches the log: the caller of append sends, and the report arrives."""
     master = lab.master()
     end = MasterEnd(lab.reactor, master)
     replica = lab.replica("replica", master)
@@ -128,7 +128,7 @@ def test_many_replicas_and_recycled_segments(lab: Lab) -> None:
 
 
 def test_a_lost_connection_goes_on_where_it_stopped(lab: Lab) -> None:
-    """Each connection is cut after some bytes, often within a frame and a record."""
+    """Each connection is cut after some bytes, often within a frame or a record."""
     master = lab.master()
     master.append_batch(values(6 * PER_SEGMENT))
     end = MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, transfer_bytes=30_000))
@@ -239,7 +239,8 @@ def test_what_was_removed_cannot_be_sent(lab: Lab) -> None:
 
 
 def test_a_segment_on_its_way_is_not_recycled(lab: Lab) -> None:
-    """The replica reads nothing while all that was handed over leaves the log, and its files are used again."""
+    """The replica stops reading while the records that were handed to the socket are trimmed and their files are
+    recycled."""
     master = lab.master(retention_bytes=0)
     server = lab.serve(end := MasterEnd(lab.reactor, master))
     replica = lab.replica("replica", master)
@@ -291,7 +292,7 @@ def test_the_throttle_counts_bodies() -> None:
 
 
 def test_a_throttled_stream_takes_its_time(lab: Lab) -> None:
-    """By the clock of the reactor: what was sent never exceeds burst and rate, but for one frame."""
+    """By the reactor's clock, the bytes that were sent never exceed burst and rate by more than one frame."""
     master = lab.master()
     master.append_batch(values(4 * PER_SEGMENT))
     rate, burst, frame = 1_000_000, 40_000, 10_000
@@ -325,8 +326,12 @@ def test_a_throttled_stream_takes_its_time(lab: Lab) -> None:
 
 
 class Breaker:
-    """A relay in front of a master. What it passes on to the replica: in pieces of `chunks` bytes; on connection number
-    i no more than `pieces[i]` bytes, then it breaks the connection; and byte number `damage` of the first one changed."""
+    """A proxy in front of a master.
+
+    It passes the bytes for the replica on in pieces of `chunks` bytes. It breaks connection i after `pieces[i]` bytes,
+    and changes byte
+    number `damage` of the first connection.
+    """
 
     def __init__(
         self, target: tuple[str, int], *, pieces: list[int], chunks: tuple[int, ...] = (65536,), damage: int = -1

@@ -1,4 +1,4 @@
-"""Terms and histories: where two logs part, and what is remembered."""
+"""Terms and histories: where two logs diverge, and what is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyreplog.stream.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Te
 
 
 def history(*starts: tuple[int, str, int]) -> History:
-    """Of (number, master, entry)."""
+    """Return a history of (number, master, entry)."""
     return History(tuple(TermStart(Term(number, master), mark(entry)) for number, master, entry in starts))
 
 
@@ -25,7 +25,7 @@ def mark(entry: int) -> LogPosition:
 
 
 def test_terms_of_two_masters_differ() -> None:
-    """Whoever elected them: a name is part of a term, and of the order."""
+    """The name of the master is a part of the term and of its order, whichever members elected it."""
     assert NO_TERM < Term(1, "a") < Term(1, "b") < Term(2, "a")
     assert Term(1, "b").after("a") > Term(1, "b")
     assert str(Term(3, "b")) == "3 of b" and str(NO_TERM) == "none"
@@ -58,7 +58,8 @@ def test_common_point_of_a_master_that_ends_earlier() -> None:
 
 
 def test_a_term_of_which_nothing_is_held_does_not_count() -> None:
-    """A replica knows its master's history before it has its records; an election must not believe it has them."""
+    """A replica gets its master's history before its records. An election must not take the replica for one that has
+    them."""
     assert MASTER.up_to(mark(20)).last == Term(2, "b")
     assert MASTER.up_to(mark(21)).last == Term(4, "a")
     assert MASTER.up_to(mark(0)).last == NO_TERM
@@ -67,7 +68,7 @@ def test_a_term_of_which_nothing_is_held_does_not_count() -> None:
 
 @given(st.data())
 def test_common_point_is_where_the_logs_part(data: st.DataObject) -> None:
-    """Against logs of which every record names its term: each log goes on from a part of another one."""
+    """Compare with logs in which each record names its term, and each log extends a part of another one."""
     logs: list[tuple[list[Term], History]] = [([], History())]
     for number in range(1, data.draw(st.integers(2, 8))):
         records, known = data.draw(st.sampled_from(logs))
@@ -97,7 +98,7 @@ def test_history_forgets_the_oldest_terms() -> None:
 
 
 class CountingFiles(RealFiles):
-    """Notes what is durable."""
+    """Counts what is durable."""
 
     def __init__(self) -> None:
         self.synced: list[Terms] = []

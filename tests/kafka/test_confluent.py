@@ -146,6 +146,28 @@ def test_topics_are_administered(brokers: KafkaBrokers) -> None:
     client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(PATIENCE_S)
 
 
+def change_config(client: AdminClient, kind: ConfigResource.Type, name: str, setting: str, value: str | None) -> None:
+    """Set a setting, or delete it."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(setting, value or "", incremental_operation=operation)
+    (altered,) = client.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values()
+    altered.result(PATIENCE_S)
+
+
+def test_throttles_that_were_never_set_can_be_deleted(brokers: KafkaBrokers) -> None:
+    """As `kafka-reassign-partitions --verify` does, of topics and of brokers."""
+    client, topic, broker = admin(brokers), ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER
+    client.create_topics([NewTopic("moved", 1, 1)])["moved"].result(PATIENCE_S)
+    for kind, name, setting in (
+        (topic, "moved", "leader.replication.throttled.replicas"),
+        (broker, "1", "leader.replication.throttled.rate"),
+    ):
+        change_config(client, kind, name, setting, None)
+        with pytest.raises(KafkaException) as failure:
+            change_config(client, kind, name, setting, "1000")
+        assert failure.value.args[0].code() == KafkaError.INVALID_CONFIG
+
+
 def test_segments_hold_the_largest_messages_of_a_topic(brokers: KafkaBrokers) -> None:
     """Whatever `segment_bytes` of the broker is, unless the topic says another size."""
     client, value = admin(brokers), bytes(range(256)) * (5 << 12)

@@ -148,18 +148,18 @@ def test_records_that_are_damaged_or_of_a_later_kind_are_left_out() -> None:
 
 def test_rates_from_one_scrape_to_the_next() -> None:
     trends, place = GroupTrends(), ("billing", ORDERS)
-    assert trends.look(place, 0, end=100, offset=0, lag=100).drain_s is None
-    course = trends.look(place, 10 * SECOND, end=110, offset=60, lag=50)
+    assert trends.add_sample(place, 0, end=100, offset=0, lag=100).drain_s is None
+    course = trends.add_sample(place, 10 * SECOND, end=110, offset=60, lag=50)
     assert (course.rate_in, course.rate_out, course.drain_s) == (1.0, 6.0, 10.0)
-    assert trends.look(place, 80 * SECOND, end=110, offset=60, lag=50).stalled
+    assert trends.add_sample(place, 80 * SECOND, end=110, offset=60, lag=50).stalled
     trends.keep([])
-    assert trends.look(place, 90 * SECOND, end=110, offset=60, lag=50).rate_in is None
+    assert trends.add_sample(place, 90 * SECOND, end=110, offset=60, lag=50).rate_in is None
 
 
 def test_rates_do_not_depend_on_how_often_somebody_scrapes() -> None:
     trends, place = GroupTrends(), ("billing", ORDERS)
     for step in range(400 * 10):
-        course = trends.look(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
+        course = trends.add_sample(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
     assert course.rate_in == pytest.approx(10.0) and course.rate_out == pytest.approx(5.0, rel=0.01)
 
 

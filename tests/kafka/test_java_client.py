@@ -86,7 +86,7 @@ def test_a_group_of_java_goes_on_where_it_was(brokers: KafkaBrokers, java: JavaC
     records = draw_records(seed, 20, partitions=1)
     java.produce("resumed", records)
     first = java.consume("resumed", "resuming", 8, max_poll_records=4)
-    assert java.tell("group-offsets", "resuming") == ["resumed-0 8"]
+    assert java.call("group-offsets", "resuming") == ["resumed-0 8"]
     second = java.consume("resumed", "resuming", 12, max_poll_records=4)
     assert [record.offset for record in first + second] == list(range(20))
     assert list(map(_content, first + second)) == list(map(_content, records))
@@ -111,24 +111,24 @@ def test_a_consumer_group_of_java(brokers: KafkaBrokers, java: JavaClient, assig
     places = java.produce(topic, records)
     settings = {"group_protocol": "consumer", "group_remote_assignor": assignor, "group_instance_id": "static"}
     check_equal(java.consume(topic, topic, 30, **settings), records, places)
-    assert any(line.startswith(f"{topic} ") for line in java.tell("list-groups"))
+    assert any(line.startswith(f"{topic} ") for line in java.call("list-groups"))
 
 
 def test_java_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> None:
-    java.tell("create-topic", "orders", 2, 2, "retention.ms=60000", "min.insync.replicas=2")
+    java.call("create-topic", "orders", 2, 2, "retention.ms=60000", "min.insync.replicas=2")
     with pytest.raises(JavaClientError, match="TopicExistsException"):
-        java.tell("create-topic", "orders", 2, 2)
+        java.call("create-topic", "orders", 2, 2)
     for name, value in (("no.such", "1"), ("max.message.bytes", "-7")):
         with pytest.raises(JavaClientError, match="InvalidConfigurationException"):
-            java.tell("create-topic", "others", 1, 1, f"{name}={value}")
+            java.call("create-topic", "others", 1, 1, f"{name}={value}")
     with pytest.raises(JavaClientError, match="InvalidReplicationFactorException"):
-        java.tell("create-topic", "others", 1, 3)
-    java.tell("create-topic", "defaults", -1, -1)
+        java.call("create-topic", "others", 1, 3)
+    java.call("create-topic", "defaults", -1, -1)
 
     def described() -> list[str]:
         """By any broker, of which each learns by its watch of the metadata store what another one has done."""
         try:
-            return java.tell("describe-topic", "orders")
+            return java.call("describe-topic", "orders")
         except JavaClientError as error:
             assert "UnknownTopicOrPartitionException" in str(error)
             return []
@@ -138,20 +138,20 @@ def test_java_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> Non
         return len(lines) == count and all("isr=[1, 2]" in line or "isr=[2, 1]" in line for line in lines)
 
     until(lambda: in_sync(2))
-    until(lambda: {"orders", "defaults"} <= {*java.tell("list-topics")})
-    assert "others" not in java.tell("list-topics")
-    java.tell("add-partitions", "orders", 3)
+    until(lambda: {"orders", "defaults"} <= {*java.call("list-topics")})
+    assert "others" not in java.call("list-topics")
+    java.call("add-partitions", "orders", 3)
     until(lambda: in_sync(3))
-    java.tell("delete-topic", "orders")
+    java.call("delete-topic", "orders")
     until(lambda: not described())
 
 
 def test_java_changes_settings(brokers: KafkaBrokers, java: JavaClient) -> None:
-    java.tell("create-topic", "settings", 1, 1, "retention.ms=60000")
+    java.call("create-topic", "settings", 1, 1, "retention.ms=60000")
 
     def settings() -> set[str]:
         try:
-            return {*java.tell("describe-configs", "TOPIC", "settings")}
+            return {*java.call("describe-configs", "TOPIC", "settings")}
         except JavaClientError as error:  # of a broker that does not know the topic yet
             assert "UnknownTopicOrPartitionException" in str(error)
             return set()
@@ -166,16 +166,16 @@ def test_java_changes_settings(brokers: KafkaBrokers, java: JavaClient) -> None:
 
     until(lambda: {"retention.ms=60000 DYNAMIC_TOPIC_CONFIG", "min.insync.replicas=1 DEFAULT_CONFIG"} <= settings())
     assert not is_too_large()
-    java.tell("alter-config", "settings", "max.message.bytes", 6000)
+    java.call("alter-config", "settings", "max.message.bytes", 6000)
     until(lambda: "max.message.bytes=6000 DYNAMIC_TOPIC_CONFIG" in settings())
     until(is_too_large)
-    java.tell("alter-config", "settings", "max.message.bytes")
+    java.call("alter-config", "settings", "max.message.bytes")
     until(lambda: any(line.startswith("max.message.bytes=") and "DEFAULT" in line for line in settings()))
-    assert java.tell("describe-configs", "BROKER", "1")
+    assert java.call("describe-configs", "BROKER", "1")
 
 
 def test_java_describes_the_cluster(brokers: KafkaBrokers, java: JavaClient) -> None:
-    cluster_id, controller, *nodes = java.tell("describe-cluster")
+    cluster_id, controller, *nodes = java.call("describe-cluster")
     addresses = [server.advertised for server in brokers.servers.values()]
     assert nodes == [f"1 {addresses[0]}", f"2 {addresses[1]}"]
     assert len(cluster_id) == 22 and controller in ("1", "2")
@@ -190,27 +190,27 @@ def test_java_lists_offsets_and_deletes_records(brokers: KafkaBrokers, java: Jav
         str(times_ms[2] + 1): "-1 -1",
     }  # fmt: skip
     for wanted, found in asked.items():
-        assert java.tell("list-offsets", "offsets", 0, wanted) == [found], wanted
-    assert java.tell("delete-records", "offsets", 0, 3) == ["3"]
-    assert java.tell("list-offsets", "offsets", 0, "earliest") == ["3 -1"]
+        assert java.call("list-offsets", "offsets", 0, wanted) == [found], wanted
+    assert java.call("delete-records", "offsets", 0, 3) == ["3"]
+    assert java.call("list-offsets", "offsets", 0, "earliest") == ["3 -1"]
     assert [record.offset for record in java.consume("offsets", "late", 1)] == [3]
     with pytest.raises(JavaClientError, match="OffsetOutOfRangeException"):
-        java.tell("delete-records", "offsets", 0, 5)
+        java.call("delete-records", "offsets", 0, 5)
 
 
 def test_java_administers_groups(brokers: KafkaBrokers, java: JavaClient) -> None:
     brokers.create("read", 1)
     java.produce("read", [Record(b"%d" % number, partition=0) for number in range(10)])
     java.consume("read", "readers", 10)
-    assert "readers Empty" in java.tell("list-groups")
-    assert java.tell("describe-group", "readers")[0].startswith("Empty")
-    java.tell("reset-offset", "read", 0, "readers", 4)
-    assert java.tell("group-offsets", "readers") == ["read-0 4"]
+    assert "readers Empty" in java.call("list-groups")
+    assert java.call("describe-group", "readers")[0].startswith("Empty")
+    java.call("reset-offset", "read", 0, "readers", 4)
+    assert java.call("group-offsets", "readers") == ["read-0 4"]
     assert [record.offset for record in java.consume("read", "readers", 6)] == list(range(4, 10))
-    java.tell("delete-group", "readers")
-    assert not any(line.startswith("readers ") for line in java.tell("list-groups"))
+    java.call("delete-group", "readers")
+    assert not any(line.startswith("readers ") for line in java.call("list-groups"))
     with pytest.raises(JavaClientError, match="GroupIdNotFoundException"):
-        java.tell("delete-group", "readers")
+        java.call("delete-group", "readers")
 
 
 def test_a_member_that_works_is_described(
@@ -224,13 +224,13 @@ def test_a_member_that_works_is_described(
 
         def described() -> list[str]:
             """Before the first member joins, there is no such group."""
-            if not any(line.startswith("workers ") for line in java.tell("list-groups")):
+            if not any(line.startswith("workers ") for line in java.call("list-groups")):
                 return []
-            return java.tell("describe-group", "workers")
+            return java.call("describe-group", "workers")
 
         lines = until(lambda: [line for line in described() if line.endswith("[busy-0]")])
         assert len(lines) == 1 and described()[0] == "Stable range"
         with pytest.raises(JavaClientError, match="UnknownMemberIdException"):
-            java.tell("reset-offset", "busy", 0, "workers", 0)
+            java.call("reset-offset", "busy", 0, "workers", 0)
         java.produce("busy", [Record(b"done", partition=0)])
         assert [record.value for record in consuming.result(PATIENCE_S)] == [b"done"]

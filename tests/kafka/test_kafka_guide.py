@@ -88,8 +88,8 @@ def start_as_printed(cast: Cast) -> dict[str, Process]:
 
 def test_three_brokers_of_which_one_is_killed(cast: Cast, capsys: pytest.CaptureFixture[str]) -> None:
     brokers = start_as_printed(cast)
-    bootstrap = ",".join(brokers[machine].hears("kafka") for machine in MACHINES)
-    assert [brokers[machine].hears("broker") for machine in MACHINES] == ["1@1", "2@1", "3@1"]
+    bootstrap = ",".join(brokers[machine].wait_for("kafka") for machine in MACHINES)
+    assert [brokers[machine].wait_for("broker") for machine in MACHINES] == ["1@1", "2@1", "3@1"]
     program = re.sub(r'"10\.0\.0\.11:9092,[^"]*"', f'"{bootstrap}"', PRODUCTION)
     namespace: dict[str, Any] = {}
     run_as_promised(program, namespace)

@@ -1,1 +1,2 @@
-"""The ledger's state machines, one step at a time: a test says which message arrives when."""
+"""Tests of ledgers: state machines one step at a time, where the test says which message arrives when, and whole
+clusters."""

@@ -1,4 +1,4 @@
-"""Embedded clusters with segments so small that tests meet their ends."""
+"""Embedded clusters with small segments, so that tests reach the ends of segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 class Apart(Protocol):
-    """Calls something in another thread; fails when it hangs."""
+    """Calls a function in another thread, and fails if it hangs."""
 
     def __call__(self, call: Any, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -28,14 +28,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(folder: Path) -> Iterator[LedgerCluster]:
-    """Four bookies."""
+    """A cluster of four bookies."""
     with LedgerCluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
-    """Four bookies for the tests of a module that leave nothing behind but ledgers."""
+    """A cluster of four bookies for all tests of a module that leave nothing but ledgers."""
     with LedgerCluster.embedded(tmp_path_factory.mktemp("shared"), bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
         yield cluster
 

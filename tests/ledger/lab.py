@@ -1,4 +1,5 @@
-"""Ledger machines on a bench: their messages wait until the test lets one happen. Bookies are the shipped ones."""
+"""State machines of ledgers, whose messages wait until the test delivers them. The bookies are the real ones, with logs
+in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ KEY = ledger_key(b"secret")
 
 
 class Lab:
-    """Bookies a, b, c, ...: first those of the first ensemble, then spare ones, which are chosen first."""
+    """Bookies a, b, c, and so on: first those of the first ensemble, then the spare ones, which are chosen first."""
 
     def __init__(self, size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, spares: int = 2) -> None:
         names = [chr(ord("a") + i) for i in range(size + spares)]
@@ -53,57 +54,57 @@ class Lab:
         return Bench(self, machine)
 
     def recovery(self, *, key: bytes = KEY, batch: int = 256, force: bool = False) -> Bench:
-        """A recoverer that has begun."""
+        """Return a recovery that has begun."""
         machine = LedgerRecovery(self.metadata, self.version, key, self.choose, force=force, batch_entries=batch)
         bench = Bench(self, machine)
         bench.do(bench.machine.start())
         return bench
 
     def reading(self, start: int, end: int, **options: Any) -> Bench:
-        """A reader that has begun."""
+        """Return a read that has begun."""
         bench = Bench(self, LedgerReadOp(self.metadata, KEY, start, end, **options))
         bench.do(bench.machine.start())
         return bench
 
     def change(self, metadata: LedgerMetadata) -> None:
-        """Somebody else changes the metadata."""
+        """Change the metadata, as another client does."""
         self.metadata, self.version = metadata, self.version + 1
 
     def restart(self, name: str) -> None:
-        """Its process dies; what was synced is there when it comes back."""
+        """Restart a bookie, which keeps what it had synced."""
         self.logs[name].unsynced.clear()
         self.bookies[name] = Bookie(self.logs[name], BookieConfig())
 
     def empty(self, name: str) -> None:
-        """An empty directory takes the bookie's place: another incarnation, so whoever asks for the old one is refused."""
+        """Give a bookie an empty directory. It has another incarnation, so that requests for the old one are refused."""
         del self.bookies[name]
         self.bookies[f"{name}'"] = Bookie(MemoryLog(), BookieConfig())
 
     def ask(self, bookie: str, request: Request) -> Reply:
-        """A request arrives, and is answered at once."""
+        """Deliver a request to a bookie; return its answer."""
         replies: list[Reply] = []
         self.bookies[bookie].handle(request, replies.append)
         self.bookies[bookie].commit()
         return replies[0]
 
     def holders(self, entry: int) -> str:
-        """Bookies that hold an entry."""
+        """Return the bookies that hold an entry."""
         return "".join(name for name, log in self.logs.items() if log.holds(LEDGER, entry))
 
     @property
     def fragments(self) -> dict[int, str]:
-        """As the metadata say: {0: "abc"}."""
+        """Return the fragments of the metadata, such as {0: "abc"}."""
         return {first: "".join(ensemble) for first, ensemble in self.metadata.fragments}
 
     @property
     def end(self) -> int:
-        """Where the ledger is closed."""
+        """Return the last entry of the closed ledger."""
         assert self.metadata.state is State.CLOSED
         return self.metadata.last_entry
 
 
 class Bench:
-    """One machine, and what it asked for that has not happened yet."""
+    """One state machine, and its effects that were not carried out yet."""
 
     def __init__(self, lab: Lab, machine: Any) -> None:
         self.lab, self.machine = lab, machine
@@ -112,10 +113,10 @@ class Bench:
         self.loads = 0
         self.wakes: list[Wake] = []
         self.bad: list[BadCopy] = []
-        self.noted: list[BadCopy] = []  # before something was stored
+        self.noted: list[BadCopy] = []  # noted before a store of the metadata
         self.finished: list[Finished] = []
         self.suspects: list[str] = []
-        self.told: list[Degraded] = []
+        self.degraded_reports: list[Degraded] = []
 
     def do(self, effects: Iterable[Effect]) -> None:
         settled: list[Settle] = []
@@ -135,7 +136,7 @@ class Bench:
             elif isinstance(effect, QuarantineBookie):
                 self.suspects.append(effect.bookie)
             elif isinstance(effect, Degraded):
-                self.told.append(effect)
+                self.degraded_reports.append(effect)
             else:
                 settled.append(effect)
         for settle in settled:
@@ -144,31 +145,31 @@ class Bench:
     # ---- bookies --------------------------------------------------------------------------------------------
 
     def to(self, bookies: str, kind: RequestKind | None = None) -> list[Send]:
-        """What is on its way to some bookies, one letter each."""
+        """Return the messages in flight to some bookies, one letter each."""
         return [send for send in self.sends if send.bookie in bookies and kind in (None, send.request.kind)]
 
     def take(self, bookie: str, kind: RequestKind | None = None) -> Send:
-        """The oldest message to a bookie; it is the test's now."""
+        """Take the oldest message to a bookie out of those in flight."""
         send = self.to(bookie, kind)[0]
         self.sends.remove(send)
         return send
 
     def arrive(self, send: Send) -> Reply:
-        """A message that was taken reaches its bookie; nobody hears the reply yet."""
+        """Deliver a message that was taken to its bookie; return the reply, which the machine does not get."""
         return self.lab.ask(send.bookie, send.request)
 
     def reply(self, send: Send, reply: Reply | None = None) -> None:
-        """It is answered; without `reply`, as its bookie does."""
+        """Give the machine a reply: this one, or that of the bookie."""
         self.do(self.machine.replied(send, self.arrive(send) if reply is None else reply))
 
     def fail(self, bookies: str, kind: RequestKind | None = None) -> None:
-        """All that is on its way to some bookies is lost."""
+        """Fail all messages in flight to some bookies."""
         for send in self.to(bookies, kind):
             self.sends.remove(send)
             self.do(self.machine.failed(send, DisconnectedError("connection lost")))
 
     def deliver(self, bookies: str = "abcdefgh") -> None:
-        """All that is on its way to some bookies is answered, in order; those that are down do not answer."""
+        """Answer all messages in flight to some bookies, in order. Those to bookies that are down fail."""
         for send in self.to(bookies):
             self.sends.remove(send)
             self.answer(send)
@@ -182,7 +183,7 @@ class Bench:
     # ---- metadata -------------------------------------------------------------------------------------------
 
     def store(self) -> None:
-        """The oldest Store is done, and answered."""
+        """Carry out the oldest store, and tell the machine its outcome."""
         effect = self.stores.pop(0)
         if self.compare_and_set(effect):
             self.do(self.machine.stored(self.lab.version))
@@ -197,7 +198,7 @@ class Bench:
         return True
 
     def lose_answer(self, *, stored: bool) -> None:
-        """Nobody knows what became of the oldest Store; the machine looks."""
+        """Lose the answer to the oldest store, so that the machine reads the metadata."""
         effect = self.stores.pop(0)
         if stored:
             assert self.compare_and_set(effect)
@@ -209,7 +210,7 @@ class Bench:
     # ---- whole runs -----------------------------------------------------------------------------------------
 
     def run(self) -> Bench:
-        """Everything happens, the oldest first."""
+        """Carry out all effects, the oldest first."""
         while self.sends or self.stores:
             if self.stores:
                 self.store()
@@ -218,7 +219,7 @@ class Bench:
         return self
 
     def append(self, count: int = 1) -> AppendFuture[range]:
-        """One batch of so many entries, to a writer."""
+        """Append one batch of so many entries."""
         first = self.machine.last_add_pushed + 1
         values = [value_of(entry) for entry in range(first, first + count)]
         future, effects = self.machine.append(values, None, None, time_us=1)
@@ -231,7 +232,7 @@ class Bench:
 
     @property
     def error(self) -> Exception | None:
-        """What the machine ended with."""
+        """Return the error with which the machine ended, or None."""
         return self.finished[-1].error
 
     @property
@@ -241,7 +242,7 @@ class Bench:
 
 
 def acked(future: AppendFuture[range]) -> bool:
-    """Whether it was completed, and not with an error."""
+    """Return whether an append was completed without an error."""
     return future.done() and future.exception() is None
 
 
@@ -250,7 +251,7 @@ def value_of(entry: int) -> bytes:
 
 
 def written(lab: Lab, count: int) -> Bench:
-    """A writer that has appended so many entries, all with all their copies, and is gone from here on."""
+    """Return a writer that has appended so many entries with all their copies."""
     bench = lab.writer()
     for _ in range(count):
         bench.append()

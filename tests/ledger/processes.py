@@ -1,4 +1,4 @@
-"""Bookies and writers as processes, to be killed."""
+"""Bookies and writers in processes of their own, which a test kills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENT_BYTES = 4 << 20
 
 
 class Process:
-    """One that prints JSON objects."""
+    """A process that prints JSON objects."""
 
     def __init__(self, *command: str) -> None:
         self.popen = subprocess.Popen(
@@ -42,15 +42,17 @@ class Process:
             self._ended = True
             self._came.notify_all()
 
-    def hears(self, name: str, least: int | None = None) -> Any:
-        """What it says of `name`, once it has, and says at least so much."""
+    def wait_for(self, name: str, least: int | None = None) -> Any:
+        """Wait until the process has printed this field, with at least this value; return the value."""
 
-        def said() -> bool:
+        def has_value() -> bool:
             return name in self.said and (least is None or self.said[name] >= least)
 
         with self._came:
-            assert self._came.wait_for(lambda: said() or self._ended, PATIENCE_S), f"{self.said}, not {name} {least}"
-        assert said(), f"it ended after {self.said}: {self.complaint()}"
+            assert self._came.wait_for(lambda: has_value() or self._ended, PATIENCE_S), (
+                f"{self.said}, not {name} {least}"
+            )
+        assert has_value(), f"it ended after {self.said}: {self.complaint()}"
         return self.said[name]
 
     def complaint(self) -> str:
@@ -58,14 +60,14 @@ class Process:
         return self.popen.stderr.read()
 
     def signal(self, number: signal.Signals) -> None:
-        """After SIGSTOP, wait until it stands still."""
+        """Send a signal. After SIGSTOP, wait until the process has stopped."""
         if number == signal.SIGSTOP:
             stand_still(self.popen)
         else:
             self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill the process with kill -9, and wait until it has ended."""
         self.popen.kill()
         self.wait()
 
@@ -74,15 +76,15 @@ class Process:
         self._thread.join()
         return code
 
-    def tell(self) -> None:
-        """A line on its standard input."""
+    def send_line(self) -> None:
+        """Write a line to its standard input."""
         assert self.popen.stdin is not None
         self.popen.stdin.write("\n")
         self.popen.stdin.flush()
 
     @property
     def private_bytes(self) -> int:
-        """Memory that is its own, mapped files not counted."""
+        """Return its private memory, without mapped files."""
         for line in Path(f"/proc/{self.popen.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) << 10
@@ -99,12 +101,12 @@ class Process:
 
 
 class Cast:
-    """All processes of a test, ended with it."""
+    """All processes of a test, which are killed at its end."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.processes: list[Process] = []
-        self.bookies: dict[str, Process] = {}  # by id
+        self.bookies: dict[str, Process] = {}  # by the id of the bookie
 
     def __enter__(self) -> Cast:
         return self
@@ -122,7 +124,7 @@ class Cast:
     def start_bookies(self, *names: str) -> None:
         started = [self.bookie(name) for name in names]
         for process in started:
-            self.bookies[process.hears("bookie")] = process
+            self.bookies[process.wait_for("bookie")] = process
 
     def bookie(self, name: str) -> Process:
         return self.start(

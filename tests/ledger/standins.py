@@ -1,4 +1,4 @@
-"""What stands between a cluster and its bookies, or its metadata store, and does to requests what a test says."""
+"""Stand-ins between a cluster and its bookies, or its metadata store, which treat requests as a test says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ Deed = Callable[[str, Request, OnReply], None]
 
 
 class Meddler:
-    """Requests that a rule concerns are not sent, but what the rule says is done with them. Used with `with`, it is gone
-    behind that, whatever became of the test: the next one may have the same cluster."""
+    """Intercepts requests to bookies: a rule says what happens to requests in place of sending them.
+
+    Used in a `with` block, it is removed at the end, whatever the outcome of the test, as the next test may use the
+    same cluster.
+    """
 
     def __init__(self, cluster: LedgerCluster) -> None:
         self._runtime: Any = cluster.runtime
@@ -38,14 +41,14 @@ class Meddler:
         del self._runtime.send, self._runtime.add
 
     def add(self, adds: Sequence[Add]) -> None:
-        """One by one, by the longer way."""
+        """Send each add alone, in place of the fast path."""
         for add in adds:
             self.send(*add)
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         with self.came:
             deed = self._deed_for(bookie, request)
-            if deed == self.hold:  # whoever has waited for it may release it
+            if deed == self.hold:  # a thread that waits for this request may release it at once
                 self.hold(bookie, request, on_reply)
             self.seen.append((bookie, request))
             self.came.notify_all()
@@ -60,7 +63,7 @@ class Meddler:
         return pass_on
 
     def rule(self, deed: Deed, *, kind: RequestKind | None = None, bookie: str | None = None) -> None:
-        """From now on, for requests of this kind to this bookie; the first rule that fits counts."""
+        """Apply a deed to requests of this kind to this bookie from now on. The first matching rule counts."""
         self._rules.append((kind, bookie, deed))
 
     def clear(self) -> None:
@@ -68,7 +71,7 @@ class Meddler:
             self._rules.clear()
 
     def wait_for(self, kind: RequestKind, count: int = 1, bookie: str | None = None) -> None:
-        """Until so many such requests have been made."""
+        """Wait until so many such requests were made."""
         with self.came:
             assert self.came.wait_for(lambda: self.count(kind, bookie) >= count, timeout=30)
 
@@ -78,21 +81,21 @@ class Meddler:
     # ---- deeds ----------------------------------------------------------------------------------------------
 
     def pass_on(self, bookie: str, request: Request, on_reply: OnReply) -> None:
-        """As without a rule."""
+        """Send the request, as without a rule."""
         self._send(bookie, request, on_reply)
 
     def lose(self, bookie: str, request: Request, on_reply: OnReply) -> None:
-        """Never answered."""
+        """Never answer."""
 
     def fail(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         on_reply(DisconnectedError("the connection was lost"))
 
     def hold(self, bookie: str, request: Request, on_reply: OnReply) -> None:
-        """Until `release`."""
+        """Hold the request back until `release`."""
         self._held.append((bookie, request, on_reply))
 
     def release(self, *bookies: str) -> None:
-        """What was held back (for these bookies; or all) goes on, in another order."""
+        """Send the requests that were held back for these bookies, or for all, in reverse order."""
         with self.came:
             held, self._held = self._held, deque()
         for holder in reversed(held):
@@ -102,12 +105,12 @@ class Meddler:
                 self._send(*holder)
 
     def end_held(self, deed: Deed) -> None:
-        """What was held back meets a deed, in order."""
+        """Apply a deed to the requests that were held back, in their order."""
         while self._held:
             deed(*self._held.popleft())
 
     def answering(self, change: Callable[[Reply], Reply | Exception]) -> Deed:
-        """The bookie's answer, changed."""
+        """Return a deed that changes the answer of the bookie."""
 
         def deed(bookie: str, request: Request, on_reply: OnReply) -> None:
             self._send(
@@ -117,7 +120,7 @@ class Meddler:
         return deed
 
     def saying(self, **fields: Any) -> Deed:
-        """An answer of our own; the bookie is not asked."""
+        """Return a deed that answers without asking the bookie."""
 
         def deed(bookie: str, request: Request, on_reply: OnReply) -> None:
             on_reply(Reply(**{"ledger": request.ledger, "first": request.first, "last": request.last, **fields}))
@@ -126,7 +129,7 @@ class Meddler:
 
 
 class FailingStore:
-    """In front of a metadata store: the next calls of a method raise, before or after they are done."""
+    """Wraps a metadata store. The next calls of a method raise errors, before or after the store has done them."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -141,7 +144,8 @@ class FailingStore:
         return store
 
     def fail(self, method: str, *errors: Exception | None, done: bool = False) -> None:
-        """One for each call to come; None: nothing goes wrong. done: the store does as asked, all the same."""
+        """Set an error for each of the next calls, or None for a call without one. done: the store carries out the call
+        all the same."""
         self._faults.setdefault(method, deque()).extend((error, done) for error in errors)
 
     def __getattr__(self, name: str) -> Any:

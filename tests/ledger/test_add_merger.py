@@ -1,4 +1,4 @@
-"""Adds that leave together, and what becomes of each."""
+"""Adds that are sent in one request, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyreplog.ledger.protocol.add_merger import MERGED_BYTES_MAX, AddMerger
 Outcome = Reply | Exception
 
 
-class Told:
-    """What a driver is to an Answer."""
+class FakeDriver:
+    """The part of a driver that an `Answer` uses."""
 
     acks = 0
 
@@ -30,7 +30,7 @@ class Told:
 
 
 class Bookie:
-    """Requests as they were sent, to be answered by hand."""
+    """Records requests, which the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[Request], Callable[[Outcome], None]]] = []
@@ -47,8 +47,8 @@ class Bookie:
 
 
 @pytest.fixture(autouse=True)
-def two_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many requests may be, in these tests."""
+def allow_two_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow two unanswered requests, so that the third one waits."""
     monkeypatch.setattr("pyreplog.ledger.protocol.add_merger.UNANSWERED_MAX", 2)
 
 
@@ -115,7 +115,8 @@ def test_what_waits_behind_a_lost_request_is_lost_too() -> None:
 
 
 def test_only_what_follows_is_merged() -> None:
-    """Not what is sent again, not of another key or with other flags, and not more than a request takes."""
+    """Not merged are: entries that are sent again, those of another key or with other flags, and more than one request
+    holds."""
     bookie = Bookie()
     adds = AddMerger(bookie.ask)
     large = MERGED_BYTES_MAX // 2
@@ -147,19 +148,19 @@ def test_an_answer_for_other_entries_is_passed_on_as_it_is() -> None:
 
 
 def test_what_waits_leaves_when_an_ok_was_taken_natively() -> None:
-    bookie, told = Bookie(), Told()
+    bookie, driver = Bookie(), FakeDriver()
     adds = AddMerger(bookie.ask)
     tracker = AckTracker(1, 1, 1)
     tracker.pushed(3)
     for entry in range(4):
-        adds.send(add(entry), Answer(told, None, 7, Part(tracker, 0, entry, entry)))
+        adds.send(add(entry), Answer(driver, None, 7, Part(tracker, 0, entry, entry)))
     waiting = {number: (on_reply, 0) for number, (_, on_reply) in enumerate(bookie.asked)}
     _, calls, tellers = settle(FrameParser().feed(encode(0, encode_reply(Reply(ReplyStatus.OK, 7, 0, 0)))), waiting)
     assert calls == [adds.proceed] and len(tellers) == 1
     adds.proceed()
     assert bookie.entries() == [[0], [1], [2, 3]]
     bookie.answer(2)
-    assert tracker.awaited(0) == 1 and told.acks
+    assert tracker.awaited(0) == 1 and driver.acks
     bookie.answer(1)
     assert (tracker.lac, adds.is_idle) == (3, True)
 

@@ -1,4 +1,4 @@
-"""Blocking calls of ledgers refuse an event loop, and name what a coroutine awaits; that works."""
+"""Blocking calls of ledgers are refused in an event loop; the error names the awaitable form, which works."""
 
 from __future__ import annotations
 

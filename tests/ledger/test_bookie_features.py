@@ -1,4 +1,4 @@
-"""Requests that not every bookie knows: a client sends them to those that said in the hello that they do."""
+"""Requests of newer versions: a client sends them only to bookies whose hello says that they know them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def runtime(store: SQLiteStore) -> RemoteRuntime:
 
 
 def ask(client: RemoteRuntime, bookie: str, *requests: Request) -> list[Reply | Exception]:
-    """Sent together; the answers, in the order of the requests."""
+    """Send requests together; return their answers in the same order."""
     answers: dict[int, Reply | Exception] = {}
     for number, request in enumerate(requests):
         client.send(bookie, request, lambda answer, number=number: answers.update({number: answer}))
@@ -73,7 +73,7 @@ def ask(client: RemoteRuntime, bookie: str, *requests: Request) -> list[Reply | 
 
 
 def test_they_go_to_bookies_that_know_them(store: SQLiteStore, node: BookieNode) -> None:
-    """Before there is a connection, and later."""
+    """The request may be sent before there is a connection, and later."""
     knows = node.server.identity.features
     client = runtime(store)
     try:
@@ -103,7 +103,7 @@ def test_a_bookie_that_is_not_there(store: SQLiteStore, node: BookieNode) -> Non
             assert [type(answer) for answer in answers] == [NotConnectedError, NotConnectedError]
         ask(client, node.identity.id, HOLDINGS)
         node.close()
-        until(  # the client may learn a moment later that the connection is gone
+        until(  # the client may notice the lost connection a moment later
             lambda: all(isinstance(answer, Exception) for answer in ask(client, node.identity.id, COPY, HOLDINGS))
         )
     finally:

@@ -1,4 +1,4 @@
-"""Clusters: embedded ones over their lives, and what `LedgerCluster` refuses."""
+"""Embedded clusters: opening, closing and reopening; and which arguments `LedgerCluster` refuses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_cluster_lasts(folder: Path) -> None:
         first = fill(cluster)
         open_one = cluster.create_ledger()
         open_one.append(b"left open")
-        open_one.abandon()  # as if its process had died
+        open_one.abandon()  # leave it as a process that died does
     with embedded(folder) as cluster:
         assert cluster.ledgers() == [first, open_one.id]
         assert values(cluster, first) == EXPECTED
@@ -102,7 +102,7 @@ def test_ids_are_not_given_twice(folder: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
 def test_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
-    """What is there is opened all the same: it holds copies."""
+    """A cluster with another number of bookies is opened with all existing bookies, as these hold copies."""
     with embedded(folder, before) as cluster:
         number = fill(cluster, before, 2, 2)
     with embedded(folder, after) as cluster:
@@ -134,7 +134,7 @@ def test_one_process_at_a_time(folder: Path) -> None:
 
 
 def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
-    """It does not hang, its own threads may go on to their end, and what was confirmed is there."""
+    """The program does not hang; its threads finish their work, and confirmed entries are stored."""
     code = (
         "import threading; from pyreplog import Cluster\n"
         f"cluster = Cluster.embedded({str(folder)!r}, segment_bytes={SEGMENT_BYTES})\n"
@@ -172,7 +172,7 @@ def test_deleted_space_comes_back(folder: Path) -> None:
 
 
 def segment_files(folder: Path) -> int:
-    """Blocks on disk; files may go while they are looked at."""
+    """Return the blocks of segment files on disk. Files may be deleted meanwhile."""
     blocks = 0
     for path in folder.glob("bookie-*/log/*.*"):
         with contextlib.suppress(FileNotFoundError):
@@ -287,7 +287,7 @@ def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], erro
         LedgerCluster.embedded(folder, **settings)  # type: ignore[arg-type]
 
 
-def test_urls_that_are_none(folder: Path) -> None:
+def test_malformed_urls(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         LedgerCluster.connect("http://example.org")
 
@@ -322,12 +322,12 @@ def test_the_store_fails_while_a_ledger_is_made(folder: Path) -> None:
             with pytest.raises(type(error)):
                 cluster.create_ledger()
         store.fail("create", OutcomeUnknownError("the reply was lost"), done=True)
-        with cluster.create_ledger() as ledger:  # its token tells that it is ours
+        with cluster.create_ledger() as ledger:  # the token in the metadata shows that this call made it
             ledger.append(b"value")
         assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
+def test_a_ledger_that_another_client_made(folder: Path) -> None:
     with embedded(folder) as cluster:
         number = fill(cluster)
         stored = cluster.metadata.get(NEXT_LEDGER)
@@ -339,7 +339,7 @@ def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"seven", b"", b"-1", b"9" * 19, b"9" * 5000], ids=lambda value: value[:8].decode())
-def test_a_counter_that_is_none(value: bytes, folder: Path) -> None:
+def test_a_malformed_counter(value: bytes, folder: Path) -> None:
     with embedded(folder) as cluster:
         cluster.metadata.create(NEXT_LEDGER, value)
         with pytest.raises(InvalidMetadataError):
@@ -382,7 +382,7 @@ def test_copies_are_counted(folder: Path) -> None:
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [3] * 120
         first, second, *_ = ledger.metadata.last_fragment.ensemble
         meddler.rule(meddler.fail, bookie=first)
-        expected = [2, 3, 2, 2] * 30  # entry 1 is on the second, the third and the fourth
+        expected = [2, 3, 2, 2] * 30  # entry 1 is on the second, third and fourth bookie
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == expected
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=b"\x01" * len(reply.body))), bookie=second)
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [1, 2, 2, 1] * 30
@@ -390,7 +390,7 @@ def test_copies_are_counted(folder: Path) -> None:
 
 
 def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) -> None:
-    """Recovery notes one entry of a bookie that lacks many."""
+    """A recovery notes one entry of a bookie that may lack many."""
     with embedded(folder, 4) as cluster:
         with cluster.create_ledger(3, 3, 2) as ledger:
             ledger.append_batch([b"%d" % i for i in range(20)])
@@ -407,7 +407,8 @@ def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) ->
 
 
 def test_what_is_noted_for_a_close_outlasts_a_repair_before_it(folder: Path) -> None:
-    """Who closes a ledger notes first who lacks entries. As long as it is open nobody knows all that a bookie should have."""
+    """A client that closes a ledger notes first which bookies lack entries. While the ledger is open, the entries that
+    a bookie should have are not known."""
     with embedded(folder, 4) as cluster:
         with cluster.create_ledger(3, 3, 2) as ledger:
             ledger.append_batch([b"%d" % i for i in range(20)])
@@ -431,7 +432,7 @@ def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
         note_repair(cluster.metadata, ledger.id, bookie, 0)
         note_repair(cluster.metadata, ledger.id, "another@00", 0)
         note_repair(cluster.metadata, gone, bookie, 3)
-        note_repair(cluster.metadata, ledger.id, bookie, 1)  # of an entry behind the end: recovery did not keep it
+        note_repair(cluster.metadata, ledger.id, bookie, 1)  # an entry after the end, which recovery did not keep
         cluster.delete_ledger(gone)
         done, left = cluster.repair()
         assert [type(error) for error in left.values()] == [UnauthorizedError]
@@ -476,7 +477,7 @@ def test_a_garbled_ledger_is_reported_and_does_not_stand_in_the_way(folder: Path
 
 
 def test_a_crashed_bookie_starts_beside_garbled_ledgers(folder: Path) -> None:
-    """Which may be open, for all it knows."""
+    """For all that the bookie knows, these ledgers may be open."""
     with embedded(folder) as cluster:
         closed, garbled = fill(cluster), fill(cluster)
         stored = cluster.metadata.get(metadata_key(garbled))
@@ -484,7 +485,7 @@ def test_a_crashed_bookie_starts_beside_garbled_ledgers(folder: Path) -> None:
         cluster.metadata.put(metadata_key(garbled), b"{", stored.version)
         cluster.metadata.create("/ledgers/seven", b"")
     for cut in folder.glob("bookie-*/log"):
-        (cut / "aside" / "0-1").mkdir(parents=True)  # a crash has cut something
+        (cut / "aside" / "0-1").mkdir(parents=True)  # a crash has cut a record
     with embedded(folder) as cluster:
         assert sorted({ledger for ledger, _ in cluster.status().limbo}) == [garbled]
         assert values(cluster, closed) == EXPECTED
@@ -494,7 +495,7 @@ def test_a_crashed_bookie_starts_beside_garbled_ledgers(folder: Path) -> None:
 
 
 def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these can end: all begin to, then all are waited for, then all give up; not one after the other."""
+    """No ledger here can be closed. All begin to close, then one time-out runs for all of them, then all give up."""
     monkeypatch.setattr(closing, "GIVE_UP_S", 0.1)
     cluster = embedded(folder)
     ledgers = [cluster.create_ledger() for _ in range(40)]
@@ -503,7 +504,7 @@ def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: p
     futures = [ledger.submit(b"never acknowledged") for ledger in ledgers]
     steps: list[str] = []
     for name in ("begin_close", "give_up", "end_close"):
-        monkeypatch.setattr(Ledger, name, noting(steps, getattr(Ledger, name)))
+        monkeypatch.setattr(Ledger, name, noting_calls(steps, getattr(Ledger, name)))
     store = FailingStore.before(cluster)
     store.fail("put", *[MetadataUnavailableError("put")] * 100_000)
     cluster.close(timeout=0.3)
@@ -512,7 +513,7 @@ def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: p
     assert all(isinstance(future.exception(), OutcomeUnknownError) for future in futures)
 
 
-def noting(steps: list[str], method: Callable[[Ledger], object]) -> Callable[[Ledger], object]:
+def noting_calls(steps: list[str], method: Callable[[Ledger], object]) -> Callable[[Ledger], object]:
     def call(ledger: Ledger) -> object:
         steps.append(method.__name__)
         return method(ledger)
@@ -562,7 +563,7 @@ def test_names_of_garbled_keys_are_texts(name: object, tmp_path: Path) -> None:
 
 
 def test_entries_behind_the_end_of_a_closed_ledger(tmp_path: Path) -> None:
-    """They are not in the ledger, and never will be; those of one that is written are only not confirmed."""
+    """These entries do not belong to the closed ledger. In a ledger that is being written, they are merely unconfirmed."""
     with embedded(tmp_path) as cluster, cluster.create_ledger() as ledger:
         ledger.append_batch([b"x"] * 3)
         with cluster.open_ledger(ledger.id, recover=False) as reader, pytest.raises(OutOfRangeError) as caught:

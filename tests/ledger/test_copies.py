@@ -1,4 +1,4 @@
-"""Which copies a bookie lacks, one message at a time; and what repair makes of that."""
+"""The check for missing copies on a bookie, one message at a time, and the repair."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_limbo_names_one_entry_after_the_other() -> None:
     assert check(lab, "a", range(4)).run().result == [1, 3]
 
 
-def test_who_does_not_say_is_an_error() -> None:
+def test_a_bookie_without_an_answer_is_an_error() -> None:
     lab = Lab()
     written(lab, 4)
     lab.down.add("a")
@@ -80,7 +80,7 @@ def test_a_count_is_bounded_by_no_lie_of_the_metadata() -> None:
     ids=["unknown", "speaks of nothing"],
 )
 def test_a_bookie_that_does_not_say_counts_for_none(reply: Reply) -> None:
-    """And is neither asked again, nor blamed for a bad copy."""
+    """It is not asked again, and not blamed for a damaged copy."""
     lab = Lab()
     written(lab, 4)
     bench = Bench(lab, CopyCount(lab.metadata.closed(3, 1, 1), KEY))

@@ -1,4 +1,4 @@
-"""A writer that goes on without a bookie that nobody can replace: what it confirms, what it notes, how it comes back."""
+"""A writer goes on without a bookie that cannot be replaced: what it confirms and notes, and how the bookie comes back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINUTE_S = 60.0
 
 
 def degraded(lab: Lab, *, before: int = 1) -> Bench:
-    """A writer that goes on without a, which holds what was appended before."""
+    """Return a writer that goes on without bookie a, which has the entries that were appended before."""
     writer = lab.writer()
     for _ in range(before):
         writer.append()
@@ -26,7 +26,7 @@ def degraded(lab: Lab, *, before: int = 1) -> Bench:
 
 
 def look_again(writer: Bench) -> None:
-    """The time has come to look for bookies again; of several Wakes only the last one counts."""
+    """Fire the timers of the writer, of which only the last one counts, so that it looks for bookies again."""
     wakes, writer.wakes = writer.wakes, []
     for wake in wakes:
         writer.do(writer.machine.woken(wake.about))
@@ -34,7 +34,7 @@ def look_again(writer: Bench) -> None:
 
 
 def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
-    """BookKeeper ends the ledger; of three bookies and Qa = 2, two are left."""
+    """In BookKeeper the ledger ends. Of three bookies with Qa = 2, two remain."""
     lab = Lab(spares=0)
     writer = degraded(lab)
     for _ in range(10):
@@ -43,13 +43,15 @@ def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
         writer.run()
         assert acked(future)
     assert writer.machine.degraded == ("a",) and writer.suspects == ["a"]
-    assert [told.bookies for told in writer.told] == [("a",)] and "a: nobody answers there" in writer.told[0].why
+    assert [report.bookies for report in writer.degraded_reports] == [
+        ("a",)
+    ] and "a: nobody answers there" in writer.degraded_reports[0].why
     assert lab.fragments == {0: "abc"}
     assert writer.close().run().result.last_entry == 11 == lab.end
 
 
 def test_a_new_version_of_the_same_metadata_does_not_prove_that_the_note_is_stored() -> None:
-    """Other clients store the metadata unchanged, before they remove what these do not name."""
+    """Other clients store the metadata unchanged before they delete notes that the metadata do not name."""
     lab = Lab(spares=0)
     writer = lab.writer()
     lab.down.add("a")
@@ -90,7 +92,7 @@ def test_what_counts_is_each_write_set(size: int, copies: int, acks: int, down: 
 
 
 def test_copies_are_noted_before_anything_is_let_go_of() -> None:
-    """Should the writer die, nobody else knows which."""
+    """If the writer died, no other process would know which copies are missing."""
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
@@ -105,7 +107,7 @@ def test_copies_are_noted_before_anything_is_let_go_of() -> None:
 
 
 def test_the_answer_about_the_note_is_lost() -> None:
-    """It may not have been made: it is made again, though the metadata are as they were to be."""
+    """It may not be stored: the writer notes it again, although the metadata have the expected content."""
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
@@ -123,7 +125,7 @@ def test_somebody_edits_the_metadata_while_the_note_is_made() -> None:
     writer.append()
     writer.fail("a")
     writer.deliver()
-    writer.stores.pop(0)  # nothing of it was done
+    writer.stores.pop(0)  # the request did not reach the store
     lab.change(lab.metadata)
     writer.do(writer.machine.conflicted(lab.metadata, lab.version))
     assert writer.machine.pending_entries == 1
@@ -142,7 +144,8 @@ def test_the_note_meets_a_recovery() -> None:
 
 
 def test_another_bookie_takes_the_place_as_soon_as_there_is_one() -> None:
-    """From the first entry on that is still here; those before stay without a copy, and are noted."""
+    """The bookie takes the place from the first entry that the writer still has. Earlier entries lack a copy, and are
+    noted."""
     lab = Lab(spares=1)
     lab.down.add("d")
     writer = degraded(lab)
@@ -153,7 +156,7 @@ def test_another_bookie_takes_the_place_as_soon_as_there_is_one() -> None:
     look_again(writer)
     writer.run()
     assert acked(waiting) and lab.fragments in ({0: "abc", 3: "dbc"}, {0: "abc", 4: "dbc"})
-    assert writer.machine.degraded == () and [told.bookies for told in writer.told] == [("a",), ()]
+    assert writer.machine.degraded == () and [report.bookies for report in writer.degraded_reports] == [("a",), ()]
     writer.append()
     assert writer.close().run().result.last_entry == 4
     assert lab.holders(1) == lab.holders(2) == "bc" and lab.holders(4) == "bcd"
@@ -175,7 +178,7 @@ def test_registrations_make_it_look_at_once() -> None:
 
 
 def test_the_bookie_itself_takes_up_its_place_again() -> None:
-    """Once it answers; with a gap, which is noted. The metadata stay as they are."""
+    """The bookie answers again, and has a gap, which is noted. The metadata are not changed."""
     lab = Lab(spares=0)
     writer = degraded(lab)
     writer.append()
@@ -185,7 +188,7 @@ def test_the_bookie_itself_takes_up_its_place_again() -> None:
     assert [send.request.kind for send in writer.to("a")] == [RequestKind.LAST]
     missed = writer.append()
     writer.deliver()
-    assert acked(missed) and writer.machine.degraded == () and writer.told[-1].bookies == ()
+    assert acked(missed) and writer.machine.degraded == () and writer.degraded_reports[-1].bookies == ()
     writer.append()
     assert writer.close().run().result.last_entry == 4 == lab.end
     assert lab.fragments == {0: "abc"} and writer.noted == [BadCopy("a", 1)]
@@ -193,7 +196,7 @@ def test_the_bookie_itself_takes_up_its_place_again() -> None:
 
 
 def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
-    """Neither an answer nor a failure: they are of entries that nobody waits for."""
+    """Neither a late answer nor a late failure counts, as the writer has dropped these entries."""
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
@@ -212,8 +215,8 @@ def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
     assert acked(future) and lab.holders(2) == "abc"
 
 
-def test_it_looks_less_often_while_it_finds_nobody() -> None:
-    """And as often as in the beginning after the bookie has stored something."""
+def test_it_looks_less_often_while_it_finds_no_bookie() -> None:
+    """When the bookie has stored an entry and fails again, the writer looks as often as at first."""
     lab = Lab(spares=0)
     writer = degraded(lab)
     waits = []
@@ -235,7 +238,7 @@ def test_it_looks_less_often_while_it_finds_nobody() -> None:
 
 
 def test_it_fails_again_and_is_noted_once() -> None:
-    """Repair looks at all that a bookie should have: one note is enough."""
+    """Repair compares all entries that a bookie should have, so that one note is enough."""
     lab = Lab(spares=0)
     writer = degraded(lab)
     for _ in range(3):
@@ -251,7 +254,7 @@ def test_it_fails_again_and_is_noted_once() -> None:
 
 
 def test_one_that_takes_another_place_is_noted_again() -> None:
-    """A note of the place that it had says nothing of the one that it has: repair forgets it."""
+    """Repair deletes the note of the bookie's former place, which says nothing about its new place."""
     lab = Lab(spares=1)
     lab.down.add("d")
     writer = degraded(lab, before=0)
@@ -301,7 +304,7 @@ def test_one_that_is_delayed_is_degraded_when_it_is_hurried() -> None:
 
 
 def test_a_recovery_closes_what_it_finds_without_a_bookie_that_is_away() -> None:
-    """Two of three are enough for those who come after the writer, too; what is missing is noted."""
+    """A recovery, too, needs only two of three bookies, and notes the missing copies."""
     lab = Lab(spares=0)
     writer = lab.writer()
     for _ in range(3):
@@ -315,15 +318,15 @@ def test_a_recovery_closes_what_it_finds_without_a_bookie_that_is_away() -> None
 
 
 def test_a_bookie_that_fails_while_a_recovery_writes_back_is_noted() -> None:
-    """It has answered when it was fenced, and is not among those that did not."""
+    """The bookie answered when it was fenced, so that it is not among those that did not answer."""
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
     writer.deliver("b")
     recovery = lab.recovery()
     recovery.store()
-    recovery.deliver("abc")  # fences
-    recovery.deliver("abc")  # reads
+    recovery.deliver("abc")  # the fences
+    recovery.deliver("abc")  # the reads
     assert [send.request.kind for send in recovery.sends] == [RequestKind.ADD] * 3
     lab.down.add("a")
     recovery.run()
@@ -332,7 +335,7 @@ def test_a_bookie_that_fails_while_a_recovery_writes_back_is_noted() -> None:
 
 
 def test_a_recovery_finds_what_a_degraded_writer_confirmed() -> None:
-    """Its bookie has come back with a gap, and says that it does not have what was confirmed without it."""
+    """The bookie is back with a gap: it answers that it lacks entries which were confirmed without it."""
     lab = Lab(spares=0)
     writer = degraded(lab)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Three bookies over TCP, and one of them away: writers go on, loudly, and nothing is missing that nobody knows of."""
+"""One of three bookies over TCP is down: writers go on and report it, and each missing copy is noted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEGRADED = "pyreplog_client_degraded_ledgers"
 
 
 class Bookies:
-    """By their names; those that were ended are None."""
+    """Bookies by name. A bookie that was ended is None."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SQLiteStore(folder / "metadata")
@@ -38,7 +38,7 @@ class Bookies:
         self.nodes[name] = BookieNode(self._folder / name, name, self.store, config, ledgers=StoredLedgers(self.store))
 
     def end(self, name: str) -> str:
-        """Its id."""
+        """Close a bookie; return its id."""
         node, self.nodes[name] = self.nodes[name], None
         assert node is not None
         node.close()
@@ -71,21 +71,22 @@ def metric(cluster: LedgerCluster, name: str) -> float:
 def test_a_ledger_goes_on_with_two_of_three(
     bookies: Bookies, cluster: LedgerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once, shown by all who look, and over when the bookie is back; a repair writes what is missing."""
+    """The log has one line, each client shows the ledger, and the state ends when the bookie is back. A repair writes
+    the missing copies."""
     caplog.set_level(logging.WARNING, "pyreplog.ledger")
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"before")
-    until(lambda: ledger.pending_entries == 0)  # all three have it: the append waited for two
+    until(lambda: ledger.pending_entries == 0)  # wait until all three have it, as the append waits for only two
     away = bookies.end("b1")
     for _ in range(20):
         ledger.append(b"without it")
     until(lambda: ledger.degraded)
     until(lambda: ledger.pending_entries == 0)
-    (shown,) = until(lambda: cluster.degraded)  # told a moment after the writer knows
+    (shown,) = until(lambda: cluster.degraded)  # the cluster is told a moment after the writer knows
     assert (shown.ledger, shown.bookies) == (ledger.id, (away,)) and shown.since_us > 0 and away in shown.why
     assert metric(cluster, DEGRADED) == 1
     assert [record.message.count("goes on degraded") for record in caplog.records].count(1) == 1
-    with LedgerCluster.connect(f"sqlite:{bookies.store.path}") as other:  # it learns of it from the metadata store
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}") as other:  # this client reads it from the metadata store
         status = other.status()
     (seen,) = [each_ledger for each_ledger in status.ledgers if each_ledger.ledger == ledger.id]
     assert status.health == "amber" and seen.lacking == (away,) and abs(seen.lacking_since_us - shown.since_us) < 60e6
@@ -95,7 +96,7 @@ def test_a_ledger_goes_on_with_two_of_three(
     ledger.close()
     assert metric(cluster, DEGRADED) == 0 and cluster.degraded == []
     assert ledger.metadata.state is State.CLOSED and len(ledger.metadata.fragments) == 1
-    until(lambda: cluster.count_copies(ledger.id)[-1] == 3)  # an append waits for two of the three bookies
+    until(lambda: cluster.count_copies(ledger.id)[-1] == 3)  # wait, as an append waits for only two of three bookies
     copies = cluster.count_copies(ledger.id).tolist()
     assert copies[0] == 3 and 2 in copies
     done, left = cluster.repair()
@@ -114,14 +115,14 @@ def test_a_closed_one_is_degraded_no_more(bookies: Bookies, cluster: LedgerClust
 
 
 def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """Where the caller allows it. The bookie is named, and takes up its place when it is back."""
+    """The caller has to allow it. The missing bookie is named in the ensemble, and is used when it is back."""
     away = bookies.end("b0")
     until(lambda: len(cluster.status().bookies) == 2)
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 3 bookies for the ensemble, found 2 that take entries"):
         cluster.create_ledger(3, 3, 2)
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 3 bookies for the ensemble, found 2 that take entries"):
         cluster.create_ledger(3, 3, 3, allow_degraded=True)
-    with pytest.raises(NotEnoughBookiesError, match="2 take entries, and the cluster has 3"):
+    with pytest.raises(NotEnoughBookiesError, match="2 that take entries, and the cluster has 3"):
         cluster.create_ledger(4, 4, 2, allow_degraded=True)
     with cluster.create_ledger(3, 3, 2, allow_degraded=True) as ledger:
         ledger.append(b"first")
@@ -144,8 +145,8 @@ def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: Ledg
     assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
 
 
-def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """It is registered, and answers nobody: other ledgers need not find out for themselves, if there are others."""
+def test_a_bookie_that_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: LedgerCluster) -> None:
+    """It is registered and does not answer. Other ledgers avoid it while there are other bookies."""
     bookies.start("b3")
     until(lambda: len(cluster.status().bookies) == 4)
     suspect = cluster.status().bookies[0].bookie
@@ -158,7 +159,7 @@ def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: Ledge
 
 
 def test_a_member_that_drains_goes_on_until_another_bookie_comes(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """Nobody else can take its place: it is asked as before, also when it was away, until a bookie registers."""
+    """No other bookie can replace it: it stays in use, also after it was down for a while, until another one registers."""
     with cluster.create_ledger(3, 2, 1) as ledger:
         ledger.append_batch([b"%d" % entry for entry in range(6)])
         before = ledger.metadata
@@ -183,7 +184,7 @@ def test_a_member_that_drains_goes_on_until_another_bookie_comes(bookies: Bookie
 def test_one_in_quarantine_takes_the_place_when_the_state_is_written_again(
     bookies: Bookies, cluster: LedgerCluster
 ) -> None:
-    """Nothing else would make an idle writer look again."""
+    """No other event would make an idle writer look for bookies again."""
     bookies.start("b3")
     until(lambda: len(cluster.status().bookies) == 4)
     with cluster.create_ledger(3, 2, 2) as ledger:

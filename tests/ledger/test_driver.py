@@ -1,4 +1,4 @@
-"""The driver alone: machines made for the purpose, surroundings of a few lines."""
+"""The driver of state machines, with machines and a runtime of a few lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timer:
 
 
 class FakeRuntime:
-    """`answer`: what becomes of a request; here it is answered before `send` returns."""
+    """Answers each request before `send` returns, with the reply that `answer` gives."""
 
     metadata: Any = None
 
@@ -63,7 +63,7 @@ class FakeRuntime:
 
 
 class Machine:
-    """Does what `on_reply` says; counts."""
+    """Counts replies, and returns the effects of `on_reply` for each."""
 
     def __init__(self, on_reply: Callable[[], Iterable[Effect]] = tuple) -> None:
         self.replies, self.inside, self.on_reply = 0, False, on_reply
@@ -92,7 +92,7 @@ def settling(future: AppendFuture[Any]) -> list[Effect]:
 
 
 def test_answers_before_send_returns_are_taken_after_it() -> None:
-    left = [Finished(7)] + [Send("bookie", REQUEST)] * 5000  # would be too deep if they nested
+    left = [Finished(7)] + [Send("bookie", REQUEST)] * 5000  # nested calls would be too deep
     machine = Machine(lambda: [left.pop()])
     driver = Driver(0, machine, FakeRuntime())
     driver.post(ask)
@@ -114,7 +114,7 @@ def test_drivers_do_not_nest_in_each_other() -> None:
 
 
 def test_callbacks_run_without_a_lock(apart: Apart) -> None:
-    """A callback may do anything with the driver whose effect called it, and so may a thread it waits for."""
+    """A callback may call the driver whose effect called it, and so may a thread for which it waits."""
     driver = Driver(0, Machine(), FakeRuntime())
     future: AppendFuture[int] = AppendFuture(1)
     seen: list[Any] = []
@@ -154,7 +154,7 @@ def test_many_threads_one_event_at_a_time() -> None:
 
 
 def test_adds_that_follow_each_other_are_handed_over_together() -> None:
-    """So that an entry is looked at once for all of its bookies; what comes between them keeps its place."""
+    """Each entry is handled once for all of its bookies. Other effects between adds keep their order."""
     tracker, handed = AckTracker(3, 3, 2), list[list[str]]()
 
     class Adding(FakeRuntime):
@@ -295,7 +295,7 @@ def test_ctrl_c_is_handled_once_behind_the_outermost_block() -> None:
 
 
 def test_ctrl_c_of_others_is_theirs() -> None:
-    """A thread does not touch the handler, and an ignored signal stays ignored."""
+    """A thread other than the main one does not change the handler, and an ignored signal stays ignored."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(lambda: (defer_sigint.__enter__(), signal.getsignal(signal.SIGINT)))
         assert future.result()[1] is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""The programs of docs/ledgers.md, docs/log.md and the README run as they are printed."""
+"""The programs of docs/ledgers.md, docs/log.md and the README run as printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_guide_to_logs_runs() -> None:
 
 
 def test_the_readme_runs() -> None:
-    block, _ = blocks(ROOT / "README.md")  # the other one: tests/kafka/test_kafka_guide.py
+    block, _ = blocks(ROOT / "README.md")  # the other program is in tests/kafka/test_kafka_guide.py
     namespace: dict[str, Any] = {}
     run_as_promised(block, namespace)
     with namespace["pyreplog"].open("data/orders", "r") as log:

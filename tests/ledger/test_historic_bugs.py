@@ -35,7 +35,8 @@ WAIT_S = 60.0
 
 
 def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_path: Path) -> None:
-    """#4812: they know of no fence, the ledger is closed elsewhere: what they took would be lost."""
+    """#4812: empty bookies do not know the fence, and the ledger is closed at another end: entries that they took would
+    be lost."""
     ports = dict(zip(("b0", "b1", "b2"), free_ports(3), strict=True))
     with ExitStack() as stack:
         store = stack.enter_context(SQLiteStore(tmp_path / "metadata"))
@@ -54,7 +55,7 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
         cluster, other = (stack.enter_context(LedgerCluster.connect(f"sqlite:{store.path}")) for _ in range(2))
         ledger = cluster.create_ledger(3, 3, 2)
         ledger.append(b"before")
-        with other.open_ledger(ledger.id) as reader:  # closes it, and fences its bookies
+        with other.open_ledger(ledger.id) as reader:  # closes the ledger, and fences its bookies
             assert len(reader) == 1
         for name, node in zip(ports, nodes, strict=True):
             node.close()
@@ -69,7 +70,7 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
 
 
 def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: LedgerCluster) -> None:
-    """PR #4163: re-replication lost the flag of its adds, and a fenced ledger takes no others."""
+    """PR #4163: re-replication lost the flag of its adds, and a fenced ledger takes only adds with it."""
     meddler = Meddler(cluster)
     writer = cluster.create_ledger(3, 3, 2)
     writer.append_batch([b"%d" % entry for entry in range(10)])
@@ -78,7 +79,7 @@ def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: LedgerCluster) -> None:
         meddler.rule(meddler.answering(_damaged), kind=RequestKind.READ, bookie=first)
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % n for n in range(10)]
         counts = cluster.runtime.counts
-        until(lambda: 0 < len(cluster.status().repairs) == counts.bad_copies)  # they are noted behind one's back
+        until(lambda: 0 < len(cluster.status().repairs) == counts.bad_copies)  # the notes are written in the background
         meddler.clear()
         repaired, failed = cluster.repair()
     assert repaired and not failed
@@ -94,14 +95,14 @@ def _damaged(reply: Reply) -> Reply:
 
 @pytest.mark.parametrize("flags", [Flag.UNSYNCED, 0], ids=["unsynced", "synced"])
 def test_nothing_is_acknowledged_behind_what_a_fence_has_told(tmp_path: Path, flags: int) -> None:
-    """#4701: two objects for one ledger, so that the look at the fence and the append were under two locks."""
+    """#4701: a ledger had two objects, so that checking the fence and appending were under different locks."""
     settings = {"durability": "appended", "segment_bytes": 1 << 20, **ANY_SPACE}
     with LocalBookie(tmp_path, BookieConfig.of(settings)) as bookie:
         for ledger in range(1, 41):
             acknowledged, begun, fenced = list[int](), threading.Event(), threading.Event()
 
             def write(ledger: int = ledger, acknowledged: list[int] = acknowledged) -> None:
-                entry, more = 0, 20  # so many once the fence was told
+                entry, more = 0, 20  # how many more to add once the fence was answered
                 while more and _added(bookie, add(entry, ledger=ledger, flags=flags)):
                     acknowledged.append(entry)
                     begun.set()  # noqa: B023 - the thread ends within its turn
@@ -111,14 +112,14 @@ def test_nothing_is_acknowledged_behind_what_a_fence_has_told(tmp_path: Path, fl
             thread = threading.Thread(target=write)
             thread.start()
             assert begun.wait(WAIT_S)
-            told = _asked(bookie, last(fence=True, ledger=ledger)).last
+            fenced_at = _asked(bookie, last(fence=True, ledger=ledger)).last
             fenced.set()
             thread.join()
-            assert max(acknowledged) <= told
+            assert max(acknowledged) <= fenced_at
 
 
 def _added(bookie: LocalBookie, request: Request) -> bool:
-    """Whether it was; by the short way, where that is open to it."""
+    """Return whether the entry was added; use the fast path where that is possible."""
     plain = as_fast_add(request)
     if plain is not None and bookie.add_fast(plain) is not None:
         return True

@@ -1,4 +1,4 @@
-"""Asking for the LAC without fencing: whose word counts, and when it is enough."""
+"""Queries for the LAC without fencing: which answers count, and how many are needed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .lab import KEY, LEDGER, OK, Bench, Lab, acked, written
 
 
 def query(lab: Lab, known: int = -1, *, wait_ms: int = 0) -> Bench:
-    """One that has begun."""
+    """Return a query that has begun."""
     bench = Bench(lab, LacQuery(lab.metadata, KEY, known, wait_ms=wait_ms))
     bench.do(bench.machine.start())
     return bench
 
 
 def test_the_highest_that_any_bookie_knows() -> None:
-    """35, TestPiggybackLAC: an entry tells the LAC of before it."""
+    """35, TestPiggybackLAC: an entry carries the LAC before it."""
     lab = Lab()
     writer = written(lab, 1)
     writer.append()

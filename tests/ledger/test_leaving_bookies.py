@@ -1,5 +1,5 @@
-"""Bookies that are lost, draining or retired: they get no new entries, writers replace them, and `cluster status` shows
-their phases."""
+"""Bookies that are lost, draining or retired get no new entries, writers replace them, and `cluster status` shows their
+phases."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LEAVING = [BookiePhase.LOST, BookiePhase.DRAINING, BookiePhase.RETIRED]
 
 @pytest.fixture
 def names(cluster: LedgerCluster) -> list[str]:
-    """Ids of the four bookies."""
+    """Return the ids of the four bookies."""
     return sorted(bookie.bookie for bookie in cluster.status().bookies)
 
 
 def members(cluster: LedgerCluster, *quorums: int) -> set[str]:
-    """The ensembles of a few ledgers that are made."""
+    """Create a few ledgers; return the members of their ensembles."""
     ensembles: set[str] = set()
     for _ in range(6):
         with cluster.create_ledger(*quorums) as ledger:
@@ -54,19 +54,22 @@ def test_one_that_leaves_is_not_chosen(cluster: LedgerCluster, names: list[str],
 
 
 def test_one_that_is_away_by_its_state_and_runs_is_chosen(cluster: LedgerCluster, names: list[str]) -> None:
-    """It has registered again, and the auditor has not seen it yet."""
+    """The bookie has registered again, and the auditor has not noticed yet."""
     set_phases(cluster, {names[0]: BookiePhase.AWAY})
     assert members(cluster, 4, 2, 2) == set(names)
 
 
 @pytest.mark.parametrize("phase", LEAVING)
 def test_one_that_leaves_is_no_last_resort(cluster: LedgerCluster, names: list[str], phase: BookiePhase) -> None:
-    """Neither where others failed lately nor where degraded ledgers are allowed."""
+    """It is not chosen in place of bookies that failed lately, nor for a ledger that may be degraded."""
     set_phases(cluster, {names[0]: phase})
     for name in names[1:]:
         cluster.runtime.suspect(name)
     assert members(cluster, 3, 2, 2) == set(names[1:])
-    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries, and the cluster has 3"):
+    with pytest.raises(
+        NotEnoughBookiesError,
+        match="expected 4 bookies for the ensemble, found 3 that take entries, and the cluster has 3",
+    ):
         cluster.create_ledger(4, 3, 2, allow_degraded=True)
 
 
@@ -81,7 +84,7 @@ def test_states_are_known_from_the_start(folder: Path) -> None:
 
 
 def test_the_lost_come_first(cluster: LedgerCluster, names: list[str]) -> None:
-    """Of those that leave: they have no copies any more."""
+    """Of the leaving bookies, lost ones come first, as their copies are gone."""
     phases = [BookiePhase.DRAINING, BookiePhase.RETIRED, BookiePhase.LOST, BookiePhase.AWAY]
     set_phases(cluster, dict(zip(names, phases, strict=True)))
     assert cluster.runtime.leaving_bookies() == [names[2], names[1], names[0]]
@@ -135,7 +138,7 @@ def test_states_that_cannot_be_read_at_first_are_read_later(memory: MemoryStore)
 
 
 def test_a_value_that_is_written_again_is_told_again(memory: MemoryStore) -> None:
-    """So that whoever wants writers to look again has nothing to change."""
+    """An operator who writes the same value again makes writers look for bookies again."""
     changed: list[object] = []
     set_phase(memory, "b@1", BookiePhase.LOST)
     states = BookieStates(memory, changed.append, lambda read: None)
@@ -155,7 +158,7 @@ def ensemble(ledger: Ledger) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("phase", LEAVING)
 def test_an_idle_ledger_replaces_a_member(cluster: LedgerCluster, phase: BookiePhase) -> None:
-    """Unasked, whether or not it has entries; the member keeps its place among those."""
+    """The writer replaces it unasked, with or without entries. The bookie keeps its place in the former fragment."""
     with cluster.create_ledger(3, 2, 2) as empty, cluster.create_ledger(3, 2, 2) as ledger:
         ledger.append_batch([b"%d" % entry for entry in range(5)])
         before = ledger.metadata.fragments
@@ -171,7 +174,7 @@ def test_an_idle_ledger_replaces_a_member(cluster: LedgerCluster, phase: BookieP
 
 
 def test_a_state_has_one_change(cluster: LedgerCluster) -> None:
-    """However often it is told: whatever the state becomes, the bookie is no member any more."""
+    """The bookie is replaced once, however often its state is reported and whatever it becomes."""
     with cluster.create_ledger(3, 2, 2) as ledger:
         leaving = ensemble(ledger)[1]
         set_phases(cluster, {leaving: BookiePhase.DRAINING})
@@ -194,7 +197,7 @@ def test_many_ledgers_take_turns(cluster: LedgerCluster) -> None:
 
 
 def test_one_that_becomes_so_while_a_ledger_is_made(cluster: LedgerCluster) -> None:
-    """Its members were chosen before, and the writers are told before it is one of them."""
+    """The members were chosen before the state was set, and the writers were told before this ledger was among them."""
     leaving: list[str] = []
     create = cluster.metadata.create
     store: Any = FailingStore.before(cluster)
@@ -213,24 +216,24 @@ def test_one_that_becomes_so_while_a_ledger_is_made(cluster: LedgerCluster) -> N
 
 
 class Entrant:
-    """Stands for a ledger: notes what it is told, and stores as long as the test says."""
+    """Takes the place of a ledger: records its calls, and stores a change when the test says so."""
 
     def __init__(self, *members: str) -> None:
-        self.told: list[list[str]] = []
+        self.requests: list[list[str]] = []
         self.change(*members)
 
     def change(self, *members: str) -> None:
-        """Its members are stored."""
+        """Finish a change of the members."""
         self.metadata = SimpleNamespace(last_fragment=SimpleNamespace(ensemble=members))
         self.is_storing = False
 
     def replace_members(self, bookies: list[str]) -> None:
         self.is_storing = True
-        self.told.append(bookies)
+        self.requests.append(bookies)
 
 
 class Timers:
-    """Stands for a runtime: timers are due when the test says so."""
+    """Takes the place of a runtime: timers fire when the test says so."""
 
     def __init__(self, *leaving: str) -> None:
         self.leaving, self.timers = list(leaving), []
@@ -243,28 +246,28 @@ class Timers:
 
 
 def test_only_so_many_change_at_a_time() -> None:
-    """The others wait for a timer, of which there is one; nothing is timed when nobody waits."""
+    """The other ledgers wait for a single timer, which is not set while no ledger waits."""
     ledgers, timers = [Entrant("a", "b") for _ in range(AT_ONCE + 3)], Timers("b")
     bystander = Entrant("a", "c")
     replacement: Any = MemberReplacement([*ledgers, bystander], timers)  # type: ignore[list-item, arg-type]
     for _ in range(2):
         replacement.begin()
-    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
+    assert sum(len(ledger.requests) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
     timers.timers.pop()()
-    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
+    assert sum(len(ledger.requests) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
     for ledger in ledgers[:3]:
         ledger.change("a", "d")
     timers.timers.pop()()
-    assert [len(ledger.told) for ledger in ledgers] == [1] * len(ledgers)
+    assert [len(ledger.requests) for ledger in ledgers] == [1] * len(ledgers)
     for ledger in ledgers:
         ledger.change("a", "d")
     timers.timers.pop()()
-    assert [len(ledger.told) for ledger in ledgers] == [1] * len(ledgers)
-    assert timers.timers == [] and bystander.told == []
+    assert [len(ledger.requests) for ledger in ledgers] == [1] * len(ledgers)
+    assert timers.timers == [] and bystander.requests == []
 
 
 def test_those_that_wait_are_not_told_of_one_that_stays() -> None:
-    """The drain was given up meanwhile."""
+    """The operator cancelled the drain meanwhile."""
     ledgers, timers = [Entrant("b") for _ in range(AT_ONCE + 1)], Timers("b")
     replacement: Any = MemberReplacement(ledgers, timers)  # type: ignore[arg-type]
     replacement.begin()
@@ -273,4 +276,4 @@ def test_those_that_wait_are_not_told_of_one_that_stays() -> None:
     for ledger in ledgers:
         ledger.is_storing = False
     timers.timers.pop()()
-    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and timers.timers == []
+    assert sum(len(ledger.requests) for ledger in ledgers) == AT_ONCE and timers.timers == []

@@ -1,4 +1,4 @@
-"""The ledger's handle: appending, back-pressure, closing; from threads and from asyncio; bookies that misbehave."""
+"""The handle of a ledger: appending, back-pressure and closing, from threads and coroutines, with bookies that fail."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
 
 
 def all_copies(ledger: Ledger) -> None:
-    """Wait for those that no append waits for: a bookie that fails before it has its own is replaced in their fragment."""
+    """Wait until all entries have all copies. A bookie that fails before that is replaced in the fragment of these
+    entries."""
     until(lambda: ledger.pending_entries == 0)
 
 
@@ -81,7 +82,9 @@ def test_entries_are_numbered_in_order(ledger: Ledger, cluster: LedgerCluster) -
     assert values(cluster, ledger.id) == [b"%d" % n for n in range(5)]
 
 
-def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_behind_an_append_that_fails_are_sent_all_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Entry.of(b"other", None, None, size_max=SEGMENT_BYTES)
 
     def fail() -> None:
@@ -97,7 +100,7 @@ def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, m
 
 
 def test_appends_of_many_threads_share_batches(ledger: Ledger, meddler: Meddler) -> None:
-    """While one is on its way, the others wait for it together."""
+    """While a batch is in flight, the other threads wait, and their entries become one batch."""
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(ledger.append, b"first")
@@ -113,7 +116,7 @@ def test_appends_of_many_threads_share_batches(ledger: Ledger, meddler: Meddler)
 
 def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, meddler: Meddler) -> None:
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
-    single = [ledger.submit(b"%d" % n) for n in range(3)]  # the first is on its way, the others wait for it
+    single = [ledger.submit(b"%d" % n) for n in range(3)]  # the first batch is in flight, and the others wait for it
     batch = ledger.submit_batch([b"3", b"4"])
     last = ledger.submit(b"5")
     meddler.clear()
@@ -142,7 +145,7 @@ def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> Non
 def test_large_batches_are_sent_in_parts(
     cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their ids are consecutive all the same; no request is larger than a frame."""
+    """The ids of a batch are consecutive all the same, and no request is larger than a frame."""
     monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 4096)
     with cluster.create_ledger(4, 2, 2) as ledger:
         assert ledger.append_batch([b"%03d" % n * 300 for n in range(100)]) == range(100)
@@ -219,7 +222,7 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerClus
 
 
 def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """Qa is reached without it: entries are confirmed, and yet memory does not grow."""
+    """The ack quorum is reached without that bookie: entries are confirmed, and memory stays bounded."""
     with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
         slow = ledger.metadata.last_fragment.ensemble[1]
         meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
@@ -250,7 +253,7 @@ def test_so_does_the_number_of_entries(
         ledger.room().result(30)
 
 
-def test_whoever_waits_for_room_is_told_of_the_end(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_calls_that_wait_for_room_fail_when_the_ledger_ends(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
     first = ledger.submit(b"fills it")
@@ -273,7 +276,7 @@ def test_whoever_waits_for_room_is_told_of_the_end(cluster: LedgerCluster, meddl
 
 @pytest.mark.parametrize("durability", ["synced", "appended"])
 def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
-    """Each entry by the callback of the one before; with "appended" all of it within one call."""
+    """Each entry is submitted by the callback of the entry before. With "appended", all callbacks run within one call."""
     with (
         LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
         cluster.create_ledger(durability=durability) as ledger,
@@ -291,7 +294,7 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
 
 
 def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler: Meddler) -> None:
-    told: AppendFuture[list[type]] = AppendFuture()
+    raised: AppendFuture[list[type]] = AppendFuture()
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
 
     def callback(_: AppendFuture[int]) -> None:
@@ -301,12 +304,12 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler
                 call()
             except Exception as error:
                 errors.append(type(error))
-        set_result(told, errors)
+        set_result(raised, errors)
 
     ledger.submit(b"").add_done_callback(callback)
     meddler.clear()
     meddler.release()
-    assert told.result(30) == [InvalidArgumentError] * 3
+    assert raised.result(30) == [InvalidArgumentError] * 3
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
@@ -323,7 +326,7 @@ def test_callbacks_may_close(cluster: LedgerCluster, meddler: Meddler) -> None:
 
 
 def test_a_flush_waits_for_staged_entries(ledger: Ledger, meddler: Meddler) -> None:
-    """They wait for the batch in front of them, and have an outcome when the flush is over."""
+    """Staged entries wait for the batch before them; they have an outcome when the flush returns."""
     ledger.flush()
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
     futures = [ledger.submit(b"%d" % number) for number in range(6)]
@@ -395,7 +398,8 @@ def test_so_is_one_that_answers_nonsense(ledger: Ledger, meddler: Meddler, answe
 def test_a_delayed_change_is_made_when_the_window_is_full(
     cluster: LedgerCluster, meddler: Meddler, apart: Apart
 ) -> None:
-    """Entries are kept for the place of the bookie that failed: without a change nobody would ever have room again."""
+    """The window keeps entries for the bookie that failed. Without a change of the ensemble, no append would ever find
+    room."""
     ledger = cluster.create_ledger(3, 3, 2, delay_ensemble_change=True, window_bytes=20_000)
     failing = ledger.metadata.last_fragment.ensemble[0]
     meddler.rule(meddler.fail, kind=RequestKind.ADD, bookie=failing)
@@ -426,7 +430,7 @@ def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: LedgerClus
 
 
 def test_a_failure_shows_where_it_came_from(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """Closing the ledger fails with the same error, and so does what closes it with the cluster."""
+    """Closing the ledger raises the same error, and so does closing the cluster."""
     meddler.rule(meddler.fail, kind=RequestKind.ADD)
     with pytest.raises(NotEnoughBookiesError) as failed, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append(b"lost")
@@ -448,10 +452,10 @@ def test_a_fenced_writer_ends(cluster: LedgerCluster) -> None:
     assert values(cluster, ledger.id) == [b"before"]
 
 
-def test_whoever_submits_while_a_batch_is_refused_is_told(
+def test_a_submit_while_a_batch_is_refused_fails(
     ledger: Ledger, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would wait for a batch to land that never left."""
+    """Otherwise it would wait for a batch that was never sent."""
     ledger.append(b"before")
     late: list[AppendFuture[int]] = []
 
@@ -487,7 +491,7 @@ def test_close_waits_for_all_copies(cluster: LedgerCluster, meddler: Meddler) ->
 
 
 def test_close_gives_up_in_time(cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the last confirmed entry, in the middle of a batch; the rest fails."""
+    """The ledger is closed at the last confirmed entry, in the middle of a batch, and the other entries fail."""
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
@@ -519,7 +523,7 @@ def test_a_forgotten_ledger_says_so_and_stays_open(cluster: LedgerCluster) -> No
     number, gone = ledger.id, weakref.ref(ledger)
     with pytest.warns(ResourceWarning, match=f"unclosed ledger {number}"):
         del ledger
-        until(lambda: (gc.collect(), gone() is None)[1])  # its timer lets go of it
+        until(lambda: (gc.collect(), gone() is None)[1])  # its timer drops its reference
     assert cluster.ledger_metadata(number).state is State.OPEN
     assert values(cluster, number) == [b"kept"]
 
@@ -533,7 +537,7 @@ def test_handles_stay_in_their_process(ledger: Ledger) -> None:
         try:
             ledger.append(b"child")
         except ForkedError:
-            ledger.close()  # leaves the parent's alone
+            ledger.close()  # closing it in the child leaves the parent's bookies alone
             code = 0
         finally:
             os._exit(code)
@@ -547,7 +551,7 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
     main, caught = threading.get_ident(), threading.Event()
 
     def once(number: int, frame: object) -> None:
-        """The next one may come while this one is on its way out."""
+        """Raise once: a second signal may arrive while the first exception propagates."""
         if not caught.is_set():
             caught.set()
             raise KeyboardInterrupt
@@ -556,7 +560,8 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
 
     def interrupt() -> None:
         meddler.wait_for(RequestKind.ADD, 3)
-        while not caught.is_set():  # once more: CPython misses a signal just before it begins to wait for a lock
+        # sent again: CPython misses a signal that arrives just before it begins to wait for a lock
+        while not caught.is_set():
             signal.pthread_kill(main, signal.SIGINT)
             caught.wait(1)
 
@@ -595,10 +600,10 @@ def test_the_store_fails_while_the_ledger_is_closed(
     assert store.calls.count("put") == (1 if done else 2)
 
 
-def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
+def test_bookies_without_entries_are_noted_before_the_ledger_is_closed(
     cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process may die between the two; the store may fail."""
+    """The process may die between the two steps, or the store may fail."""
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
@@ -631,7 +636,7 @@ def test_the_store_fails_while_the_ensemble_changes(
         meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
         assert ledger.append(b"value") == 1
     assert len(ledger.metadata.fragments) == 2
-    assert store.calls.count("put") == (2 if done else 3)  # with the close
+    assert store.calls.count("put") == (2 if done else 3)  # the note is stored with the close
 
 
 def test_a_store_that_stays_away_does_not_keep_close(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -657,8 +662,8 @@ def test_a_store_that_is_away_is_told_once_and_counted(
     store.fail("put", MetadataUnavailableError("put"))
     store.fail("get", *[MetadataUnavailableError("get")] * 20)
     ledger.close()
-    said = [record.message for record in caplog.records if "waits for the metadata store" in record.message]
-    assert store.calls.count("get") > 20 and said == [f"ledger {ledger.id} waits for the metadata store: put"]
+    warnings = [record.message for record in caplog.records if "waits for the metadata store" in record.message]
+    assert store.calls.count("get") > 20 and warnings == [f"ledger {ledger.id} waits for the metadata store: put"]
     assert counts.waiting_for_metadata == 0
     store.fail("put", *[MetadataUnavailableError("put")] * 1000)
     store.fail("get", *[MetadataUnavailableError("get")] * 100_000)

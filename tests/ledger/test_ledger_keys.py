@@ -1,4 +1,5 @@
-"""Whoever may talk to bookies cannot give keys to ledgers that are not his: their writers are not kept out."""
+"""A client that can reach the bookies cannot set the key of a ledger that is not its own, and so cannot keep the
+ledger's writer out."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ EVIL = b"E" * 16
 
 
 class Facts(StoredLedgers):
-    """Which may be away, or slow."""
+    """Stored ledgers whose metadata store may be away, or may answer late."""
 
     def __init__(self, store: SQLiteStore) -> None:
         super().__init__(store)
@@ -51,7 +52,7 @@ class Facts(StoredLedgers):
 
 
 class Bookies:
-    """Four, and the metadata that they ask."""
+    """Four bookies, and the metadata that they read."""
 
     def __init__(self, path: Path) -> None:
         self.store = SQLiteStore(path / "metadata")
@@ -84,7 +85,7 @@ def cluster(bookies: Bookies) -> Iterator[LedgerCluster]:
 
 
 def claims(ledger: int) -> list[Request]:
-    """All that notes a key, or takes one."""
+    """Return requests of all kinds that set the key of a ledger."""
     return [
         last(ledger=ledger, fence=True, key=EVIL),
         read(0, 5, ledger=ledger, flags=Flag.FENCE, key=EVIL),
@@ -96,27 +97,27 @@ def claims(ledger: int) -> list[Request]:
 
 
 def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """Their ids are known before: they follow each other."""
+    """Ids of ledgers ascend, so that a client can guess the next ones."""
     with cluster.create_ledger() as ledger:
         ledger.append(b"before")
 
-    def squat(client: Client) -> None:
+    def claim_next_ids(client: Client) -> None:
         for coming in range(ledger.id + 1, ledger.id + 4):
             for claim in claims(coming):
                 assert client.ask(claim).status == ReplyStatus.UNAUTHORIZED
             assert client.ask(last(ledger=coming)).last == -1
 
-    bookies.each(squat)
+    bookies.each(claim_next_ids)
     for _ in range(3):
         with cluster.create_ledger(4, 4, 4) as ledger:
             ledger.append(b"fine")
-        assert len(ledger.metadata.fragments) == 1  # nobody had to be replaced
+        assert len(ledger.metadata.fragments) == 1  # no bookie was replaced
         with cluster.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 0
 
 
 def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """Also at bookies that have nothing of it, and that of one that is deleted is none."""
+    """This holds as well at bookies without entries of the ledger. The key of a deleted ledger is not accepted either."""
     with cluster.create_ledger(1, 1, 1) as ledger:
 
         def claim(client: Client) -> None:
@@ -135,8 +136,8 @@ def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster
 def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
     bookies: Bookies, cluster: LedgerCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As open ledgers go on without metadata, a bookie believes a key then; the ledger's writer finds another bookie, and
-    says which one was misled."""
+    """Without the metadata a bookie accepts any key, so that open ledgers go on. The writer of the ledger replaces such
+    a bookie, and the log names it."""
     monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
     with cluster.create_ledger() as ledger:
         ledger.append(b"before")
@@ -148,7 +149,7 @@ def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
     bookies.facts.away = False
     until(lambda: not misled.service.is_store_away)
     with caplog.at_level(logging.WARNING):
-        for _ in range(4):  # each bookie has its turns
+        for _ in range(4):  # each bookie becomes a candidate
             with cluster.create_ledger() as ledger:
                 assert ledger.append(b"fine") == 0
             assert misled.identity.id not in ledger.metadata.last_fragment.ensemble
@@ -160,7 +161,7 @@ def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
 def test_a_ledger_begins_while_the_metadata_are_away(
     bookies: Bookies, cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was made before; whether they refuse or say nothing."""
+    """The ledger was created before. The test has metadata that raise an error, and metadata that do not answer."""
     monkeypatch.setattr(key_verifier, "PATIENCE_S", 0.05)
     monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
     with cluster.create_ledger() as ledger, cluster.create_ledger() as other:
@@ -193,7 +194,7 @@ def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookie
         answers = client.send(
             *(add(entry, ledger=ledger.id, key=key) for entry in range(5)), Request(RequestKind.STATUS)
         )
-        client.wait(answers, 1)  # others go before
+        client.wait(answers, 1)  # other requests are handled first
         bookies.facts.may_answer.set()
         client.wait(answers, 6)
         assert bookies.facts.asked == before + 1
@@ -218,7 +219,7 @@ def copy(*entries: int, ledger: int, proof: bytes) -> Request:
 
 
 def test_copies_come_with_the_proof_that_the_metadata_have(bookies: Bookies, cluster: LedgerCluster) -> None:
-    """Of a ledger with a password, too: its key is nowhere."""
+    """This holds for a ledger with a password, too, whose key is not stored anywhere."""
     with cluster.create_ledger(1, 1, 1, password=b"secret") as ledger:
         ledger.append(b"fine")
         proof, key = ledger.metadata.proof_bytes, ledger_key(b"secret")
@@ -243,7 +244,7 @@ def test_copies_come_with_the_proof_that_the_metadata_have(bookies: Bookies, clu
 def test_copies_wait_for_metadata_that_are_away(
     bookies: Bookies, cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer is believed then. Who copies comes again."""
+    """A writer's key is accepted in that time. A client that copies entries has to repeat its request."""
     monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
     with cluster.create_ledger(1, 1, 1) as ledger, Client(bookies.nodes[0].address) as client:
         proof = ledger.metadata.proof_bytes

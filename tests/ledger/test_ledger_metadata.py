@@ -1,4 +1,4 @@
-"""What the metadata of a ledger may say, and how fragments follow ensemble changes."""
+"""Metadata of ledgers: which values are valid, and how fragments follow from changes of the ensemble."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_any_bytes_are_metadata_or_an_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"3", b"null", b'"x"', b"\xff"])
-def test_what_is_no_metadata_is_refused(data: bytes) -> None:
+def test_malformed_metadata_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         LedgerMetadata.decode(data)
 
@@ -153,7 +153,7 @@ def test_only_the_proof_itself_admits_copies() -> None:
 
 
 @pytest.mark.parametrize("proof", ["", "00", "zz" * 16, "00" * 17])
-def test_a_proof_that_is_none_admits_nothing(proof: str) -> None:
+def test_a_malformed_proof_admits_no_copies(proof: str) -> None:
     metadata = dataclasses.replace(metadata_of(), proof=proof)
     with pytest.raises(InvalidMetadataError, match="proof"):
         _ = metadata.proof_bytes
@@ -192,13 +192,13 @@ def test_bookies_from_an_entry_on() -> None:
         ({0: ("x", 3), 1: ("y", 3)}, {0: "abc", 3: "xyc", 5: "xyd"}),
     ],
 )
-def test_others_take_places_each_from_an_entry_on(change: Any, expected: dict[int, str]) -> None:
+def test_replacements_take_places_from_an_entry_on(change: Any, expected: dict[int, str]) -> None:
     assert fragments(metadata_of((0, "abc"), (5, "abd")).replace_bookies(change)) == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
 def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
-    """Against a table of who holds what: one row per entry."""
+    """Compare with a table that has, for each entry, the bookies that hold it."""
     metadata = metadata_of()
     table = [list("abc") for _ in range(15)]
     for number, (index, since) in enumerate(steps):
@@ -211,7 +211,7 @@ def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[
 
 
 def test_closing_drops_fragments_behind_the_end() -> None:
-    """BookKeeper #4551: the last fragment of a closed ledger began behind its last entry."""
+    """BookKeeper #4551: the last fragment of a closed ledger began after its last entry."""
     metadata = metadata_of((0, "abc"), (5, "abd"))
     assert fragments(metadata.closed(4, 40, 5)) == {0: "abc"}
     assert fragments(metadata.closed(5, 50, 6)) == {0: "abc", 5: "abd"}

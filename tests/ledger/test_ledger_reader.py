@@ -1,4 +1,4 @@
-"""Reading ledgers: closed and open ones, with bookies and metadata that misbehave."""
+"""Reading ledgers, closed and open ones, with bookies and metadata that are wrong."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
 
 
 def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing holds a batch that its reader has dropped: no timer, no driver, no reading ahead of a dropped iterator;
-    and none waits for a garbage collection."""
+    """No timer, driver or dropped iterator keeps a batch that its reader has dropped, and no garbage collection is
+    needed."""
     read_little_at_a_time(monkeypatch)
     with cluster.open_ledger(fill(cluster, 300, 4, 3, 2)) as reader:
         gc.collect()
@@ -124,7 +124,7 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
             next(dropped)
             del dropped
             assert sum(map(len, reader.read())) == 300
-            until(lambda: cluster.runtime._expected == set())  # what was on its way for the one that was dropped
+            until(lambda: cluster.runtime._expected == set())  # the reads of the dropped iterator have ended
             until(
                 lambda: (
                     not any(
@@ -142,7 +142,7 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
 def test_the_next_replica_is_asked(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
-        lost, liar = reader.metadata.last_fragment.ensemble[2:]  # the first two that are asked
+        lost, liar = reader.metadata.last_fragment.ensemble[2:]  # the two bookies that are asked first
         meddler.rule(meddler.fail, bookie=lost)
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
         meddler.clear()
@@ -156,12 +156,12 @@ def test_the_next_replica_is_asked(cluster: LedgerCluster, meddler: Meddler) -> 
 def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
-        liar = reader.metadata.last_fragment.ensemble[2]  # which has entries 0 to 2 of every four
+        liar = reader.metadata.last_fragment.ensemble[2]  # this bookie has entries 0 to 2 of each four
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
         list(reader.read())
         bad_copies = cluster.runtime.counts.bad_copies
         assert bad_copies > 0
-        until(lambda: len(cluster.status().repairs) == bad_copies)  # they are noted behind one's back
+        until(lambda: len(cluster.status().repairs) == bad_copies)  # the notes are written in the background
         noted = cluster.status().repairs
         assert {repair.bookie for repair in noted} == {liar}
         assert cluster.status().below_write_quorum == len(noted)
@@ -222,7 +222,7 @@ def test_no_such_ledger(shared: LedgerCluster, number: int) -> None:
 
 
 def test_deleting_while_reading(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What bookies still have is read; following and opening fail."""
+    """Entries that bookies still have are read; following the ledger and opening it fail."""
     read_little_at_a_time(monkeypatch)
     ledger = cluster.create_ledger()
     ledger.append_batch([value(entry) for entry in range(300)])
@@ -275,7 +275,7 @@ def test_metadata_that_lie(cluster: LedgerCluster) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
-def test_metadata_that_are_none(shared: LedgerCluster, garbage: bytes) -> None:
+def test_malformed_metadata(shared: LedgerCluster, garbage: bytes) -> None:
     number = fill(shared, 5)
     ledger = shared.create_ledger()
     ledger.append(b"value")
@@ -293,7 +293,7 @@ def overwrite(cluster: LedgerCluster, ledger: int, value: bytes) -> None:
     cluster.metadata.put(metadata_key(ledger), value, stored.version)
 
 
-def test_bookies_that_nobody_knows(cluster: LedgerCluster) -> None:
+def test_unknown_bookies(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     changed = dataclasses.replace(
         cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),)
@@ -319,7 +319,7 @@ def test_following_a_writer_to_its_end(cluster: LedgerCluster) -> None:
 
 
 def test_the_end_is_noticed_at_once(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bookies do not tell it: without the watch the poll would go on for its whole time."""
+    """Bookies do not report the end: without the watch, the long poll would take its full time."""
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
     ledger.append(b"last")
@@ -337,17 +337,18 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
 ) -> None:
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
-    told: list[State] = []
+    states: list[State] = []
 
     def close(*_: object) -> None:
-        """Behind the reader's look at the metadata; never answered. Whoever watches behind it is told behind it."""
-        if not told:
+        """Close the ledger after the reader has read the metadata, and never answer. The watch of this function is set
+        later than the reader's, and fires later."""
+        if not states:
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(ledger.close).result(30)
             with cluster.metadata.watch(
-                metadata_key(ledger.id), lambda _: told.append(cluster.ledger_metadata(ledger.id).state)
+                metadata_key(ledger.id), lambda _: states.append(cluster.ledger_metadata(ledger.id).state)
             ):
-                until(lambda: told)
+                until(lambda: states)
 
     meddler.rule(close, kind=RequestKind.WAIT_LAC)
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
@@ -356,11 +357,11 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
             assert waiting.result(30) is False
         finally:
             reader.close()
-    assert told[0] is State.CLOSED and ledger.metadata.state is State.CLOSED
+    assert states[0] is State.CLOSED and ledger.metadata.state is State.CLOSED
 
 
 def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
-    """The last entry carries the LAC before it; the explicit one comes a little later."""
+    """The last entry carries the LAC before it; an explicit LAC follows a little later."""
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append(b"only")
         assert reader.wait_beyond(-1, 30)
@@ -368,7 +369,7 @@ def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
 
 
 def test_records_are_followed_one_by_one(cluster: LedgerCluster) -> None:
-    """Without a start, those that are confirmed from now on."""
+    """Without a start, following begins with the next record that is confirmed."""
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append_batch([b"a", b"b"])
         assert reader.wait_beyond(0, 30) and len(reader) in (1, 2)
@@ -381,7 +382,7 @@ def test_records_are_followed_one_by_one(cluster: LedgerCluster) -> None:
 
 
 def test_records_are_followed_in_a_coroutine(cluster: LedgerCluster) -> None:
-    """Up to the end of the ledger; an iteration that was left goes on behind the last record that it gave."""
+    """It ends with the ledger. An iteration that was left goes on after the last record that it returned."""
 
     async def follow(reader: LedgerReader) -> list[bytes]:
         values: list[bytes] = []
@@ -405,7 +406,7 @@ def test_records_are_followed_in_a_coroutine(cluster: LedgerCluster) -> None:
 
 
 def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """Other tasks run while it waits. A cancelled task ends at once, `close` ends the others, and a timeout ends one."""
+    """Other tasks run while it waits. A cancelled task ends at once, `close` ends the others, and a time-out ends one."""
 
     async def follow(reader: LedgerReader, timeout: float | None) -> list[int]:
         return [record.entry async for record in reader.follow(0, timeout=timeout)]
@@ -443,7 +444,7 @@ def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
 
 
 def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """However long it takes here: so many rounds of questions take so long at least."""
+    """Some number of polls takes at least some time, however slow the machine is."""
     with (
         cluster.create_ledger() as ledger,
         ThreadPoolExecutor(1) as pool,
@@ -494,10 +495,11 @@ def test_an_iterator_ends_with_its_reader(cluster: LedgerCluster, monkeypatch: p
 
 
 def test_readers_follow_the_ensemble(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """Of a ledger whose bookies were replaced since it was opened (#4613)."""
+    """The bookies of the ledger were replaced after it was opened (#4613)."""
     with cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([value(entry) for entry in range(5)])
-        until(lambda: ledger.pending_entries == 0)  # else the bookie that fails is replaced in the first fragment
+        # otherwise the bookie that fails would be replaced in the first fragment
+        until(lambda: ledger.pending_entries == 0)
         with cluster.open_ledger(ledger.id, recover=False) as reader:
             old = ledger.metadata.last_fragment.ensemble
             meddler.rule(meddler.fail, bookie=old[0])
@@ -524,7 +526,7 @@ def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, meddler:
 # ---- recovery --------------------------------------------------------------------------------------------------
 
 
-def test_all_who_recover_agree(cluster: LedgerCluster) -> None:
+def test_all_recoveries_agree(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(20)])
     with ThreadPoolExecutor(8) as pool:
@@ -532,11 +534,11 @@ def test_all_who_recover_agree(cluster: LedgerCluster) -> None:
     assert {(reader.last_add_confirmed, reader.metadata.state) for reader in readers} == {(19, State.CLOSED)}
     for reader in readers:
         reader.close()
-    ledger.close()  # at the same end: nothing is lost
+    ledger.close()  # all at the same end: no entry is lost
 
 
 def test_recovery_of_entries_that_are_large_together(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written back in requests that fit into frames."""
+    """The entries are written back in requests that fit into frames."""
     monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 8192)
     ledger = cluster.create_ledger()
     meddler = Meddler(cluster)
@@ -575,12 +577,12 @@ def test_the_store_fails_in_a_recovery(cluster: LedgerCluster, monkeypatch: pyte
             assert len(reader) == 1
         assert ledger.close() is None
         if store._faults["put"]:
-            break  # it was not reached any more
+            break  # the store was not called again
     assert failing >= 2
 
 
 def test_answers_that_know_no_limits(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """A bookie that speaks of a LAC that cannot be makes reads fail, and nothing worse."""
+    """A bookie that returns an impossible LAC makes reads fail, and has no other effect."""
     with cluster.create_ledger() as ledger:
         ledger.append(b"value")
         meddler.rule(meddler.answering(lambda reply: reply._replace(lac=1 << 61)), kind=RequestKind.LAST)

@@ -1,4 +1,4 @@
-"""Clusters after a power cut: nothing is closed too short, and limbo ends."""
+"""Clusters after a power cut: no ledger is closed too short, and limbo ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ledger.test_cluster import EXPECTED, values
 
 
 class PowerCut:
-    """An embedded cluster with durability "appended", and what is left of its bookies after a power cut."""
+    """An embedded cluster with durability "appended", and copies of the synced part of its disks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class PowerCut:
         return sorted(path.name for path in self._folder.glob("bookie-*"))
 
     def _disk(self, name: str) -> Path:
-        """As of now; what comes later is in memory alone."""
+        """Copy what is on disk now; later entries are in memory only."""
         runtime: Any = self.cluster.runtime
         (bookie,) = (each_bookie for each_bookie in runtime.bookies.values() if each_bookie.path.name == name)
         log = bookie.log.log.commit_log
@@ -45,8 +45,8 @@ class PowerCut:
             bookie.log.sync()
             return running.copied(log, bookie.path, self._folder.with_name(f"disk of {name}"))
 
-    def happens(self, *lost: str) -> LedgerCluster:
-        """To these bookies' page cache, or all."""
+    def reopen_after_power_cut(self, *lost: str) -> LedgerCluster:
+        """Close the cluster, and open it with what these bookies, or all, have on disk after a power cut."""
         self.cluster.close()
         for name in lost or self._names():
             shutil.rmtree(self._folder / name)
@@ -57,7 +57,7 @@ class PowerCut:
 
 def test_after_a_power_cut_nothing_is_cut_short_unless_by_force(folder: Path) -> None:
     cut = PowerCut(folder)
-    with cut.happens() as cluster:
+    with cut.reopen_after_power_cut() as cluster:
         assert [ledger for ledger, _ in cluster.status().limbo] == [cut.ledger] * 3
         with pytest.raises(UnreadableError, match="LIMBO"):
             cluster.open_ledger(cut.ledger)
@@ -70,7 +70,7 @@ def test_after_a_power_cut_nothing_is_cut_short_unless_by_force(folder: Path) ->
 
 def test_limbo_ends_with_the_repair_of_what_was_lost(folder: Path) -> None:
     cut = PowerCut(folder)
-    with cut.happens("bookie-1") as cluster:
+    with cut.reopen_after_power_cut("bookie-1") as cluster:
         runtime: Any = cluster.runtime
         assert values(cluster, cut.ledger) == EXPECTED, "recovery writes them back"
         runtime.collect()
@@ -81,7 +81,7 @@ def test_a_closed_ledger_that_lost_copies_is_in_limbo_until_they_are_repaired(
     folder: Path,
 ) -> None:
     cut = PowerCut(folder)
-    with cut.happens("bookie-1") as cluster:
+    with cut.reopen_after_power_cut("bookie-1") as cluster:
         runtime: Any = cluster.runtime
         bookie = next(name for name, each_bookie in runtime.bookies.items() if each_bookie.path.name == "bookie-1")
         ledger_metadata = load_ledger(cluster.metadata, cut.ledger)

@@ -1,4 +1,4 @@
-"""Entries that hold several messages: their ledger counts messages, whoever writes, copies or closes it."""
+"""Entries with several messages: the ledger counts messages, whichever client writes, copies or closes it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_merged_entries_stay_what_they_are() -> None:
 
 
 def write(lab: Lab, *counts: int) -> Any:
-    """A writer that has sent one entry of each count."""
+    """Return a writer that has sent one entry for each count."""
     writer = lab.writer()
     for entry, count in enumerate(counts):
         _, effects = writer.machine.append([b"entry %d" % entry], None, None, time_us=5, messages=[count])
@@ -105,7 +105,7 @@ def test_a_writer_that_gives_up_counts_what_is_confirmed() -> None:
 @pytest.mark.parametrize("stored", ["abc", "b"])
 @pytest.mark.parametrize("batch", [1, 2, 256])
 def test_recovery_writes_back_what_it_finds(stored: str, batch: int) -> None:
-    """Also entries that one bookie alone had."""
+    """The entries include those that only one bookie had."""
     lab = Lab()
     write(lab, 3, 40, 5).deliver(stored)
     recovery = lab.recovery(batch=batch).run()
@@ -121,7 +121,7 @@ def test_recovery_behind_the_lac_asks_for_the_messages() -> None:
     lab = Lab()
     writer = write(lab, 3, 40, 5)
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     assert lab.recovery().run().result.messages == 48
 
@@ -155,13 +155,13 @@ def test_a_ledger_counts_messages(cluster: LedgerCluster) -> None:
 
 
 def test_another_opener_recovers_the_messages(folder: Path) -> None:
-    """Also when the bookies' logs were opened again in between."""
+    """This holds as well if the logs of the bookies were opened again in between."""
     with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         ledger = cluster.create_ledger(3, 3, 2)
         for at in range(0, 1000, 10):
             ledger.append_batch([encode_messages(VALUES[at : at + 3]), encode_messages(VALUES[at + 3 : at + 10])],
                                 messages=[3, 7])  # fmt: skip
-        ledger.abandon()  # as if its process had died
+        ledger.abandon()  # leave it as a process that died does
     with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         assert cluster.ledger_metadata(ledger.id).state is State.OPEN
         assert read_back(cluster, ledger.id) == VALUES

@@ -1,4 +1,4 @@
-"""A cluster's numbers, as a scrape of the program that embeds it shows them."""
+"""Metrics of a cluster, as a scrape of the program that embeds it shows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def scrape(server: MetricsServer) -> tuple[dict[str, float], list[str]]:
-    """The client's numbers by name; names of all metrics, once for each time they are introduced."""
+    """Return the client's metrics by name, and the names of all metrics, once for each time that a line introduces
+    them."""
     with urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as reply:
         lines = reply.read().decode().splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("pyreplog_client_")]
@@ -93,7 +94,7 @@ def test_what_is_on_its_way_is_seen(tmp_path: Path) -> None:
 
 
 class _Late:
-    """A bookie that takes requests, and answers none before it is woken."""
+    """A bookie that takes requests, and answers none before `wake`."""
 
     def __init__(self, bookie: LocalBookie) -> None:
         self._bookie = bookie
@@ -103,7 +104,7 @@ class _Late:
         self._requests.append((request, on_reply))
 
     def request_fast(self, add: object, on_reply: object, **settings: object) -> None:
-        """No ADD takes the fast path."""
+        """Refuse the fast path for all ADDs."""
 
     def has_work(self) -> bool:
         return False

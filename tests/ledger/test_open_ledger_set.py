@@ -1,4 +1,4 @@
-"""The ledgers of a cluster that are open, while others are made."""
+"""The set of a cluster's open ledgers, to which other threads add while it is iterated."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.waiting import PATIENCE_S
 
 
 class Thing:
-    """In a ledger's stead."""
+    """Takes the place of a ledger."""
 
 
 @pytest.fixture(autouse=True)
 def parts_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster closes them."""
+    """Ledgers of these tests belong to no cluster that would close them."""
     monkeypatch.setattr(open_ledger_set, "make_part_of", lambda part, whole: None)
 
 
@@ -39,7 +39,8 @@ def test_another_one_comes_while_all_are_looked_at() -> None:
     thread = threading.Thread(target=ledgers.add, args=(late, None))
 
     class Crowded(weakref.WeakSet[Thing]):
-        """At the first one it comes, and is there before the second unless it has to wait."""
+        """A set to which a thread adds after the first item, before the second one unless the thread has to wait for a
+        lock."""
 
         def __iter__(self) -> Iterator[Thing]:
             for at, item in enumerate(super().__iter__()):

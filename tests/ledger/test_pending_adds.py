@@ -1,4 +1,5 @@
-"""The rule by which bookies take each other's places (`PendingAdds.since`), against a table of who holds what."""
+"""`PendingAdds.since`, which says from which entry on a bookie is replaced, compared with a table of the copies on each
+bookie."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .lab import KEY, LEDGER, OK, value_of
 
 
 class Table:
-    """A Push, the metadata as they are stored, and what each bookie holds. Messages to one bookie keep their order."""
+    """A PendingAdds, the stored metadata, and the entries of each bookie. Messages to one bookie keep their order."""
 
     def __init__(self, size: int, write_quorum: int, ack_quorum: int) -> None:
         self.metadata = LedgerMetadata(
@@ -45,7 +46,7 @@ class Table:
             self._queues.setdefault(send.bookie, deque()).append(send)
 
     def deliver(self, place: int) -> None:
-        """The oldest message to the bookie at a place is stored, and acknowledged."""
+        """Store the oldest message to the bookie at a place, and acknowledge it."""
         bookie = self.push.ensemble[place]
         if not self._queues.get(bookie):
             return
@@ -58,7 +59,8 @@ class Table:
         self.push.release()
 
     def replace(self, places: set[int]) -> None:
-        """The bookies at these places fail; between the metadata and the PendingAdds, all is checked once more."""
+        """Replace the bookies at these places. All rules are checked when the metadata are stored, before the
+        PendingAdds knows."""
         change = {}
         for place in places:
             change[place] = (f"bookie{self._made}", self.push.since(place))
@@ -68,7 +70,7 @@ class Table:
         self._send(self.push.replace(change))
 
     def copies(self, entry: int) -> int:
-        """On bookies that the metadata assign the entry to."""
+        """Count the copies of an entry on bookies to which the metadata assign it."""
         meta = self.metadata
         ensemble = meta.fragment_of(entry).ensemble
         places = write_set(entry, meta.ensemble_size, meta.write_quorum)
@@ -80,7 +82,7 @@ class Table:
         assert self.metadata.last_fragment.first <= confirmed + 1
 
     def finish(self) -> None:
-        """Everything arrives."""
+        """Deliver all messages."""
         while any(self._queues.get(bookie) for bookie in self.push.ensemble):
             for place in range(self.metadata.ensemble_size):
                 self.deliver(place)

@@ -1,4 +1,4 @@
-"""Which bookies hold a ledger."""
+"""The choice of bookies for the ensemble of a ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RACKS = "abcd"
 
 
 def new(ledger: int, count: int, candidates: Iterable[Candidate], write_quorum: int | None = None) -> list[str]:
-    """The first ensemble of a ledger."""
+    """Choose the first ensemble of a ledger."""
     return list(
         choose(ledger, [None] * count, range(count), candidates, write_quorum=write_quorum or max(count, 1)).values()
     )
@@ -27,7 +27,8 @@ def replacement_of(ledger: int, turn: int = 0) -> str:
 
 
 def spread(racks: Sequence[str | None], write_quorum: int) -> tuple[int, int]:
-    """Racks of the window with the fewest, and of all windows together: what counts."""
+    """Return the number of racks of the window with the fewest, and the sum over all windows, by which ensembles are
+    compared."""
     size = len(racks)
     windows = [{racks[(at + k) % size] for k in range(write_quorum)} - {None} for at in range(size)]
     return min(map(len, windows)), sum(map(len, windows))
@@ -36,7 +37,7 @@ def spread(racks: Sequence[str | None], write_quorum: int) -> tuple[int, int]:
 def best_spread(
     racks: list[str | None], places: Sequence[int], free: Mapping[str, int], write_quorum: int
 ) -> tuple[int, int]:
-    """By trying all."""
+    """Find the best spread by trying all ensembles."""
     pool = [rack for rack, count in free.items() for _ in range(min(count, len(places)))]
     best = (-1, -1)
     for filling in set(permutations(pool, len(places))):
@@ -51,14 +52,14 @@ def test_the_same_arguments_give_the_same_answer() -> None:
 
 
 @given(st.integers(0, 1 << 62), st.integers(0, 12), st.sets(st.sampled_from([c.bookie for c in TEN])))
-def test_never_twice_and_never_who_is_taken(ledger: int, count: int, taken: set[str]) -> None:
+def test_no_bookie_twice_and_none_that_is_taken(ledger: int, count: int, taken: set[str]) -> None:
     chosen = choose(ledger, [None] * count, range(count), TEN, write_quorum=2, taken=taken)
     assert len(set(chosen.values())) == len(chosen) == min(count, 10 - len(taken))
     assert list(chosen) == list(range(len(chosen)))
     assert not taken & set(chosen.values())
 
 
-def test_nobody_takes_a_second_place() -> None:
+def test_no_bookie_takes_a_second_place() -> None:
     members = ["bookie0", "bookie1", "bookie2"]
     for ledger in range(50):
         chosen = choose(ledger, members, [1], TEN, write_quorum=3)
@@ -115,7 +116,7 @@ def test_every_window_of_a_wide_ensemble_has_all_the_racks_it_can() -> None:
 
 
 def test_replacing_one_member_after_the_other_never_gathers_copies_in_one_rack() -> None:
-    """BookKeeper #3971: each choice alone is free to take the rack of those that stay."""
+    """BookKeeper #3971: each choice on its own may use the rack of a member that stays."""
     candidates = [Candidate(f"{rack}{i}", rack=rack) for rack in "ab" for i in range(6)]
     racks = {candidate.bookie: candidate.rack for candidate in candidates}
     for ledger in range(60):
@@ -130,7 +131,7 @@ def test_replacing_one_member_after_the_other_never_gathers_copies_in_one_rack()
 
 
 def test_a_member_in_no_known_rack_counts_for_none() -> None:
-    """It might be in any: the window gets a rack that the others lack."""
+    """It might be in any rack, so that the window gets a rack that the others lack."""
     candidates = [Candidate("a1", rack="a"), Candidate("b1", rack="b", weight=1e-9)]
     assert choose(7, ["a0", "x", "y"], [2], candidates, write_quorum=3, racks={"a0": "a"}) == {2: "b1"}
 
@@ -153,7 +154,7 @@ def test_windows_have_as_many_racks_as_the_best_of_all_choices_gives(data: st.Da
 
 
 def test_a_large_ensemble_of_scarce_racks_is_chosen_soon() -> None:
-    """Where every choice leaves a window short, not all of them are tried."""
+    """When each choice leaves a window with too few racks, not all choices are tried."""
     candidates = [
         Candidate(f"{rack}{i}", rack=rack)
         for rack, count in zip("abcdefgh", (90, 1, 1, 1, 1, 1, 1, 1), strict=True)
@@ -164,9 +165,9 @@ def test_a_large_ensemble_of_scarce_racks_is_chosen_soon() -> None:
 
 
 def test_turns_differ() -> None:
-    """So that a ledger whose replacement fails, too, is given another one."""
+    """If the replacement of a ledger fails as well, the ledger is given another one."""
     assert len({replacement_of(7, turn) for turn in range(30)}) > 5
 
 
-def test_nobody_is_there() -> None:
+def test_no_server_is_there() -> None:
     assert new(7, 3, []) == []

@@ -1,4 +1,5 @@
-"""Real processes: bookies over TCP with metadata in SQLite, once in ZooKeeper; a writer under load; kill -9."""
+"""Real processes under load, which are killed with kill -9: bookies over TCP, and a writer, with metadata in SQLite or
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.ledger.processes import Cast, Process
 from tests.ledger.writing import BATCH, value_of
 
 NAMES = ("b0", "b1", "b2", "b3")
-ENOUGH = 2000  # entries
+ENOUGH = 2000  # how many entries are written
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def cluster(cast: Cast) -> Iterator[LedgerCluster]:
 
 
 def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
-    """All entries are as they were written, and all that were acknowledged are there; how many there are."""
+    """Check that all entries are as they were written, and all acknowledged ones are stored; return how many are
+    stored."""
     with cluster.open_ledger(ledger) as reader:
         assert len(reader) >= acked
         values = [bytes(record.value) for batch in reader.read() for record in batch]
@@ -44,30 +46,32 @@ def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
 
 
 def kill_one_under_load(cast: Cast, cluster: LedgerCluster) -> tuple[Process, str, int]:
-    """The writer, the bookie that was killed, the ledger; it goes on without that one."""
+    """Return the writer, the bookie that was killed, and the ledger; the writer goes on without the bookie."""
     writer = cast.writer(4 if len(cast.bookies) > 4 else 3, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
-    writer.hears("copied", BATCH)  # all three have stored something: who has not, is replaced in the first fragment
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
+    writer.wait_for("copied", BATCH)  # once all three have stored an entry, a failed bookie gets a fragment of its own
     killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
     cast.bookies[killed].kill()
-    writer.hears("acked", writer.said["acked"] + ENOUGH)
+    writer.wait_for("acked", writer.said["acked"] + ENOUGH)
     return writer, killed, ledger
 
 
 def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> None:
     writer, killed, ledger = kill_one_under_load(cast, cluster)
-    writer.tell()
-    last = writer.hears("last")
+    writer.send_line()
+    last = writer.wait_for("last")
     metadata = cluster.ledger_metadata(ledger)
     assert (metadata.state, metadata.last_entry) == (State.CLOSED, last)
     assert len(metadata.fragments) == 2 and killed not in metadata.last_fragment.ensemble
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
 
-    cast.start_bookies(killed.partition("@")[0])  # the same directory: it has its incarnation, and its copies
+    # the same directory, with the incarnation and the copies of the bookie
+    cast.start_bookies(killed.partition("@")[0])
     with LedgerCluster.connect(cast.url, request_timeout_ms=60_000) as again:
         assert {bookie.bookie for bookie in again.status().bookies} == set(cast.bookies)
-        for bookie in metadata.last_fragment.ensemble[:2]:  # of the first fragment, too, but for the killed one
+        # the first fragment has its copies as well, except on the killed bookie
+        for bookie in metadata.last_fragment.ensemble[:2]:
             cast.bookies[bookie].kill()
         assert check(again, ledger, last + 1) == last + 1
 
@@ -84,8 +88,8 @@ def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
 
 def test_the_writer_is_killed(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     assert cluster.ledger_metadata(ledger).state is State.OPEN
     writer.kill()
     assert check(cluster, ledger, writer.said["acked"]) == cluster.ledger_metadata(ledger).last_entry + 1
@@ -94,12 +98,13 @@ def test_the_writer_is_killed(cast: Cast, cluster: LedgerCluster) -> None:
 
 def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     writer.signal(signal.SIGSTOP)
     count = check(cluster, ledger, writer.said["acked"])
     writer.signal(signal.SIGCONT)
-    assert writer.hears("error") in ("LedgerFencedError", "LedgerClosedError")  # whoever it asks first, awake again
+    # the bookie that answers first fences it
+    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")
     assert writer.said["acked"] <= count, "nothing was acknowledged after the fence"
     assert check(cluster, ledger, count) == count
 
@@ -120,10 +125,11 @@ def test_an_emptied_directory_is_refused(cast: Cast, cluster: LedgerCluster, tmp
 
 
 def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> None:
-    """While one of three bookies is stopped: Qa is reached without it, so that nothing but the window holds back."""
+    """One of three bookies is stopped. The ack quorum is reached without it, so that only the window holds the writer
+    back."""
     writer = cast.writer(3, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     ensemble = cluster.ledger_metadata(ledger).last_fragment.ensemble
     watched = [writer, *(cast.bookies[bookie] for bookie in ensemble)]
     before = [process.private_bytes for process in watched]
@@ -131,7 +137,7 @@ def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> N
     stopped.signal(signal.SIGSTOP)
     most = [0] * len(watched)
     quiet = 0
-    while quiet < 20:  # until the window is full, and for a moment then
+    while quiet < 20:  # wait until the window is full, and a moment longer
         quiet += writer.said["pending"] >= WINDOW_BYTES
         most = [max(old, process.private_bytes) for old, process in zip(most, watched, strict=True)]
         threading.Event().wait(0.01)
@@ -139,8 +145,8 @@ def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> N
     growth = [now - old for now, old in zip(most, before, strict=True)]
     assert max(growth) <= WINDOW_BYTES + (64 << 20), growth
     stopped.signal(signal.SIGCONT)
-    writer.hears("acked", acked + ENOUGH)
-    writer.tell()
-    last = writer.hears("last")
+    writer.wait_for("acked", acked + ENOUGH)
+    writer.send_line()
+    last = writer.wait_for("last")
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
     assert len(cluster.ledger_metadata(ledger).fragments) == 1, "it was slow, and not replaced"

@@ -1,4 +1,4 @@
-"""Bookies that failed lately are not chosen for a while, longer each time."""
+"""Bookies that failed lately are not chosen for a while, and longer after each failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyreplog.ledger.quarantine import MOST_S, Quarantine
 
 
 def held_s(quarantine: Quarantine, clock: ManualClock, bookie: str = "a") -> float:
-    """How long a bookie is held that fails now."""
+    """Let a bookie fail now; return for how many seconds it is in quarantine."""
     begin = clock.monotonic_us()
     quarantine.add(bookie)
     assert bookie in quarantine

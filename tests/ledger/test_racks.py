@@ -1,4 +1,4 @@
-"""Racks of bookies over TCP: those of the members that stay count when others are replaced."""
+"""Racks of bookies over TCP: a replacement is chosen with the racks of the remaining members in mind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that nobody waits for: of closed ledgers, and beside the writer; once more where the entries are now."""
+"""Reads of ranges, without waiting: of closed ledgers, of a ledger that is written, and again after entries were moved."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def meddler(cluster: LedgerCluster) -> Iterator[Meddler]:
 
 
 def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
-    """A closed ledger that has left one of its bookies at entry 5; the others of its first ensemble do not answer."""
-    with cluster.create_ledger(3, 3, 3) as ledger:  # all have stored the first five before one fails
+    """Return a closed ledger with a fragment from entry 5 on, in which one bookie was replaced. The bookies of the
+    first ensemble do not answer."""
+    with cluster.create_ledger(3, 3, 3) as ledger:  # each bookie has stored the first five entries before one fails
         ledger.append_batch([b"%d" % entry for entry in range(5)])
         old = ledger.metadata.last_fragment.ensemble
         meddler.rule(meddler.fail, bookie=old[0])
@@ -35,7 +36,7 @@ def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
 
 
 def check_some(ledger: Ledger | LedgerReader) -> None:
-    """Of fifty entries of a thousand bytes."""
+    """Read ranges of a ledger of fifty entries of a thousand bytes."""
     assert ledger.read_range(7, 50, bytes_max=1).result(30).entry.tolist() == [7]
     some = ledger.read_range(7, 50, bytes_max=5000).result(30).entry.tolist()
     assert some == list(range(7, 7 + len(some))) and 1 < len(some) < 10
@@ -58,23 +59,24 @@ def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
 
 
 def test_in_a_callback(cluster: LedgerCluster) -> None:
-    """It waits for nothing."""
+    """The read in the callback does not wait."""
     with cluster.create_ledger(3, 3, 2) as ledger:
-        told: AppendFuture[list[int]] = AppendFuture()
+        values_read: AppendFuture[list[int]] = AppendFuture()
 
         def callback(ids: AppendFuture[int]) -> None:
             read = ledger.read_range(0, 1)
-            read.add_done_callback(lambda _: set_result(told, read.result().entry.tolist()))
+            read.add_done_callback(lambda _: set_result(values_read, read.result().entry.tolist()))
 
         ledger.submit(b"first").add_done_callback(callback)
-        assert told.result(30) == [0]
+        assert values_read.result(30) == [0]
 
 
 def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = moved(cluster, meddler)
     with cluster.open_ledger(number) as reader:
         now, first = reader.metadata, reader.metadata.fragments[0]
-        reader.metadata = now.replace_bookies({0: (first.ensemble[0], 5)})  # as it was
+        # the metadata before the bookie was replaced
+        reader.metadata = now.replace_bookies({0: (first.ensemble[0], 5)})
         assert reader.read_range(5, 10).result(30).values() == [b"%d" % entry for entry in range(5, 10)]
         assert reader.metadata == now
         with pytest.raises(UnreadableError):
@@ -82,7 +84,7 @@ def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Me
 
 
 def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
-    """The first error stays, but for a ledger that is gone."""
+    """The error of the read is raised, unless the ledger was deleted."""
     number = moved(cluster, meddler)
     with cluster.open_ledger(number) as reader:
         store = FailingStore.before(cluster)

@@ -1,4 +1,4 @@
-"""Reading ahead: what is on its way, how much of it, and in which order it comes."""
+"""Reading ahead: which ranges are in flight, how many, and in which order they are returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pyreplog.ledger.readahead import AHEAD_BYTES, RANGE_BYTES_MAX, REPLY_BYTES,
 
 
 class Source:
-    """Entries of some size; a range is there when it is waited for, cut after `most` entries. guess: of the size."""
+    """Entries of one size. A range is complete when it is waited for, and has at most `most` entries. guess: the
+    expected size of an entry."""
 
     def __init__(self, size: int, most: int = 1 << 30, guess: int = 1024) -> None:
         self.size, self.most, self.guess = size, most, guess
@@ -53,7 +54,7 @@ def test_everything_comes_once_and_in_order(guess: int, most: int, start: int, e
 
 
 def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
-    """Else each of the long ranges would be read alone, a batch at a time."""
+    """Otherwise each of the long ranges would be read alone, one batch at a time."""
     source = Source(100_000, most=40)
     batches = source.read(0, 10**6)
     assert len(next(batches)) == 40
@@ -73,7 +74,8 @@ def test_nothing_is_read_before_it_is_wanted() -> None:
 @pytest.mark.parametrize("quorums", [(1, 1), (3, 3), (5, 3), (64, 1)])
 @pytest.mark.parametrize("size", [10, 1000, 50_000])
 def test_what_is_on_its_way_is_bounded(quorums: tuple[int, int], size: int) -> None:
-    """After the first batches, when the records' size is known; several ranges, unless they are very long."""
+    """The bound holds after the first batches, when the size of records is known. Several ranges are in flight, unless
+    they are very long."""
     source = Source(size)
     batches = source.read(0, 10**9, *quorums)
     for _ in range(8):

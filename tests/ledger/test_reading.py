@@ -1,4 +1,4 @@
-"""Reading, one message at a time: replica after replica, and what "not here" needs."""
+"""Reading, one message at a time: one replica after the other, and how many must lack an entry."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_damaged_copy_is_reported_and_read_elsewhere() -> None:
 
 
 def test_damage_behind_good_entries_is_reported() -> None:
-    """36, TestBatchedRead, #4789: the verified prefix is given out."""
+    """36, TestBatchedRead, #4789: the entries before the damage are returned."""
     lab = Lab()
     written(lab, 3)
     reading = lab.reading(0, 3)
@@ -85,7 +85,7 @@ def test_a_missing_copy_is_read_elsewhere() -> None:
 
 
 def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
-    """Qw - Qa + 1 of them; the others do not answer."""
+    """Qw - Qa + 1 bookies must lack it; here the others do not answer."""
     lab = Lab()
     written(lab, 2)
     lab.down = {"a"}
@@ -95,7 +95,7 @@ def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
 
 
 def test_unknown_is_not_missing() -> None:
-    """#2908: an index that has it and a log that cannot be read."""
+    """#2908: the index has the entry, and the log cannot be read."""
     lab = Lab()
     written(lab, 1)
     for name in "abc":
@@ -104,7 +104,7 @@ def test_unknown_is_not_missing() -> None:
 
 
 def test_another_incarnation_is_not_asked() -> None:
-    """#4812: an empty directory at the same address would say that the entry does not exist."""
+    """#4812: an empty directory at the same address would answer that the entry does not exist."""
     lab = Lab()
     written(lab, 1)
     for name in "abc":
@@ -156,7 +156,7 @@ def test_a_refused_password_ends_it_though_another_replica_answers() -> None:
 
 
 def test_a_slow_replica_is_followed_by_the_next() -> None:
-    """35, TestSpeculativeRead: the first good answer wins, a late one is ignored."""
+    """35, TestSpeculativeRead: the first good answer counts, and a late one is ignored."""
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1, speculate_s=0.1)
@@ -243,14 +243,14 @@ def test_requests_name_the_stripe() -> None:
     written(lab, 6)
     asked = [(send.bookie, send.request) for send in lab.reading(0, 6).sends]
     assert [(bookie, request.first, request.last, request.step, request.run) for bookie, request in asked] == [
-        ("b", 0, 5, 3, 2),  # entries 0, 1, 3, 4: all of b's
+        ("b", 0, 5, 3, 2),  # entries 0, 1, 3 and 4, which are all that b has
         ("c", 2, 5, 3, 1),
     ]
 
 
 @pytest.mark.parametrize("quorums", [(4, 3, 2), (5, 3, 2), (7, 2, 1), (6, 3, 3), (5, 4, 2), (3, 1, 1)])
 def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int, int]) -> None:
-    """And each entry is asked for once, of one who has it."""
+    """Each entry is requested once, from a bookie that has it."""
     size, write_quorum, _ = quorums
     lab = Lab(*quorums)
     ensemble = lab.metadata.last_fragment.ensemble
@@ -268,7 +268,7 @@ def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int,
 
 
 def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
-    """b, the only one who has 0 and 1, gives one of them; c, slow, is asked behind those who have not been yet."""
+    """Only b has entries 0 and 1, and returns one of them. The slow c is asked after those that were not asked yet."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)
     del lab.logs["b"].held[LEDGER][0]
@@ -284,20 +284,20 @@ def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
     assert values(lab.reading(0, 6).run()) == [value_of(entry) for entry in range(6)]
 
 
-def test_who_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
+def test_a_bookie_that_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)
     reading = lab.reading(0, 6)
     slow = reading.take("b")
     reading.do(reading.machine.woken(next(wake for wake in reading.wakes if wake.about == slow).about))
     assert {send.bookie for send in reading.sends} == {"a", "c"}
-    reading.reply(slow)  # too late: the others have been asked
+    reading.reply(slow)  # this answer is too late, as the other bookies were asked
     assert reading.finished == []
     assert values(reading.run()) == [value_of(entry) for entry in range(6)]
 
 
 def test_an_entry_that_is_there_for_certain_is_unreadable_not_absent() -> None:
-    """The ledger is closed behind it: who lacks it has lost it, and is noted for repair."""
+    """The ledger is closed after this entry. A bookie without it has lost it, and is noted for repair."""
     lab = Lab()
     written(lab, 3).close().run()
     for name in "ab":

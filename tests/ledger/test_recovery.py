@@ -1,4 +1,7 @@
-"""Recovery, one message at a time. Numbers in docstrings: BookKeeper's issues, and its tests of the same case."""
+"""The state machine of a recovery, one message at a time.
+
+Numbers in docstrings are those of BookKeeper's issues and of the scenarios that its tests cover.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from .lab import KEY, LEDGER, OK, Bench, Lab, acked, value_of, written
 
 
 def read_all(lab: Lab) -> list[bytes]:
-    """Every entry of the closed ledger."""
+    """Return the values of all entries of the closed ledger."""
     values: list[bytes] = []
     while len(values) <= lab.end:
         values += lab.reading(len(values), lab.end + 1).run().result.values()
@@ -34,7 +37,7 @@ def read_all(lab: Lab) -> list[bytes]:
 
 
 def fenced(bench: Bench, bookies: str) -> None:
-    """The recoverer has marked the ledger, and fences these bookies."""
+    """Let the recovery mark the ledger as in recovery, and fence these bookies."""
     bench.store()
     bench.deliver(bookies)
 
@@ -46,7 +49,7 @@ def fenced(bench: Bench, bookies: str) -> None:
 @pytest.mark.parametrize("batch", [1, 3, 13, 256])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 3, 3), (3, 3, 1), (1, 1, 1)])
 def test_a_ledger_is_closed_at_its_last_entry(count: int, batch: int, quorums: tuple[int, int, int]) -> None:
-    """9, LedgerRecoveryTest.testBatchRecoverySize3/13, testEmptyLedgerRecovery: batches that straddle the end."""
+    """9, LedgerRecoveryTest.testBatchRecoverySize3/13, testEmptyLedgerRecovery: batches that reach beyond the end."""
     lab = Lab(*quorums)
     written(lab, count)
     recovery = lab.recovery(batch=batch).run()
@@ -64,7 +67,7 @@ def test_a_closed_ledger_is_left_as_it_is() -> None:
 
 
 def test_entries_below_the_ack_quorum_get_all_their_copies() -> None:
-    """They are written back before the ledger is closed."""
+    """The entries are written back before the ledger is closed."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -84,10 +87,10 @@ def test_entries_below_the_ack_quorum_get_all_their_copies() -> None:
 
 
 def test_the_length_is_known_though_nothing_lay_behind_the_lac() -> None:
-    """The entry at the LAC has the running length; one replica cannot say it, the next one can."""
+    """The entry at the LAC has the running length. One replica cannot return it, and the next one can."""
     lab = Lab()
     writer = written(lab, 3)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.logs["c"].damaged.add((LEDGER, 2))
     recovery = lab.recovery().run()
@@ -97,8 +100,8 @@ def test_the_length_is_known_though_nothing_lay_behind_the_lac() -> None:
 
 @pytest.mark.parametrize(("count", "lost", "messages"), [(3, 1, 2), (3, 2, 1), (1, 1, 0)])
 def test_a_ledger_whose_last_entry_is_lost_is_closed_only_by_force(count: int, lost: int, messages: int) -> None:
-    """It lies before the last fragment. The length is then that up to the last entry that can be read. Without a way to
-    close the ledger, no copy of it could ever be moved again."""
+    """The entry is before the last fragment. The ledger gets the length up to the last entry that can be read. If it
+    could not be closed, no copy of its entries could ever be moved."""
     lab = Lab(spares=1)
     written(lab, count)
     fragments = (*lab.metadata.fragments, Fragment(count, ("a", "b", "d")))
@@ -120,8 +123,9 @@ def test_a_ledger_whose_last_entry_is_lost_is_closed_only_by_force(count: int, l
 def test_the_writer_cannot_commit_behind_a_negative_answer() -> None:
     """1, #2614: LedgerRecovery2Test.testFirstWriterCannotCommitWriteAfter2ndWriterCloses.
 
-    Qa = 2. Entry 0 is on a. c never gets its fence; b and c say that they do not have the entry, which ends the ledger
-    before it. The writer's add then reaches c, which fenced with the read, and is refused.
+    Qa = 2, and entry 0 is on a. The fence for c is lost. b and c answer that they lack the entry, so that the ledger
+    ends
+    before it. Then the writer's add reaches c, which was fenced by the read, and is refused.
     """
     lab = Lab()
     writer = lab.writer()
@@ -174,7 +178,7 @@ def test_nothing_is_closed_while_all_are_down() -> None:
 
 
 def test_too_few_are_fenced() -> None:
-    """BOOKKEEPER-150: two of three do not answer, and Qa = 2: an entry may be on those two."""
+    """BOOKKEEPER-150: two of three bookies do not answer, and Qa = 2: an entry may be on these two."""
     lab = Lab()
     written(lab, 2)
     recovery = lab.recovery()
@@ -186,7 +190,7 @@ def test_too_few_are_fenced() -> None:
 
 
 def test_recovery_with_a_failed_bookie() -> None:
-    """BOOKKEEPER-152: one of three fails, a spare one takes its place."""
+    """BOOKKEEPER-152: one of three bookies fails, and a spare one takes its place."""
     lab = Lab()
     written(lab, 2)
     lab.down = {"b"}
@@ -196,7 +200,7 @@ def test_recovery_with_a_failed_bookie() -> None:
 
 
 def test_a_ledger_unknown_to_one_and_a_failure_of_another() -> None:
-    """13, ReadLastConfirmedOpTest: "no such ledger" is known, a failure is not."""
+    """13, ReadLastConfirmedOpTest: "no such ledger" is an answer, and a failure is not."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -211,7 +215,7 @@ def test_a_ledger_unknown_to_one_and_a_failure_of_another() -> None:
 
 
 def test_a_hung_bookie_does_not_hold_recovery_up() -> None:
-    """#1067, PR #1077; 32, TestFencing.testFencingWithHungBookie: a never answers anything."""
+    """#1067, PR #1077; 32, TestFencing.testFencingWithHungBookie: bookie a never answers."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = lab.writer()
     recovery = lab.recovery()
@@ -224,7 +228,7 @@ def test_a_hung_bookie_does_not_hold_recovery_up() -> None:
 
 
 def test_unknown_is_not_fenced() -> None:
-    """A bookie in limbo, or with a failing disk, answers UNKNOWN: its fence does not count, nor does its silence."""
+    """A bookie in limbo or with a failing disk answers UNKNOWN, which does not count as fenced."""
     lab = Lab()
     written(lab, 1)
     recovery = lab.recovery()
@@ -236,7 +240,7 @@ def test_unknown_is_not_fenced() -> None:
 
 
 def test_the_wrong_password() -> None:
-    """9, .testRecoveryWithWrongPassword; 34, TestFencing.testFencingBadPassword: nobody is fenced by it."""
+    """9, .testRecoveryWithWrongPassword; 34, TestFencing.testFencingBadPassword: no bookie is fenced by it."""
     lab = Lab()
     writer = written(lab, 1)
     recovery = lab.recovery(key=ledger_key(b"guess"))
@@ -276,7 +280,8 @@ def test_one_copy_is_enough_for_an_entry_to_exist() -> None:
 
 
 def test_a_failure_to_read_is_no_missing_entry() -> None:
-    """#2908, #2612: two bookies cannot tell, one says no: unknown, not closed."""
+    """#2908, #2612: two bookies cannot tell, and one lacks the entry: the result is unknown, and the ledger is not
+    closed."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -292,7 +297,7 @@ def test_a_failure_to_read_is_no_missing_entry() -> None:
 
 
 def test_an_emptied_bookie_is_not_asked() -> None:
-    """#2612, #4812: another incarnation at the same address would say, truthfully, that it has nothing."""
+    """#2612, #4812: another incarnation at the same address would answer that it has no entries."""
     lab = Lab(size=2, write_quorum=2, ack_quorum=2)
     written(lab, 1)
     lab.empty("a")
@@ -305,7 +310,7 @@ def test_an_emptied_bookie_is_not_asked() -> None:
 
 
 def test_a_damaged_answer_says_nothing_of_what_lies_behind_the_damage() -> None:
-    """The copy is reported; the others decide."""
+    """The damaged copy is reported, and the other bookies decide."""
     lab = Lab()
     written(lab, 2)
     recovery = lab.recovery()
@@ -335,7 +340,7 @@ def test_an_answer_that_ends_early_is_asked_on() -> None:
 
 
 def test_entries_behind_a_gap_are_cut() -> None:
-    """11, ParallelLedgerRecoveryTest.testRecoveryOnEntryGap: 0 to 2 and 4 exist."""
+    """11, ParallelLedgerRecoveryTest.testRecoveryOnEntryGap: entries 0 to 2 and 4 exist."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(5):
@@ -350,8 +355,8 @@ def test_entries_behind_a_gap_are_cut() -> None:
 
 
 def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
-    """Guaranteed write quorum: entry 0 is acked through a and b, then c's place is taken from entry 0 on. Whoever recovers
-    now asks d, which was sent nothing yet."""
+    """Guaranteed write quorum: entry 0 is acked through a and b, then c is replaced from entry 0 on. A recovery that
+    starts now asks d, which was not sent the entry yet."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -368,8 +373,8 @@ def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
 # ---- writing back ----------------------------------------------------------------------------------------------
 
 
-def test_nobody_can_take_the_place_of_who_fails() -> None:
-    """4, .testCanReadLacButCantWrite: too few are left for an ack quorum."""
+def test_no_bookie_can_take_the_place_of_one_that_fails() -> None:
+    """4, .testCanReadLacButCantWrite: too few bookies are left for an ack quorum."""
     lab = Lab(spares=0, ack_quorum=3)
     written(lab, 1)
     recovery = lab.recovery()
@@ -386,8 +391,8 @@ def test_nobody_can_take_the_place_of_who_fails() -> None:
     [("a", {0: "dbc"}), ("ab", {0: "dec"})],
     ids=["one", "two on the same entry"],
 )
-def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, str]) -> None:
-    """7, .testRecoveryOneBookieFailsDuring, .testRecoveryTwoBookiesFailOnSameEntry: the first key is replaced."""
+def test_a_bookie_that_fails_is_replaced_at_the_close(failing: str, expected: dict[int, str]) -> None:
+    """7, .testRecoveryOneBookieFailsDuring, .testRecoveryTwoBookiesFailOnSameEntry: the first fragment is overwritten."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -402,8 +407,8 @@ def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, st
     assert set(lab.holders(0)) >= set(expected[0])
 
 
-def test_who_fails_later_begins_another_fragment() -> None:
-    """7, .testRecoveryOneBookieFailsAtStart and later: appended keys."""
+def test_a_bookie_that_fails_later_begins_another_fragment() -> None:
+    """7, .testRecoveryOneBookieFailsAtStart and later: fragments are appended."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(2):
@@ -414,7 +419,7 @@ def test_who_fails_later_begins_another_fragment() -> None:
     recovery.deliver("c")  # entry 0 is found
     for bookie in "abc":
         recovery.reply(recovery.take(bookie, RequestKind.ADD))
-    recovery.deliver("c")  # entry 1 is
+    recovery.deliver("c")  # entry 1 is found
     recovery.fail("a", RequestKind.ADD)
     recovery.run()
     assert (lab.end, lab.fragments) == (1, {0: "abc", 1: "dbc"})
@@ -433,17 +438,19 @@ def test_the_same_place_fails_twice() -> None:
 
 
 def test_a_second_replacement_is_chosen_beside_the_first() -> None:
-    """The metadata do not have the first one yet; it counts for racks all the same."""
+    """The stored metadata lack the first replacement, which counts for the choice of racks all the same."""
     lab = Lab(spares=3)
     written(lab, 1)
     ensembles: list[tuple[str, ...]] = []
     choose = lab.choose
 
-    def noting(metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool) -> dict[int, str]:
+    def choose_and_note(
+        metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool
+    ) -> dict[int, str]:
         ensembles.append(metadata.last_fragment.ensemble)
         return choose(metadata, places, taken, last_resort)
 
-    lab.choose = noting
+    lab.choose = choose_and_note
     recovery = lab.recovery()
     fenced(recovery, "abc")
     recovery.deliver("abc")
@@ -453,8 +460,8 @@ def test_a_second_replacement_is_chosen_beside_the_first() -> None:
     assert ensembles == [tuple("abc"), tuple("dbc")] and lab.fragments == {0: "dec"}
 
 
-def test_nobody_gets_two_places() -> None:
-    """d takes the place of a, gives it up, and may not take that of b."""
+def test_no_bookie_gets_two_places() -> None:
+    """d takes the place of a and fails, and may not take the place of b."""
     lab = Lab(spares=3)
     written(lab, 1)
     recovery = lab.recovery()
@@ -467,8 +474,8 @@ def test_nobody_gets_two_places() -> None:
 
 
 def test_a_recovery_that_dies_leaves_nothing_that_misleads_the_next() -> None:
-    """8, BOOKKEEPER-355, LedgerRecoveryTest.testLedgerRecoveryWithRollingRestart: were d in the metadata already, the next
-    recovery would ask it for entry 1, hear no twice, and cut an acked entry."""
+    """8, BOOKKEEPER-355, LedgerRecoveryTest.testLedgerRecoveryWithRollingRestart: if the metadata named d already, the
+    next recovery would ask d for entry 1, get two negative answers, and cut an acked entry."""
     lab = Lab(ack_quorum=2)
     writer = lab.writer()
     acks = [writer.append(), writer.append()]
@@ -486,7 +493,8 @@ def test_a_recovery_that_dies_leaves_nothing_that_misleads_the_next() -> None:
 
 
 def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
-    """BOOKKEEPER-581: b fails while entry 0 is written back; entries are still asked for where they were written."""
+    """BOOKKEEPER-581: b fails while entry 0 is written back. Entries are still read from the bookies to which they were
+    written."""
     lab = Lab()
     writer = lab.writer()
     acks = [writer.append() for _ in range(3)]
@@ -497,7 +505,7 @@ def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
     recovery.deliver("c")  # entry 0 is found
     recovery.fail("b", RequestKind.ADD)
     assert [send.request.first for send in recovery.to("d", RequestKind.ADD)] == [0]
-    recovery.reply(recovery.take("c", RequestKind.READ))  # entry 1 is
+    recovery.reply(recovery.take("c", RequestKind.READ))  # entry 1 is found
     assert {send.bookie for send in recovery.to("abcde", RequestKind.READ) if send.request.first == 2} == {
         "a",
         "b",
@@ -508,7 +516,7 @@ def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
 
 
 def test_rolling_restarts() -> None:
-    """8: every bookie restarts between two steps of the recovery."""
+    """8: a bookie is restarted between any two steps of the recovery."""
     lab = Lab()
     written(lab, 3)
     recovery = lab.recovery(batch=1)
@@ -536,7 +544,7 @@ def test_a_fence_survives_a_restart() -> None:
 
 
 def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
-    """The fence is durable before any reply to it, also one that says that nothing is here."""
+    """The fence is durable before it is answered, also if the answer says that the bookie has no entries."""
     lab = Lab()
     replies: list[Reply] = []
     bookie = lab.bookies["a"]
@@ -553,8 +561,8 @@ def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
 # ---- others at the same ledger -----------------------------------------------------------------------------------
 
 
-def test_somebody_closes_meanwhile() -> None:
-    """5, .testMetadataClosedDuringRecovery: adopted, though more was found."""
+def test_another_client_closes_meanwhile() -> None:
+    """5, .testMetadataClosedDuringRecovery: the stored end is taken, although more entries were found."""
     lab = Lab()
     written(lab, 1)
     recovery = lab.recovery()
@@ -565,7 +573,7 @@ def test_somebody_closes_meanwhile() -> None:
 
 
 def test_a_foreign_fragment_appears_meanwhile() -> None:
-    """6, .testNewEnsembleAddedDuringRecovery: fails, never merges."""
+    """6, .testNewEnsembleAddedDuringRecovery: the recovery fails, and does not merge."""
     lab = Lab()
     written(lab, 2)
     recovery = lab.recovery()
@@ -591,16 +599,16 @@ def test_an_older_fragment_is_edited_meanwhile() -> None:
 
 
 def test_two_recover_at_once() -> None:
-    """10, ParallelLedgerRecoveryTest.testConcurrentRecovery1-4, testRecoverBeforeWriteMetadata: one end."""
+    """10, ParallelLedgerRecoveryTest.testConcurrentRecovery1-4, testRecoverBeforeWriteMetadata: both agree on one end."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
     writer.deliver("a")
     first, other = lab.recovery(), lab.recovery()
     fenced(first, "bc")
-    first.deliver("bc")  # entry 0 is missing for this one
+    first.deliver("bc")  # this recovery takes entry 0 for missing
     fenced(other, "abc")
-    other.deliver("a")  # this one has found it
+    other.deliver("a")  # this recovery has found entry 0
     first.store()
     other.run()
     first.run()
@@ -636,7 +644,7 @@ def test_the_writer_closes_meanwhile() -> None:
 
 
 def test_the_writer_changes_its_ensemble_meanwhile() -> None:
-    """9, .testEnsembleChangeDuringRecovery: whoever is first in the metadata wins."""
+    """9, .testEnsembleChangeDuringRecovery: the first change of the metadata counts."""
     lab = Lab()
     writer = written(lab, 1)
     future = writer.append()
@@ -644,7 +652,7 @@ def test_the_writer_changes_its_ensemble_meanwhile() -> None:
     writer.deliver("bc")
     recovery = lab.recovery()
     writer.store()
-    recovery.store()  # conflicts, and marks what is there now
+    recovery.store()  # conflicts, and marks the new metadata
     assert (lab.version, lab.fragments) == (2, {0: "abc", 1: "dbc"})
     recovery.run()
     writer.run()
@@ -665,7 +673,7 @@ def test_the_writer_cannot_change_its_ensemble_afterwards() -> None:
 
 
 def test_acks_that_come_after_the_mark_are_found() -> None:
-    """Nothing is acked after a fence that recovery does not find: b and c ack before they are fenced."""
+    """After a fence no entry is acked that recovery does not find: here b and c ack before they are fenced."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -698,7 +706,7 @@ def test_the_answer_about_the_close_is_lost(stored: bool) -> None:
 
 
 def test_a_closed_ledger_is_never_closed_again() -> None:
-    """BOOKKEEPER-584: the answer was lost, and somebody else closed the ledger elsewhere."""
+    """BOOKKEEPER-584: the answer was lost, and another client closed the ledger at another end."""
     lab = Lab()
     written(lab, 1)
     recovery = lab.recovery()
@@ -721,7 +729,7 @@ def test_the_ledger_is_deleted() -> None:
 
 
 def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
-    """It counts as one that does not answer: the others tell where the ledger ends."""
+    """It counts as a bookie that does not answer; the others determine the end."""
     lab = Lab()
     lab.ask("a", Request(RequestKind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
     writer = lab.writer()
@@ -733,7 +741,7 @@ def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
 
 
 def test_it_fails_while_its_close_is_stored() -> None:
-    """A late answer ends it; what became of the close is not heard any more."""
+    """A late answer ends the recovery, and the outcome of its close is ignored."""
     lab = Lab()
     written(lab, 1)
     recovery = lab.recovery(batch=1)
@@ -765,8 +773,9 @@ def test_after_the_end_nothing_is_heard() -> None:
 # ---- limbo -----------------------------------------------------------------------------------------------------
 
 
-def powerless(lab: Lab, bookies: str, kept: int) -> None:
-    """A power cut took all entries from `kept` on from these bookies, cleanly; they know that something may be gone."""
+def cut_power(lab: Lab, bookies: str, kept: int) -> None:
+    """Remove all entries from `kept` on from these bookies, as a power cut does; the bookies know that entries may be
+    lost."""
     for name in bookies:
         log = lab.logs[name]
         log.held[LEDGER] = {entry: raw for entry, raw in log.held[LEDGER].items() if entry < kept}
@@ -774,14 +783,14 @@ def powerless(lab: Lab, bookies: str, kept: int) -> None:
 
 
 def test_bookies_in_limbo_do_not_close_a_ledger() -> None:
-    """Two of three have lost the end: they do not say that it was never there."""
+    """Two of three bookies have lost the end, and do not answer that it never existed."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 5)
-    powerless(lab, "ab", 2)
+    cut_power(lab, "ab", 2)
     recovery = lab.recovery().run()
     assert isinstance(recovery.error, UnreadableError) and "LIMBO" in str(recovery.error)
     assert lab.metadata.state is State.IN_RECOVERY
-    powerless(lab, "b", 2)
+    cut_power(lab, "b", 2)
     lab.restart("a")
     assert isinstance(lab.recovery().run().error, UnreadableError), "limbo stays"
 
@@ -789,17 +798,17 @@ def test_bookies_in_limbo_do_not_close_a_ledger() -> None:
 def test_one_bookie_in_limbo_is_made_good_by_the_others() -> None:
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 5)
-    powerless(lab, "a", 2)
+    cut_power(lab, "a", 2)
     assert lab.recovery().run().result.last_entry == 4
     assert lab.holders(4) == "abc"
 
 
 def test_by_force_what_is_left_is_the_ledger() -> None:
-    """All have lost something: the longest prefix that is there, also below the LAC that somebody knows of."""
+    """All bookies have lost entries: the ledger becomes the longest readable prefix, even below a known LAC."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 6)
-    powerless(lab, "ab", 1)
-    powerless(lab, "c", 3)
+    cut_power(lab, "ab", 1)
+    cut_power(lab, "c", 3)
     assert isinstance(lab.recovery().run().error, UnreadableError)
     assert lab.recovery(force=True).run().result.last_entry == 2
     assert [lab.holders(entry) for entry in range(4)] == ["abc", "abc", "abc", ""]
@@ -807,12 +816,12 @@ def test_by_force_what_is_left_is_the_ledger() -> None:
 
 
 def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
-    """c does not answer, and may have kept what b knows to be confirmed."""
+    """c does not answer, and may have an entry that b knows to be confirmed."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = written(lab, 6)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
-    powerless(lab, "ab", 2)
+    cut_power(lab, "ab", 2)
     lab.down.add("c")
     recovery = lab.recovery(force=True).run()
     assert isinstance(recovery.error, UnreadableError) and "entry 2" in str(recovery.error)
@@ -831,7 +840,7 @@ def test_force_changes_nothing_where_nobody_is_in_limbo() -> None:
 
 
 def test_confirmed_entries_of_a_dead_writer_get_all_their_copies() -> None:
-    """c has lagged behind: what is at the LAC or below has its ack quorum, and would stay there (#1390)."""
+    """c lags. Entries up to the LAC have their ack quorum, and would never get more copies (#1390)."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = lab.writer()
     for entry in range(6):
@@ -844,10 +853,10 @@ def test_confirmed_entries_of_a_dead_writer_get_all_their_copies() -> None:
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (5, 3, 2)])
 def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
-    """The cost of recovery is that of the tail, not of the ledger."""
+    """The cost of recovery depends on the tail of the ledger, not on its length."""
     lab = Lab(*quorums)
     writer = written(lab, 200)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()
@@ -858,7 +867,8 @@ def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
 
 
 def test_a_confirmed_entry_that_cannot_be_read_now_stays_in_the_ledger() -> None:
-    """c lags, b has lost it, a does not answer any more: that is no reason to end before it, or not at all."""
+    """c lags, b has lost the entry, and a does not answer any more. The recovery neither ends before the entry nor
+    fails."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = lab.writer()
     for entry in range(6):
@@ -883,14 +893,15 @@ def test_a_confirmed_entry_that_cannot_be_read_now_stays_in_the_ledger() -> None
 
 
 def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large entries: replies hold a few, and what was found waits for the bookies that it is given to."""
+    """Replies hold few of these large entries, and entries that were found wait for the bookies to which they are
+    written."""
     monkeypatch.setattr(recovery_module, "FOUND_BYTES_MAX", 1000)
     monkeypatch.setattr(recovery_module, "READ_BYTES_MAX", 400)
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = lab.writer()
     for _ in range(60):
         writer.append()
-    writer.deliver("ab")  # of the LAC they know nothing
+    writer.deliver("ab")  # they do not know the LAC
     recovery = lab.recovery()
     recovery.store()
     recovery.deliver()
@@ -905,11 +916,11 @@ def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.Monkey
     assert lab.end == 59 and [lab.holders(entry) for entry in range(60)] == ["abc"] * 60
 
 
-def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
-    """b is in the ensemble of confirmed entries, and may lack them: it is counted as long as nobody has looked."""
+def test_a_bookie_that_did_not_answer_is_noted_for_repair() -> None:
+    """b is in the ensemble of confirmed entries and may lack them. It counts as complete until repair has looked."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.down.add("b")
     recovery = lab.recovery().run()
@@ -918,9 +929,9 @@ def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
     assert lab.recovery().run().noted == []
 
 
-def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
-    """d has taken c's place from entry 0 on, e that of a from entry 4 on, and the writer dies before d has anything: d's
-    copies of 0 to 3 lie before the last fragment, where recovery does not write."""
+def test_a_bookie_that_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
+    """d takes c's place from entry 0 on, and e that of a from entry 4 on. The writer dies before d has any entry. The
+    copies of entries 0 to 3 on d are before the last fragment, where recovery does not write."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(4):
@@ -938,8 +949,8 @@ def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
     assert recovery.noted == [BadCopy("d", 3)]
 
 
-def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
-    """The ledger is closed for good, and c has nothing of it."""
+def test_a_writer_that_gives_up_notes_bookies_without_confirmed_entries() -> None:
+    """The ledger is closed, and c has none of its entries."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(4):
@@ -952,8 +963,8 @@ def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
-def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entries(is_stored: bool) -> None:
-    """d has c's place in the metadata from entry 0 on, and is never sent anything; or c keeps it, which failed."""
+def test_a_writer_that_gives_up_during_a_change_notes_bookies_without_confirmed_entries(is_stored: bool) -> None:
+    """The metadata name d in place of c from entry 0 on, and d is never sent an entry; or they name c, which failed."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(4):
@@ -961,7 +972,7 @@ def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entrie
     writer.deliver("ab")
     writer.fail("c")
     writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
-    if not is_stored:  # somebody edits the ledger meanwhile
+    if not is_stored:  # another client changes the metadata meanwhile
         lab.change(dataclasses.replace(lab.metadata, custom={"who": "somebody"}))
     writer.run()
     assert lab.end == 3 and lab.fragments == ({0: "abd"} if is_stored else {0: "abc"})
@@ -969,8 +980,8 @@ def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entrie
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_who_lacks_entries_is_noted_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
-    """Whether it was noted is as unknown as the rest."""
+def test_bookies_without_entries_are_noted_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
+    """Whether the note was stored is unknown as well."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -985,7 +996,7 @@ def test_who_lacks_entries_is_noted_again_when_the_answer_about_the_close_is_los
 def test_recovery_notes_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
     lab = Lab()
     writer = written(lab, 3)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.down.add("c")
     recovery = lab.recovery()
@@ -997,7 +1008,7 @@ def test_recovery_notes_again_when_the_answer_about_the_close_is_lost(stored: bo
     assert lab.end == 2 and recovery.noted == [BadCopy("c", 2)]
 
 
-def test_a_writer_that_closes_on_top_of_a_recovery_notes_who_lacks_entries() -> None:
+def test_a_writer_that_closes_on_top_of_a_recovery_notes_bookies_without_entries() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -1011,7 +1022,7 @@ def test_a_writer_that_closes_on_top_of_a_recovery_notes_who_lacks_entries() -> 
 
 
 def test_only_entries_of_its_own_are_noted_of_a_bookie() -> None:
-    """E > Qw: c, with nothing, lacks entry 1; entry 0 is not for it, so a lack of that is none."""
+    """E > Qw: c has no entries and lacks entry 1. Entry 0 does not belong on c, so that it does not lack that."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     writer = lab.writer()
     writer.append()
@@ -1025,7 +1036,7 @@ def test_only_entries_of_its_own_are_noted_of_a_bookie() -> None:
 
 @pytest.mark.parametrize("late", range(3))
 def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
-    """Recovery has begun without it, and has entries of its own on their way."""
+    """Recovery has begun without the bookie, and has entries of its own in flight."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = lab.writer()
     for entry in range(8):
@@ -1043,11 +1054,11 @@ def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> None:
-    """It may lag: so its answer matters, and #1067 still holds."""
+def test_a_silent_bookie_is_waited_for_a_little_and_no_longer(answers: bool) -> None:
+    """The bookie may only lag, so that its answer matters; it may also hang, as in #1067."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()

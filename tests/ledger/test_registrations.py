@@ -1,4 +1,4 @@
-"""What a connected client knows of the bookies: it follows their registrations, names and values alike."""
+"""A connected client follows the registrations of bookies: names and values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataSt
 
 
 class Follower:
-    """Registrations, and what they told."""
+    """Follows registrations, and keeps the values that were reported."""
 
     def __init__(self, store: Any) -> None:
         self.changed: list[Set[str]] = []
@@ -57,15 +57,15 @@ def put(store: MetadataStore, bookie: str, value: Availability) -> None:
 
 
 def test_a_value_that_changes_is_read_again(store: MetadataStore, follower: Follower) -> None:
-    """Read-only and back, for as often as it happens; free space, too."""
+    """A bookie becomes read-only and writable again any number of times; its free space is followed, too."""
     first, other = Availability("one:1", free_bytes=1 << 30), Availability("other:1", free_bytes=1 << 30)
     store.create(availability_key("one"), first.encode())
     store.create(availability_key("other"), other.encode())
     until(lambda: follower.knows(one=first, other=other))
     for read_only in (True, False, True, False):
-        said = Availability("one:1", read_only=read_only, free_bytes=1 << 20 if read_only else 1 << 30)
-        put(store, "one", said)
-        until(partial(follower.knows, one=said, other=other))
+        value = Availability("one:1", read_only=read_only, free_bytes=1 << 20 if read_only else 1 << 30)
+        put(store, "one", value)
+        until(partial(follower.knows, one=value, other=other))
     assert {"one"} in follower.changed
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_stays_and_is_read_again() -> None:
         memory.create(availability_key("one"), availability.encode())
         follower = Follower(store)
         until(lambda: follower.knows(one=availability))
-        settled = threading.Event()  # the first call of the value's watch is over
+        settled = threading.Event()  # the first call of the watch of this value has ended
         with memory.watch(AVAILABLE, lambda _: settled.set()):
             assert settled.wait(30)
         store.fail("get_many", *[MetadataUnavailableError("away")] * 2)

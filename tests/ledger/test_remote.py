@@ -1,4 +1,4 @@
-"""Clusters over TCP, with the bookies in this process: what differs from embedded ones."""
+"""Clusters over TCP, with bookies in the process of the test: where they differ from embedded clusters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteStore]:
 
 @pytest.fixture(scope="module")
 def nodes(store: SQLiteStore) -> Iterator[dict[str, BookieNode]]:
-    """Bookies by their names. Tests that close some start them again."""
+    """Running bookies by name. A test that closes one starts it again."""
     nodes_by_name = {name: node(store, name) for name in NAMES}
     yield nodes_by_name
     for item in nodes_by_name.values():
@@ -78,13 +78,13 @@ def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 86_400_001])
-def test_a_timeout_that_is_none_is_refused(store: SQLiteStore, timeout_ms: int) -> None:
+def test_a_malformed_timeout_is_refused(store: SQLiteStore, timeout_ms: int) -> None:
     with pytest.raises(InvalidArgumentError, match="request_timeout_ms"):
         LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=timeout_ms)
 
 
 def test_from_many_threads(cluster: LedgerCluster) -> None:
-    """Some drive, others wait; closing is done by a thread that does neither."""
+    """Some threads drive and others wait; a thread that does neither closes the ledger."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
         ids = [
             item for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8)) for item in some
@@ -150,7 +150,7 @@ def test_the_largest_entry_and_large_batches(cluster: LedgerCluster) -> None:
 def test_a_bookie_that_comes_back_elsewhere(
     store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]
 ) -> None:
-    ledger = cluster.create_ledger(3, 3, 3)  # all three have stored the first before one is closed
+    ledger = cluster.create_ledger(3, 3, 3)  # each of the three has stored the first entry before one is closed
     ledger.append(b"before")
     name = ledger.metadata.last_fragment.ensemble[0].partition("@")[0]
     nodes[name].close()
@@ -166,7 +166,7 @@ def test_a_bookie_that_comes_back_elsewhere(
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
 
 
-def test_nobody_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
+def test_no_bookie_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     try:
         for each_node in nodes.values():
@@ -178,13 +178,14 @@ def test_nobody_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[s
         until(lambda: not cluster.status().bookies)
         with pytest.raises(NotEnoughBookiesError):
             cluster.create_ledger()
-        until(lambda: cluster.ledger_metadata(ledger.id).state is State.CLOSED)  # the failed writer closes it by itself
+        # the writer that failed closes the ledger by itself
+        until(lambda: cluster.ledger_metadata(ledger.id).state is State.CLOSED)
     finally:
         nodes.update({name: node(store, name) for name in NAMES})
 
 
 def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
-    """And who is not any more: for as long as it is connected, not as it was when it connected."""
+    """The client also sees that a bookie is writable again, as long as it is connected."""
     bookie = cluster.status().bookies[0].bookie
 
     def register(*, read_only: bool) -> None:
@@ -200,20 +201,21 @@ def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: L
         )
 
     register(read_only=True)
-    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 4 bookies for the ensemble, found 3 that take entries"):
         cluster.create_ledger(4)
     register(read_only=False)
     with cluster.create_ledger(4) as ledger:
         ledger.append(b"value")
 
 
-def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: LedgerCluster) -> None:
+def test_malformed_registrations_are_left_out(store: SQLiteStore, cluster: LedgerCluster) -> None:
     store.create(availability_key("garbage@00"), b"garbage")
     endless = b'{"address":"127.0.0.1:1","rack":"","read_only":false,"free_bytes":Infinity}'
     store.create(availability_key("endless@00"), endless)
     store.create(availability_key("nowhere@xyz"), b'{"address":"nowhere","rack":"","read_only":false,"free_bytes":1}')
     until(lambda: len(cluster.status().bookies) == 5)
-    with cluster.create_ledger(4, 4, 3) as ledger:  # the one that is no address is found out, or not chosen
+    # the registration with a malformed address was noticed, or the bookie was not chosen
+    with cluster.create_ledger(4, 4, 3) as ledger:
         ledger.append(b"value")
     assert "nowhere@xyz" not in ledger.metadata.last_fragment.ensemble
     for bookie in ("garbage@00", "endless@00", "nowhere@xyz"):
@@ -225,7 +227,7 @@ def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: L
 
 @pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
-    """The thread that waits does the work of all meanwhile: it is finished, whenever Ctrl-C comes."""
+    """The thread that waits drives all ledgers meanwhile: a step that has begun is finished, whenever Ctrl-C comes."""
     ledger = cluster.create_ledger(3, 3, 2)
     main, ended = threading.get_ident(), threading.Event()
 
@@ -233,7 +235,7 @@ def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
         ledger.append(b"value")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        """Between two appends nobody would catch it."""
+        """Ignore it: between two appends no code would catch the exception."""
         while frame is not None:
             if frame.f_code is append.__code__:
                 raise KeyboardInterrupt
@@ -263,7 +265,7 @@ def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
     assert len(values(cluster, ledger.id)) == last + 1
 
 
-def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
+def test_closing_wakes_driving_threads(store: SQLiteStore) -> None:
     cluster = LedgerCluster.connect(f"sqlite:{store.path}")
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
     meddler = Meddler(cluster)
@@ -293,7 +295,7 @@ def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monke
 
 
 def test_a_full_window_waits_for_a_bookie_that_has_not_said_hello() -> None:
-    """It fits into the channel's queue, twice: the bookie fails when its time is up, not before, and not "just lost"."""
+    """The channel's queue has room for two windows. The bookie fails when the time-out is over, and with that error."""
     assert QUEUED_BYTES >= 2 * WINDOW_BYTES
     with socket.create_server(("127.0.0.1", 0)) as silent, Reactor() as reactor:
         channel = Channel(reactor, silent.getsockname(), limits=Limits(queued_bytes=1000))

@@ -1,4 +1,5 @@
-"""A note of a missing copy, whose fragment another bookie has got meanwhile, leads to the next copy to be held."""
+"""Another bookie took over the fragment of a noted missing copy: the repair goes on with the next copy that the noted
+bookie should hold."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ KEY = ledger_key(b"")
 
 
 def ledger(*fragments: tuple[int, str]) -> LedgerMetadata:
-    """A closed ledger of ten entries with bookies of one letter."""
+    """Return a closed ledger of ten entries, with bookies named by one letter."""
     return LedgerMetadata(
         ledger=7, ensemble_size=3, write_quorum=2, ack_quorum=2, proof=key_proof(KEY), state=State.CLOSED,
         last_entry=9, length=10, messages=10,
@@ -27,7 +28,7 @@ def ledger(*fragments: tuple[int, str]) -> LedgerMetadata:
     ("fragments", "noted", "written"),
     [
         ([(0, "abc")], 0, [0]),
-        ([(0, "dbc"), (4, "abc")], 0, [5]),  # entry 4 lies on b and c
+        ([(0, "dbc"), (4, "abc")], 0, [5]),  # entry 4 is on b and c
         ([(0, "dbc"), (4, "abc")], 6, [6]),
         ([(0, "dbc")], 0, []),
     ],
@@ -35,13 +36,14 @@ def ledger(*fragments: tuple[int, str]) -> LedgerMetadata:
 def test_the_next_copy_that_the_bookie_has_to_hold_is_written(
     fragments: list[tuple[int, str]], noted: int, written: list[int]
 ) -> None:
-    """A writer that goes on without a bookie notes the first entry that it lacks. Auto-recovery moved its fragment."""
+    """A writer that goes on without a bookie notes the first entry that the bookie lacks. Auto-recovery then moved that
+    fragment."""
     repaired: list[int] = []
 
     def run(number: int, machine: Any) -> Any:
         if type(machine).__name__ == "EntryRepair":
             repaired.extend(effect.request.first for effect in machine.start() if hasattr(effect, "request"))
-        return []  # of a MissingCopiesCheck: nothing more is missing
+        return []  # for a MissingCopiesCheck: no more copies are missing
 
     with MemoryStore() as store:
         store.create(metadata_key(7), ledger(*fragments).encode())

@@ -1,4 +1,4 @@
-"""A writer whose members are to leave: others take their places, while it appends and while it does not."""
+"""Bookies of the ensemble are to leave: the writer replaces them, while it appends and while it is idle."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.ledger.lab import Bench, Lab, acked, value_of, written
 
 
 def leave(writer: Bench, bookies: str) -> Bench:
-    """The writer is told which bookies are to leave, one letter each."""
+    """Tell the writer which bookies are to leave, one letter each."""
     writer.do(writer.machine.replace_members(list(bookies)))
     return writer
 
 
 def striped() -> Lab:
-    """E = 4, Qw = 3, Qa = 2, with spares e and f."""
+    """E = 4, Qw = 3, Qa = 2, with the spare bookies e and f."""
     return Lab(4, 3, 2)
 
 
@@ -38,7 +38,7 @@ def test_before_the_first_entry_its_fragment_is_overwritten() -> None:
 
 
 def test_behind_entries_a_fragment_begins() -> None:
-    """The member keeps the entries that it has: they are moved by others, and it is asked for them until then."""
+    """The leaving bookie keeps its entries and serves them until they are moved to others."""
     lab = striped()
     writer = leave(written(lab, 6), "c").run()
     assert lab.fragments == {0: "abcd", 6: "abed"}
@@ -58,7 +58,7 @@ def test_a_fragment_without_entries_is_overwritten_again() -> None:
 
 
 def test_one_state_has_one_change() -> None:
-    """It is told again whenever a registration changes."""
+    """The request is repeated whenever a registration changes."""
     lab = striped()
     writer = leave(written(lab, 2), "c")
     for _ in range(3):
@@ -81,12 +81,12 @@ def test_all_members_leave() -> None:
 # ---- without a bookie that could take the place ----------------------------------------------------------------
 
 
-def test_a_member_that_nobody_can_replace_goes_on() -> None:
-    """Nothing is stored, nothing is scheduled; it is tried again when it is told again."""
+def test_a_member_without_a_replacement_goes_on() -> None:
+    """No change is stored and no timer is set. The next request tries again."""
     lab = Lab(4, 3, 2, spares=1)
     lab.down = {"e"}
     writer = leave(written(lab, 1), "b")
-    assert (writer.stores, writer.sends, writer.wakes, writer.told) == ([], [], [], [])
+    assert (writer.stores, writer.sends, writer.wakes, writer.degraded_reports) == ([], [], [], [])
     future = writer.append(4)
     assert writer.to("b")
     writer.run()
@@ -100,14 +100,14 @@ def test_a_member_that_nobody_can_replace_goes_on() -> None:
 
 
 def test_the_first_named_is_replaced_if_there_are_too_few() -> None:
-    """Those whose copies are lost come first."""
+    """Bookies whose copies are lost are named first."""
     lab = Lab(4, 3, 2, spares=1)
     leave(written(lab, 1), "db").run()
     assert lab.fragments == {0: "abcd", 1: "abce"}
 
 
 def test_one_that_stays_is_no_more_to_leave() -> None:
-    """The operator gave it up, and a later change does not replace it."""
+    """The operator cancelled the drain, so that a later change does not replace it."""
     lab = striped()
     lab.down = {"e", "f"}
     writer = leave(written(lab, 1), "b")
@@ -145,10 +145,10 @@ def test_it_appends_while_the_change_is_stored() -> None:
 
 
 def test_late_answers_of_the_member_do_not_count() -> None:
-    """Neither an ack nor a failure: it has no place any more."""
+    """Neither an ack nor a failure counts, as the bookie has no place any more."""
     lab = striped()
     writer = written(lab, 4)
-    future = writer.append()  # entry 4: a, b, c
+    future = writer.append()  # entry 4 is on a, b and c
     ack = writer.take("c")
     leave(writer, "c")
     writer.store()
@@ -161,7 +161,7 @@ def test_late_answers_of_the_member_do_not_count() -> None:
 
 
 def test_a_member_that_lags_is_replaced_from_what_it_lacks() -> None:
-    """So that no entry stays below its write quorum."""
+    """No entry stays below its write quorum."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(4):
@@ -207,7 +207,7 @@ def test_one_that_fails_meanwhile_is_replaced_once() -> None:
 
 
 def test_one_that_failed_comes_before_one_that_leaves() -> None:
-    """A degraded ledger has no bookie for both."""
+    """A degraded ledger has too few bookies to replace both."""
     lab = Lab(4, 3, 2, spares=1)
     lab.down = {"a", "e"}
     writer = lab.writer()
@@ -241,7 +241,7 @@ def test_a_pause_of_ensemble_changes_holds_for_it() -> None:
 
 
 def test_an_older_fragment_is_moved_meanwhile() -> None:
-    """As happens when a bookie is drained: its copies are moved, and writers leave it, at the same time."""
+    """This happens when a bookie is drained: its copies are moved, and writers leave it, at the same time."""
     lab = striped()
     writer = leave(written(lab, 2), "c").run()
     writer.append(4)
@@ -254,7 +254,7 @@ def test_an_older_fragment_is_moved_meanwhile() -> None:
 
 
 def test_an_idle_writer_learns_that_its_ledger_is_recovered() -> None:
-    """It does not close the ledger: that is the recovery's."""
+    """The writer does not close the ledger, as the recovery does."""
     lab = striped()
     writer = written(lab, 2)
     recovery = lab.recovery()
@@ -304,7 +304,7 @@ def test_one_that_was_closed_does_nothing() -> None:
 
 @pytest.mark.parametrize("number", range(60))
 def test_all_entries_get_their_copies_whoever_leaves(number: int, seed: int) -> None:
-    """Any quorums, any members, at any moment, while entries are on their way."""
+    """Any quorums and bookies, at any moment, while entries are in flight."""
     random = Random(seed + number)
     size = random.randint(2, 6)
     copies = random.randint(1, size)
@@ -334,5 +334,5 @@ def test_the_member_hears_nothing_more() -> None:
     lab = striped()
     writer = leave(written(lab, 2), "c").run()
     writer.append(4)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     assert not writer.to("c") and writer.to("e", RequestKind.ADD)

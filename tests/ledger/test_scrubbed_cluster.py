@@ -1,4 +1,5 @@
-"""Scrub of the bookies of a cluster: a flipped byte is found, noted, repaired from another bookie, and the damage goes."""
+"""Scrub of a cluster's bookies: a flipped byte is found, noted and repaired from another bookie, and the damage is
+removed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def runtime_of(cluster: LedgerCluster) -> EmbeddedRuntime:
 
 
 def written(cluster: LedgerCluster, *, close: bool = True) -> Any:
-    """A ledger of E=4, Qw=2, in sealed segments of each bookie."""
+    """Write a ledger with E=4 and Qw=2, in sealed segments of each bookie."""
     ledger = cluster.create_ledger(4, 2, 2)
     ledger.append_batch(VALUES)
     if close:
@@ -101,7 +102,7 @@ def test_bad_copies_of_an_open_ledger_are_noted_each(cluster: LedgerCluster) -> 
     ledger.close()
 
 
-def test_copies_that_nobody_asks_for_are_not_noted(cluster: LedgerCluster) -> None:
+def test_copies_that_no_metadata_name_are_not_noted(cluster: LedgerCluster) -> None:
     written_one = written(cluster).id
     stored = StoredLedgers(cluster.metadata)
     name = next(iter(runtime_of(cluster).bookies))

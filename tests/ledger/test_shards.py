@@ -1,4 +1,4 @@
-"""Ledgers in shards: where their metadata are, how they are listed, and how older stores get there."""
+"""Metadata of ledgers in shards: keys, listing, and the migration of older stores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KilledError(Exception):
 
 
 class Mortal(MemoryStore):
-    """Ends before, or right behind, the write of this number."""
+    """A store whose process ends before, or right after, the write with this number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def fill(store: MemoryStore, *ledgers: int) -> None:
 
 
 def fill_flat(store: MemoryStore, *ledgers: int) -> bytes:
-    """As layout 1 had them."""
+    """Store ledgers as layout 1 did."""
     cluster = uuid.uuid4()
     store.create(CLUSTER, json.dumps({"id": cluster.hex}).encode())
     for ledger in ledgers:
@@ -121,7 +121,7 @@ def test_ledgers_are_listed_by_shard(store: Mortal) -> None:
 
 
 def test_a_shard_is_read_when_it_is_reached(store: Mortal) -> None:
-    """Not all values are in memory at once, and what is deleted meanwhile is left out."""
+    """Only one shard is in memory at a time, and ledgers that are deleted meanwhile are left out."""
     fill(store, 1, 2, SHARD, SHARD * 2)
     walk = stored_ledgers(store)
     assert next(walk)[0] == 1
@@ -172,7 +172,7 @@ def test_an_older_store_is_refused_and_the_command_is_named(store: Mortal) -> No
 
 
 def test_ledgers_of_an_older_client_beside_shards_are_refused(store: Mortal) -> None:
-    """Whoever lists would take them for deleted."""
+    """A client that lists shards would take these ledgers for deleted."""
     cluster_id(store)
     fill(store, 1)
     store.create(f"{LEDGERS}/{2:019d}", value_of(2))
@@ -182,7 +182,7 @@ def test_ledgers_of_an_older_client_beside_shards_are_refused(store: Mortal) -> 
 
 
 def test_older_builds_refuse_a_store_of_this_layout(store: Mortal) -> None:
-    """They demand `id`: without it they would collect every ledger as deleted."""
+    """They need the key `id`: without that check they would collect each ledger as deleted."""
     cluster_id(store)
     stored = store.get(CLUSTER)
     assert stored is not None and "id" not in json.loads(stored.value)

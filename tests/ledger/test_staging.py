@@ -1,4 +1,4 @@
-"""Single entries on their way into batches."""
+"""Single entries are gathered into batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_company_of_a_batch_on_its_way_goes_together() -> None:
     assert not staging.landed()
 
 
-def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
+def test_a_lone_entry_holds_up_others_until_it_has_landed() -> None:
     staging = Staging()
     assert staging.leave()
     assert not staging.leave() and not staging.add(entry())
@@ -51,7 +51,7 @@ def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
     assert not staging.add(entry()) and not staging.add(entry())
     set_result(ids)
     assert sent == [2]
-    staging(ids)  # what was sent has landed: nothing waits for it
+    staging(ids)  # that batch has landed, so that no entry waits for it
     assert sent == [2] and staging.leave()
 
 
@@ -97,11 +97,11 @@ def test_what_may_change_is_copied() -> None:
     value[:] = b"after!"
     assert entry[:3] == (b"before", b"before", 5)
     assert Entry.of(numpy.arange(3, dtype="<i4"), None, None, size_max=SIZE_MAX).value == b"\0\0\0\0\1\0\0\0\2\0\0\0"
-    largest = SIZE_MAX - 128  # over it the encoder is asked
+    largest = SIZE_MAX - 128  # the encoder counts the bytes from this size on
     assert len(Entry.of(bytes(largest + 8), None, None, size_max=SIZE_MAX).value) == largest + 8
 
 
-def test_columns_that_nobody_uses_are_left_out() -> None:
+def test_unused_columns_are_left_out() -> None:
     assert columns([entry(b"a"), entry(b"b")]) == ([b"a", b"b"], None, None)
     assert columns([entry(b"a", b"k"), entry(b"b", None, 3)]) == ([b"a", b"b"], [b"k", None], [None, 3])
 

@@ -1,4 +1,5 @@
-"""What was appended last is read from where it was made, until who was told had their turn: as from bookies."""
+"""The last entries are read from the writer's memory until those who were told of them have read; results equal those
+of bookies."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def read(ledger: Ledger, start: int, end: int, bytes_max: int = 1 << 20) -> Reco
 
 
 def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
-    """All that a record says; where it lies in a buffer is not part of that."""
+    """Return all fields of each record, except its place in a buffer."""
     return [
         (record.ledger, record.entry, record.lac, record.timestamp, record.kind, record.key, record.value, record.ledger_bytes,
          record.ledger_messages)
@@ -47,7 +48,9 @@ def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)])
-def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]) -> None:
+def test_the_cache_returns_what_bookies_return(
+    cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]
+) -> None:
     with cluster.create_ledger(*quorums) as ledger:
         push(ledger, VALUES[::-1])
         ids = push(ledger, VALUES)
@@ -58,7 +61,7 @@ def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorum
             for size in (1, 600, 1200, 4000, 1 << 20)
         }
         assert meddler.count(RequestKind.READ) == 0
-        until(lambda: ledger.pending_entries == 0)  # every bookie has all that it is to have
+        until(lambda: ledger.pending_entries == 0)  # each bookie has all entries that it should have
         ledger.release_tail()
         for (place, size), item in here.items():
             new_rows = rows(read(ledger, *place))
@@ -72,7 +75,7 @@ def test_what_lies_before_it_comes_from_bookies(cluster: LedgerCluster, meddler:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a", b"b"])
         push(ledger, [b"c"])
-        until(lambda: ledger.pending_entries == 0)  # else the first that is asked may have the first batch only
+        until(lambda: ledger.pending_entries == 0)  # otherwise the first bookie asked may lack the second batch
         assert read(ledger, 1, 3).values() == [b"b", b"c"]
         assert meddler.count(RequestKind.READ) >= 1
 
@@ -87,7 +90,7 @@ def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddl
             ledger.read_range(1, 2)
         assert read(ledger, 0, 1).values() == [b"a"]
         meddler.release(ledger.metadata.last_fragment.ensemble[0])
-        with pytest.raises(OutOfRangeError):  # one of two
+        with pytest.raises(OutOfRangeError):  # one of the two bookies that are needed
             ledger.read_range(1, 2)
         meddler.clear()
         meddler.release()
@@ -95,7 +98,7 @@ def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddl
         assert read(ledger, 1, 2).values() == [b"b"]
 
 
-def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
+def test_nothing_is_kept_once_all_readers_were_notified(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
         ledger.release_tail()
@@ -106,14 +109,14 @@ def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
 
 
 def batch(first: int, values: list[bytes]) -> EntryBatch:
-    """The last of those that entries from `first` on are sent in."""
+    """Return the last batch in which entries from `first` on are sent."""
     entries = encode_entries(values, ledger=5, first=first, lac=-1, time=1)
     *_, last = batches_of(first, entries.view, entries.offsets)
     return last
 
 
-def test_those_who_were_told_have_their_turn() -> None:
-    """And what was appended meanwhile stays for those who are told of that."""
+def test_readers_that_were_notified_read_from_the_cache() -> None:
+    """Entries that are appended meanwhile are kept for those who are told of these later."""
     tail_cache, record_batches = TailCache(5), list[RecordBatch | None]()
 
     class Reader(SerialExecutor):

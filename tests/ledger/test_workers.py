@@ -1,4 +1,4 @@
-"""Threads for what blocks: what is dropped, and what is not."""
+"""Threads for blocking jobs: which jobs are dropped at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_jobs_that_were_submitted_are_done() -> None:
 
 
 def test_jobs_that_did_not_begin_in_time_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """The one that runs is left alone, and its thread ends behind it."""
+    """A job that runs is not interrupted, and its thread ends after it."""
     workers, done = ThreadPool(1, "worker"), list[int]()
     began, goes_on = threading.Event(), threading.Event()
 

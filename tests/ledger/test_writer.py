@@ -1,4 +1,7 @@
-"""The writer, one message at a time. Numbers in docstrings: BookKeeper's issues, and its tests of the same case."""
+"""The state machine of a writer, one message at a time.
+
+Numbers in docstrings are those of BookKeeper's issues and of the scenarios that its tests cover.
+"""
 
 from __future__ import annotations
 
@@ -64,19 +67,19 @@ def test_an_idle_writer_tells_the_lac() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     assert {send.request.kind for send in writer.sends} == {RequestKind.SET_LAC}
     writer.deliver()
     assert lab.ask("c", HOW_FAR).lac == 0
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
 
 
 def test_a_writer_without_a_confirmed_entry_tells_nothing() -> None:
-    """A request to each bookie of every ledger that is only open, again and again."""
+    """Otherwise each ledger that is merely open would send requests to its bookies again and again."""
     writer = Lab().writer()
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
     writer.append()
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
 
 
 def test_append_times_never_go_back() -> None:
@@ -89,7 +92,8 @@ def test_append_times_never_go_back() -> None:
 
 
 def test_a_slow_bookie_is_back_pressure_though_the_ack_quorum_is_met() -> None:
-    """26, SlowBookieTest: what is pending is bounded by whoever holds back appends while it is too much."""
+    """26, SlowBookieTest: pending bytes are counted until all copies are there, and the caller holds appends back by
+    them."""
     writer = Lab().writer()
     for _ in range(10):
         assert writer.append(2) is not None
@@ -143,7 +147,8 @@ def test_a_bookie_fails_after_the_first_entry() -> None:
 
 
 def test_several_fail_and_too_few_can_take_their_places() -> None:
-    """18, .testHandlingFailureMultipleBookieFail...NotEnoughoReplace: closed at the LAC, ensemble as it was."""
+    """18, .testHandlingFailureMultipleBookieFail...NotEnoughoReplace: the ledger is closed at the LAC with its former
+    ensemble."""
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
@@ -155,7 +160,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     assert (lab.end, lab.fragments) == (0, {0: "abc"})
     assert isinstance(writer.error, NotEnoughBookiesError)
     with pytest.raises(
-        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 replacements are there"
+        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 replacements were found"
     ):
         writer.append()
 
@@ -178,13 +183,13 @@ def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
     writer.reply(writer.take("b"), reply)
     writer.run()
     assert isinstance(writer.error, NotEnoughBookiesError)
-    assert f"1 of its 3 bookies failed ({why}), 0 replacements are there" in str(writer.error)
+    assert f"1 of its 3 bookies failed ({why}), 0 replacements were found" in str(writer.error)
 
 
 @pytest.mark.parametrize(
     ("state", "error"), [(State.CLOSED, LedgerClosedError), (State.IN_RECOVERY, LedgerFencedError)]
 )
-def test_somebody_else_takes_the_ledger_during_a_change(state: State, error: type[Exception]) -> None:
+def test_another_client_takes_the_ledger_during_a_change(state: State, error: type[Exception]) -> None:
     """19, .testMetadataSetToClosedDuringFailureHandler, ...ToInRecovery..."""
     lab = Lab()
     writer = lab.writer()
@@ -197,7 +202,7 @@ def test_somebody_else_takes_the_ledger_during_a_change(state: State, error: typ
 
 
 def test_closing_during_a_change() -> None:
-    """19, .testClientClosesWhileFailureHandlerInProgress: here the close waits for the change, and for all copies."""
+    """19, .testClientClosesWhileFailureHandlerInProgress: here closing waits for the change, and for all copies."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -210,7 +215,7 @@ def test_closing_during_a_change() -> None:
 
 
 def test_an_older_fragment_is_edited_during_a_change() -> None:
-    """20, .testOldEnsembleChangedDuringFailureHandler: both edits stay."""
+    """20, .testOldEnsembleChangedDuringFailureHandler: both changes are kept."""
     lab = Lab(spares=4)
     writer = lab.writer()
     writer.append()
@@ -227,7 +232,7 @@ def test_an_older_fragment_is_edited_during_a_change() -> None:
 
 
 def moved(lab: Lab, before: str, after: str) -> LedgerMetadata:
-    """The metadata with another ensemble in one fragment."""
+    """Return metadata in which one fragment has another ensemble."""
     fragments = tuple(
         fragment._replace(ensemble=tuple(after)) if fragment.ensemble == tuple(before) else fragment
         for fragment in lab.metadata.fragments
@@ -253,8 +258,8 @@ def test_an_entry_that_does_not_touch_the_failed_place() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    future = writer.append(1)  # b, c
-    writer.append(1)  # c, a
+    future = writer.append(1)  # sent to b and c
+    writer.append(1)  # sent to c and a
     writer.deliver("bc")
     assert acked(future)
     writer.fail("a")
@@ -264,7 +269,7 @@ def test_an_entry_that_does_not_touch_the_failed_place() -> None:
 
 
 def test_copies_above_the_ack_quorum_are_written_after_a_late_failure() -> None:
-    """#1390, 25, BookWriteLedgerTest.testDelayedWriteEnsembleChange: BookKeeper leaves the entry at two copies."""
+    """#1390, 25, BookWriteLedgerTest.testDelayedWriteEnsembleChange: BookKeeper leaves the entry with two copies."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -277,7 +282,8 @@ def test_copies_above_the_ack_quorum_are_written_after_a_late_failure() -> None:
 
 
 def test_each_replaced_place_begins_at_what_it_did_not_store() -> None:
-    """Guaranteed write quorum with two lagging bookies: entries that they stored are not sent again."""
+    """Guaranteed write quorum with two lagging bookies: each replacement is sent only the entries that the bookie
+    before it lacks."""
     lab = Lab(size=4, write_quorum=4, ack_quorum=2)
     writer = lab.writer()
     for _ in range(4):
@@ -294,7 +300,8 @@ def test_each_replaced_place_begins_at_what_it_did_not_store() -> None:
 
 
 def test_a_change_begins_at_most_behind_the_lac() -> None:
-    """Recovery takes all before the last fragment as confirmed; a bookie ahead of the LAC gives its place from there on."""
+    """Recovery takes all entries before the last fragment as confirmed. A bookie that is ahead of the LAC is replaced
+    from the LAC on."""
     lab = Lab()
     writer = lab.writer()
     for _ in range(3):
@@ -308,7 +315,7 @@ def test_a_change_begins_at_most_behind_the_lac() -> None:
 
 
 def test_batches_are_kept_while_a_change_is_stored() -> None:
-    """The bookie had stored entry 0, its place is taken from entry 0 on: the new one must still be sent it."""
+    """The bookie had stored entry 0 and is replaced from entry 0 on: the new one must be sent that entry."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -323,7 +330,8 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
 
 
 def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
-    """c has entries from 0 on, d those from 2 on; whoever replaces the slow b from entry 1 must be neither."""
+    """c has entries from 0 on, and d those from 2 on. The bookie that replaces the slow b from entry 1 on must be
+    neither."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=1, spares=2)
     lab.choose = lambda metadata, places, taken, last_resort: dict(
         zip(places, [n for n in "cde" if n not in taken], strict=False)
@@ -345,7 +353,8 @@ def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
 
 
 def test_metadata_first_then_the_new_bookies() -> None:
-    """#1591: an ensemble changed before the metadata were, which were never written: acked entries nobody finds."""
+    """#1591: the ensemble was changed before the metadata, which were then never written: readers could not find acked
+    entries."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -360,11 +369,11 @@ def test_metadata_first_then_the_new_bookies() -> None:
 
 
 def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -> None:
-    """#4097, #4651, PR #4194, E > Qw: entry 2 does not touch the replaced a and completes while the change is stored;
-    acking it drained entry 3 with it, which had its quorum through a, and was never sent to e."""
+    """#4097, #4651, PR #4194, E > Qw: entry 2 is not on the replaced a, and completes while the change is stored.
+    Acking it also acked entry 3, which had its quorum through a, and was never sent to e."""
     lab = Lab(size=4, write_quorum=2, ack_quorum=2)
     writer = lab.writer()
-    futures = [writer.append() for _ in range(5)]  # ab bc cd da ab
+    futures = [writer.append() for _ in range(5)]  # on ab bc cd da ab
     held_back = [writer.take("c"), writer.take("c")]  # entries 1 and 2
     writer.deliver("bd")
     for _ in range(2):
@@ -381,7 +390,7 @@ def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -
 
 
 def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
-    """#4459, #4261: a change that changed nothing was begun, and the writer hung."""
+    """#4459, #4261: the error began a change without effect, and the writer hung."""
     lab = Lab()
     writer = lab.writer()
     futures = [writer.append() for _ in range(3)]
@@ -427,7 +436,7 @@ def test_the_new_bookie_fails_too() -> None:
 
 
 def test_a_place_fails_again_while_its_change_is_stored() -> None:
-    """#1886: more adds to the failed bookie fail while the metadata are written: one change for all."""
+    """#1886: more adds to the failed bookie fail while the metadata are written; all of them need only one change."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -514,8 +523,8 @@ def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_while_a_change_is_delayed_every_entry_reaches_its_ack_quorum(seed: int) -> None:
-    """Ensembles larger than the write quorum: whichever bookies fail, what the others have answered is acknowledged, by them
-    or with those that take their place."""
+    """With ensembles larger than the write quorum: whichever bookies fail, the entries that the others have stored are
+    acknowledged, by these alone or with replacements."""
     random = Random(seed)
     size = random.randint(3, 7)
     write_quorum = random.randint(2, size)
@@ -535,8 +544,8 @@ def test_while_a_change_is_delayed_every_entry_reaches_its_ack_quorum(seed: int)
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1)])
 def test_a_failed_bookie_is_sent_nothing_more(quorums: tuple[int, int, int]) -> None:
-    """It would store what lies behind the entries that it missed. If the writer dies before another one has taken its place,
-    recovery takes it that a bookie has all up to its last entry."""
+    """It would store entries after those that it missed. If the writer died before another bookie took the place,
+    recovery would take it that the bookie has all entries up to its last one."""
     lab = Lab(*quorums)
     writer = lab.writer(delay_ensemble_change=True)
     writer.append(3)
@@ -544,14 +553,14 @@ def test_a_failed_bookie_is_sent_nothing_more(quorums: tuple[int, int, int]) -> 
     writer.append(3)
     assert not writer.to("a") and not writer.stores
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     assert lab.recovery().run().result.last_entry == 5
     copies = [len(lab.holders(entry)) for entry in range(6)]
     assert copies == [lab.metadata.write_quorum] * 6
 
 
-def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
+def test_a_delayed_change_does_not_wait_for_a_read_only_bookie() -> None:
     """23, .testEnsembleChangeWhenReadOnly..."""
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
@@ -561,7 +570,7 @@ def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
     assert lab.fragments == {0: "dbc"}
 
 
-def test_a_delayed_change_does_not_wait_while_somebody_waits_for_room() -> None:
+def test_a_delayed_change_does_not_wait_while_a_caller_waits_for_room() -> None:
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
     writer.append()
@@ -575,7 +584,7 @@ def test_a_delayed_change_does_not_wait_while_somebody_waits_for_room() -> None:
 
 
 def test_a_delayed_change_and_too_few_spares() -> None:
-    """23, .testChangeEnsembleIfBookieReadOnly, not enough of them."""
+    """23, .testChangeEnsembleIfBookieReadOnly, with too few spare bookies."""
     lab = Lab(spares=0)
     writer = lab.writer(delay_ensemble_change=True)
     future = writer.append()
@@ -615,7 +624,7 @@ def test_a_fenced_writer_ends_at_once() -> None:
     ("status", "error"), [(ReplyStatus.UNAUTHORIZED, UnauthorizedError), (ReplyStatus.REFUSED, LedgerRefusedError)]
 )
 def test_what_no_bookie_will_take_ends_the_writer(status: ReplyStatus, error: type[Exception]) -> None:
-    """Somebody else may own the ledger: it is not closed."""
+    """Another writer may own the ledger, so this one does not close it."""
     lab = Lab()
     writer = lab.writer(key=b"g" * 16)
     future = writer.append()
@@ -625,7 +634,7 @@ def test_what_no_bookie_will_take_ends_the_writer(status: ReplyStatus, error: ty
 
 
 def test_a_bookie_that_was_given_another_key_is_replaced() -> None:
-    """The writer's is the ledger's: that bookie is at fault, and no other one."""
+    """The writer has the key of the metadata, so that the bookie with another key is wrong."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -636,7 +645,7 @@ def test_a_bookie_that_was_given_another_key_is_replaced() -> None:
 
 
 def test_damaged_entries_end_the_writer_and_its_ledger_is_closed_without_them() -> None:
-    """It is not fenced: nobody else has the ledger, and it says so."""
+    """The ledger is not fenced: no other writer has it, and the error says so."""
     lab = Lab()
     writer = lab.writer()
     first, second = writer.append(), writer.append()
@@ -653,7 +662,8 @@ def test_damaged_entries_end_the_writer_and_its_ledger_is_closed_without_them() 
 
 
 def test_two_writers_of_one_ledger() -> None:
-    """Bookies refuse another entry of the same number. Whoever meets that ends, and leaves the metadata to others."""
+    """A bookie refuses a different entry with the same number. The writer that is refused ends, and leaves the metadata
+    as they are."""
     lab = Lab()
     new_first, other = lab.writer(), lab.writer()
     first = new_first.append()
@@ -662,7 +672,7 @@ def test_two_writers_of_one_ledger() -> None:
     new_first.deliver("ab")
     other.deliver()
     assert acked(first) and isinstance(second.exception(), LedgerRefusedError)
-    new_first.deliver("c")  # the other one's entry is there already
+    new_first.deliver("c")  # c has the other writer's entry already
     assert isinstance(new_first.error, LedgerRefusedError) and isinstance(other.error, LedgerRefusedError)
     assert (lab.version, lab.metadata.state) == (1, State.OPEN)
     assert lab.reading(0, 1).run().result.values() == [value_of(0)]
@@ -682,7 +692,7 @@ def test_giving_up_closes_at_the_lac() -> None:
 
 
 def test_giving_up_in_the_middle_of_a_batch() -> None:
-    """28, LedgerCloseTest.testLedgerCloseWithConsistentLength: E > Qw, the LAC is inside a batch."""
+    """28, LedgerCloseTest.testLedgerCloseWithConsistentLength: E > Qw, and the LAC is in the middle of a batch."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     writer = lab.writer()
     future = writer.append(3)
@@ -695,7 +705,7 @@ def test_giving_up_in_the_middle_of_a_batch() -> None:
 
 
 def test_giving_up_during_a_change() -> None:
-    """28, .testLedgerCloseDuringUnrecoverableErrors: first the outcome of the change, then the close."""
+    """28, .testLedgerCloseDuringUnrecoverableErrors: the outcome of the change comes first, then the close."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -731,7 +741,7 @@ def test_all_acks_are_settled_when_the_writer_ends() -> None:
 
 
 def test_appending_after_the_close() -> None:
-    """29, LedgerClose2Test: no entry number is used up."""
+    """29, LedgerClose2Test: the refused append uses up no entry number."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -768,7 +778,7 @@ def test_closing_meets_the_same_end() -> None:
 
 
 def test_closing_never_overwrites_another_end() -> None:
-    """BOOKKEEPER-584; 29, closed differently meanwhile."""
+    """BOOKKEEPER-584; 29: the ledger was closed with another end meanwhile."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -780,8 +790,9 @@ def test_closing_never_overwrites_another_end() -> None:
     assert lab.end == -1
 
 
-def test_closing_while_somebody_recovers() -> None:
-    """29, .testMetadataCloseMarkedInRecoveryWhileClosing: all is confirmed, and that is the end."""
+def test_closing_during_a_recovery() -> None:
+    """29, .testMetadataCloseMarkedInRecoveryWhileClosing: all entries are confirmed, so that recovery closes at the
+    same end."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -811,7 +822,8 @@ def test_closing_never_takes_the_ledger_from_another_writer() -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_answer_about_a_change_is_lost(stored: bool) -> None:
-    """30: BOOKKEEPER's token for creation, here for every change: what is there is what was wanted, or it is done again."""
+    """30: BookKeeper has a token for creations. Here each change is compared with the stored metadata: it was stored,
+    or is stored again."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()
@@ -835,7 +847,7 @@ def test_the_answer_about_the_close_is_lost(stored: bool) -> None:
 
 
 def test_a_lost_change_is_stored_after_it_was_tried_again() -> None:
-    """The first request comes late, the second conflicts with it: that is no conflict."""
+    """The first request arrives late, and the second one conflicts with it: the writer recognizes its own change."""
     lab = Lab()
     writer = lab.writer()
     future = writer.append()

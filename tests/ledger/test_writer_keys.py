@@ -1,4 +1,5 @@
-"""The keys that tell who has a ledger open for appending: they come and go with it, whatever the store does."""
+"""The keys that name the client which has a ledger open for appending: they exist as long as the ledger is open,
+whatever the store does."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ AWAY = MetadataUnavailableError("away")
 
 
 class LeasingStore(FailingStore):
-    """Keeps the leases that were made."""
+    """Records the leases that were made."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -48,7 +49,7 @@ class LeasingStore(FailingStore):
 
 
 class Bench:
-    """Stands for a runtime: jobs and timers happen when the test says so."""
+    """Takes the place of a runtime: jobs and timers run when the test says so."""
 
     def __init__(self) -> None:
         self.memory = MemoryStore()
@@ -64,7 +65,7 @@ class Bench:
         self.jobs.append(job)
 
     def run(self, *, timers: bool = True) -> Bench:
-        """All jobs, and the timers that are set now, if they are due."""
+        """Run all jobs, and the timers that are set now."""
         due, self.timers = (self.timers, []) if timers else ([], self.timers)
         for call in due:
             call()
@@ -73,13 +74,13 @@ class Bench:
         return self
 
     def lose_lease(self) -> None:
-        """The store has not heard of the client for too long."""
+        """Let the lease expire, as when the store has not heard from the client for too long."""
         jobs = len(self.jobs)
         self.metadata.leases[-1].expire()
         until(lambda: len(self.jobs) > jobs)
 
     def keyed(self) -> list[int]:
-        """The ledgers that have keys."""
+        """Return the ledgers that have keys."""
         return [int(name) for name in self.memory.list(WRITERS)]
 
 
@@ -157,7 +158,7 @@ def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.L
 
 
 def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> None:
-    """Else it would vanish a little later, with that lease."""
+    """Otherwise the key would vanish later, with the former lease."""
     earlier = bench.memory.lease(10)
     earlier.create(writer_key(1), b"{}")
     bench.keys.hold(1)
@@ -168,7 +169,7 @@ def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> 
 
 @pytest.mark.parametrize("method", ["lease", "delete"])
 def test_while_the_store_is_away_there_is_one_more_attempt_at_a_time(bench: Bench, method: str) -> None:
-    """However many ledgers come and go meanwhile; then all is as it should be."""
+    """This holds for any number of ledgers that are opened and closed meanwhile. In the end the keys are right."""
     bench.keys.hold(1)
     if method == "delete":
         bench.run()
@@ -180,7 +181,7 @@ def test_while_the_store_is_away_there_is_one_more_attempt_at_a_time(bench: Benc
         bench.keys.release(ledger - 1)
         bench.run(timers=False)
     calls = len(bench.metadata.calls)
-    assert len(bench.timers) == 2  # the next attempt, and that of the ledgers that came
+    assert len(bench.timers) == 2  # the next attempt, and that of the new ledgers
     while bench.timers:
         bench.run()
     assert len(bench.metadata.calls) > calls and bench.keyed() == [5]
@@ -198,7 +199,7 @@ def test_an_unknown_outcome(bench: Bench, done: bool) -> None:
 
 
 def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its creation had no answer, and then the ledger was closed."""
+    """The outcome of its creation is unknown, and the ledger was closed then."""
     create = MemoryLease.create
 
     def lose(lease: MemoryLease, key: str, value: bytes) -> int:
@@ -215,7 +216,7 @@ def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.Monke
 
 
 def test_each_client_has_its_own(bench: Bench) -> None:
-    """They share a store, and the loss of one lease concerns one of them."""
+    """Clients share a store, and each has a lease of its own."""
     other = WriterKeys(bench)  # type: ignore[arg-type]
     other.hold(2)
     bench.run()
@@ -230,7 +231,7 @@ def test_each_client_has_its_own(bench: Bench) -> None:
 
 
 def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None:
-    """Others of the process may have the same store."""
+    """Other clients of this process may use the same store."""
     bench.keys.hold(1)
     bench.run()
     bench.keys.stop()
@@ -264,7 +265,8 @@ def test_a_ledger_has_a_key_while_it_is_open(cluster: LedgerCluster) -> None:
 
 
 def test_one_that_is_given_up_has_none(cluster: LedgerCluster) -> None:
-    """As an owner does that another one has taken over from, and as happens to a handle that was forgotten."""
+    """An owner gives up its ledger when another one has taken over; a handle that is garbage-collected is given up as
+    well."""
     abandoned, ledgers = cluster.create_ledger(3, 2, 2), [cluster.create_ledger(3, 2, 2)]
     until(lambda: keyed_ledgers(cluster) == [abandoned.id, ledgers[0].id])
     abandoned.abandon()
@@ -278,7 +280,7 @@ def test_one_that_is_given_up_has_none(cluster: LedgerCluster) -> None:
 
 
 def test_a_writer_that_was_fenced_has_none(folder: Path) -> None:
-    """Two clients: what one of them recovers is not open for appending any more, as soon as the other one knows."""
+    """One client recovers the ledger of the other one, which deletes its key as soon as it knows."""
     with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         ledger = cluster.create_ledger(3, 2, 2)
         other = cluster.create_ledger(3, 2, 2)
@@ -304,7 +306,7 @@ def test_a_closed_cluster_leaves_none(folder: Path) -> None:
 
 
 def test_a_forgotten_cluster_leaves_none(folder: Path) -> None:
-    """A garbage collection clears weak references first: the store does not know its leases any more."""
+    """A garbage collection clears weak references first, so that the store cannot reach its leases any more."""
     with pytest.warns(ResourceWarning, match="unclosed cluster"):
         handles: list[Any] = [LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)]
         handles.append(handles[0].create_ledger(3, 2, 2))

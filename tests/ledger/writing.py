@@ -1,7 +1,7 @@
 """A writer in a process of its own: `python -m tests.ledger.writing URL E QW QA`.
 
-Prints a JSON object a line: the ledger, how many entries are acknowledged, how many have all their copies, how many
-bytes those are that have not, and how it ended. A line on its standard input makes it close the ledger.
+It prints a JSON object on each line: the ledger, how many entries are acknowledged, how many have all their copies, how
+many bytes lack copies, and how it ended. A line on its standard input closes the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyreplog.net.limits import Limits
 BATCH = 64
 AHEAD = 16
 PATIENT = Limits(queued_bytes=QUEUED_BYTES, silence_ms=60_000)
-"""With a bookie that was stopped."""
+"""Limits that keep a connection to a bookie that was stopped."""
 
 
 def value_of(entry: int) -> bytes:

@@ -278,11 +278,11 @@ def test_closing_waits_until_everything_is_told(reactor: Reactor, serve: Any, co
     channel = connect(serve(handler))
     over: list[bool] = []
     for number in range(3):
-        channel.request(b"%d" % number, on_reply=lambda _: over.append(channel._gone()), timeout=TIMEOUT_S)
+        channel.request(b"%d" % number, on_reply=lambda _: over.append(channel._is_released()), timeout=TIMEOUT_S)
     wait(reactor, lambda: len(handler.requests) == 3)
     channel.close()
     assert over == [False] * 3
-    assert channel._gone()
+    assert channel._is_released()
 
 
 def test_a_channel_that_a_callback_has_closed_takes_nothing_more(reactor: Reactor, serve: Any, connect: Any) -> None:

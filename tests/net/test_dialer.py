@@ -124,13 +124,13 @@ def test_closing_waits_until_the_handler_is_told(reactor: Reactor, serve: Serve,
 
     class Looking(Recorder):
         def closed(self, connection: Connection, error: ReplogError) -> None:
-            over.append(new_connection._gone())
+            over.append(new_connection._is_released())
 
     new_connection = link(serve(Recorder()).address, Looking())
     wait(reactor, lambda: new_connection.connected)
     new_connection.close()
     assert over == [False]
-    assert new_connection._gone()
+    assert new_connection._is_released()
 
 
 def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:

@@ -96,15 +96,15 @@ def test_a_gap_is_refused(folder: Place, log: Path) -> None:
 
 def test_trimmed_while_it_is_copied(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first segment goes when it is looked at: the copy begins behind it. The last one goes: that is a gap."""
-    first, look = samples.first_entries(log), copying._Offload._look
+    first, verify_segment = samples.first_entries(log), copying._Offload._verify_segment
 
     def trim_first(self: copying._Offload, base: int) -> copying._Local:
         if base == 0:
             with pyreplog.open(log) as writer:
                 writer.trim(first[1])
-        return look(self, base)
+        return verify_segment(self, base)
 
-    monkeypatch.setattr(copying._Offload, "_look", trim_first)
+    monkeypatch.setattr(copying._Offload, "_verify_segment", trim_first)
     assert folder.copy(log).manifest.start == first[1]
     assert folder.column("offset") == list(range(first[1], first[3]))
 

@@ -79,7 +79,7 @@ def persist(gate: OriginGate) -> GateState:
 
 
 def push(gate: OriginGate, *entries: OriginEntry, gaps: tuple[Gap, ...] = (), session: int = 1) -> Admission:
-    admission = gate.judge(session, entries, gaps)
+    admission = gate.admit(session, entries, gaps)
     assert admission is not None
     gate.push(admission)
     return admission
@@ -170,7 +170,7 @@ class Replication(RuleBasedStateMachine):
         check_entries(entries, gaps)
         expected = self.verdict(entries, gaps)
         try:
-            admission = self.gate.judge(self.session, entries, gaps)
+            admission = self.gate.admit(self.session, entries, gaps)
         except (OriginGapError, OriginHistoryError) as error:
             assert expected is type(error)
             return
@@ -300,8 +300,8 @@ def test_a_refused_head_is_no_duplicate_when_it_comes_again() -> None:
     gate = make()
     first, second = push(gate, entry(0, 2)), push(gate, entry(2, 2))
     gate.failed([], FAILED)
-    assert gate.judge(1, [entry(0, 2)], ()) is None  # what follows it is still on its way
-    assert gate.judge(1, [entry(4, 2)], ()) is None
+    assert gate.admit(1, [entry(0, 2)], ()) is None  # what follows it is still on its way
+    assert gate.admit(1, [entry(4, 2)], ()) is None
     gate.failed([], FAILED)
     assert (gate.stored, gate.pushed) == (0, 0)
     again = push(gate, entry(0, 2))
@@ -313,12 +313,12 @@ def test_a_refused_head_is_no_duplicate_when_it_comes_again() -> None:
 def test_a_waiting_call_is_judged_again_after_each_outcome() -> None:
     gate = make()
     push(gate, entry(0, 2))
-    assert gate.judge(1, [entry(0, 2)], ()) is None
+    assert gate.admit(1, [entry(0, 2)], ()) is None
     gate.wait("w")
     assert gate.take_waiting() == []
     gate.settled([entry(0, 2)])
     assert gate.take_waiting() == ["w"]
-    admission = gate.judge(1, [entry(0, 2)], ())
+    admission = gate.admit(1, [entry(0, 2)], ())
     assert admission is not None and admission.duplicates == 1 and not admission.entries
 
 
@@ -336,7 +336,7 @@ def test_an_unknown_outcome_keeps_what_was_pushed() -> None:
         with pytest.raises(OutcomeUnknownError):
             unknown.result(0)
     with pytest.raises(OutcomeUnknownError):
-        gate.judge(2, [entry(0, 2)], ())
+        gate.admit(2, [entry(0, 2)], ())
     with pytest.raises(OutcomeUnknownError):
         gate.open(3, AppendFuture())
 
@@ -360,10 +360,10 @@ def test_entries_across_what_is_stored_or_on_its_way_are_another_history() -> No
     gate = make()
     replicate(gate, entry(0, 4))
     with pytest.raises(OriginHistoryError, match="stored"):
-        gate.judge(1, [entry(2, 4)], ())
+        gate.admit(1, [entry(2, 4)], ())
     push(gate, entry(4, 4))
     with pytest.raises(OriginHistoryError, match="pushed"):
-        gate.judge(1, [entry(6, 4)], ())
+        gate.admit(1, [entry(6, 4)], ())
 
 
 @pytest.mark.parametrize(
@@ -374,9 +374,9 @@ def test_entries_across_what_is_stored_or_on_its_way_are_another_history() -> No
 def test_other_data_at_the_last_entry_are_another_history(other: OriginEntry) -> None:
     gate = make()
     replicate(gate, entry(0, 2), entry(2, 3))
-    assert gate.judge(1, [entry(2, 3)], ()) is not None
+    assert gate.admit(1, [entry(2, 3)], ()) is not None
     with pytest.raises(OriginHistoryError, match="rolled back"):
-        gate.judge(1, [other], ())
+        gate.admit(1, [other], ())
 
 
 def test_gaps_are_clipped_to_what_is_stored() -> None:
@@ -395,9 +395,9 @@ def test_a_hole_without_a_cause_is_refused(gaps: tuple[Gap, ...]) -> None:
     gate = make()
     replicate(gate, entry(0, 5))
     with pytest.raises(OriginGapError, match=r"expected \d, found \d: open the origin again"):
-        gate.judge(1, [entry(9, 1, *gaps)], ())
+        gate.admit(1, [entry(9, 1, *gaps)], ())
     with pytest.raises(OriginGapError, match="expected 5, found 7"):
-        gate.judge(1, [], (Gap(7, 9, GapCause.FOREIGN),))
+        gate.admit(1, [], (Gap(7, 9, GapCause.FOREIGN),))
 
 
 def test_trailing_gaps_count_once_a_snapshot_is_stored() -> None:
@@ -465,9 +465,9 @@ def test_a_new_session_fences_older_ones() -> None:
     gate.open(3, opened)
     assert gate.take_waiting() == ["w"]
     with pytest.raises(OriginSessionError, match="session 1 is fenced by session 3"):
-        gate.judge(1, [entry(2, 2)], ())
+        gate.admit(1, [entry(2, 2)], ())
     with pytest.raises(OriginSessionError, match="session 3 is not open yet"):
-        gate.judge(3, [entry(2, 2)], ())
+        gate.admit(3, [entry(2, 2)], ())
     with pytest.raises(OriginSessionError):
         gate.open(2, AppendFuture())
     persist(gate)

@@ -98,7 +98,7 @@ class Writer:
     def show(self) -> None:
         self.log.show_high_watermark(self.log.end_mark)
 
-    def seen(self, *, committed: bool, end: int | None = None) -> list[Expected]:
+    def visible(self, *, committed: bool, end: int | None = None) -> list[Expected]:
         """What a reader sees up to an offset; None: the end."""
         end = self.log.end_mark.entry if end is None else end
         if not committed:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog.clock import ManualClock
-from pyreplog.future import AppendFuture
+from pyreplog.errors import DisconnectedError
+from pyreplog.future import AppendFuture, set_exception
+from pyreplog.partition.catch_up_quota import CatchUpQuota
 from pyreplog.partition.config import TopicConfig
+from pyreplog.partition.fetch_session_handler import FetchSessionHandler
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.election import elect
 from pyreplog.partition.protocol.epochs import LeaderEpoch
@@ -106,7 +109,7 @@ class Cluster:
     def set(self, topic: TopicPartition, state: PartitionState) -> None:
         self.states[topic] = self.states[topic][0] + 1, state
         for broker in self.brokers.values():
-            self.inbox.append(lambda broker=broker: broker.look(topic))  # type: ignore[misc]
+            self.inbox.append(lambda broker=broker: broker.refresh(topic))  # type: ignore[misc]
 
     def compare_and_set(
         self, topic: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
@@ -147,13 +150,65 @@ class Cluster:
             broker.close()
 
 
+class FetchRequest:
+    """A request of followers that the leader gets when it is called, and then its answer that the followers get."""
+
+    def __init__(self, follower: Broker, leader: str, request: ReplicaFetchRequest) -> None:
+        self._follower, self._leader, self._request = follower, leader, request
+        self._life = follower.life
+        self._answer: AppendFuture[FetchResponses] | None = None
+
+    def __call__(self) -> None:
+        if self._answer is not None:
+            self._take_answer(self._answer)
+        elif self._follower.is_fetching:
+            leader = self._follower.cluster.brokers[self._leader]
+            leader.requests.append(self)
+            self._answer = leader.manager.fetch_for_replicas(self._request)
+            self._answer.add_done_callback(partial(self._answered, leader.requests))
+        else:
+            self._deliver_later()
+
+    def _answered(self, requests: list[FetchRequest], _: AppendFuture[FetchResponses]) -> None:
+        requests.remove(self)
+        self._deliver_later()
+
+    def lose(self) -> None:
+        """Lose the request or its answer: the connection breaks, and the follower sees that."""
+        self._answer = AppendFuture[FetchResponses]()
+        set_exception(self._answer, DisconnectedError("lost"))
+        self._deliver_later()
+
+    def _deliver_later(self) -> None:
+        self._follower.cluster.inbox.append(self)
+
+    def _take_answer(self, answer: AppendFuture[FetchResponses]) -> None:
+        follower = self._follower
+        if self._life != follower.life:
+            return
+        handler = follower.handlers[self._leader]
+        if answer.exception() is not None:
+            for name, fetch in handler.failed(self._request).items():
+                follower.of(name).fetch_timed_out(fetch.number)
+        else:
+            handler.answered(self._request, answer.result())
+            for name, data in answer.result().items():
+                response = data.response
+                assert response is not None
+                follower.of(name).fetch_answered(response)
+                if isinstance(response, FetchRefused):
+                    follower.cluster.inbox.append(partial(follower.of(name).fetch_timed_out, response.number))
+        follower.send_requests(self._leader)
+
+
 class Broker:
-    """Its fetches are sent as they are asked for; answers come back when they are there."""
+    """A broker of the cluster, with replicas of all topics."""
 
     def __init__(self, cluster: Cluster, name: str, path: Path) -> None:
         self.cluster, self.name, self.path = cluster, name, path
         self.is_fetching = self.is_looking = True
-        self.life, self.sessions = 0, dict[str, int]()
+        self.life, self.handlers = 0, dict[str, FetchSessionHandler]()
+        self.requests: list[FetchRequest] = []  # of followers, which wait for an answer of this broker
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._open()
 
@@ -170,14 +225,17 @@ class Broker:
                     fetcher=self, purgatory=self.purgatory, clock=cluster.clock, brokers=cluster.registered,
                 )
             )  # fmt: skip
-            self.look(topic)
+            self.refresh(topic)
 
     def restart(self) -> None:
         """It is killed, and starts again: what it had is in the page cache. What was sent to it does not arrive."""
         for log in self.logs.values():
             kill(log)
         self.life += 1
-        self.sessions = {}
+        self.handlers = {}
+        requests, self.requests = self.requests, []
+        for request in requests:
+            request.lose()
         self._open()
 
     @property
@@ -200,48 +258,29 @@ class Broker:
         assert partition is not None
         return partition
 
-    def look(self, topic: TopicPartition) -> None:
+    def refresh(self, topic: TopicPartition) -> None:
         if self.is_looking:
             self.of(topic).state_changed(*self.cluster.states[topic])
 
     def send_fetch(self, topic: TopicPartition, leader: str, fetch: Fetch) -> None:
-        """One partition a fetch: as many requests as the schedule likes."""
         self.last_fetch = fetch
-        self._send(leader, {topic: ReplicaFetch(fetch)})
-
-    def _send(self, leader: str, fetches: dict[TopicPartition, ReplicaFetch]) -> None:
-        life, max_bytes = self.life, self.cluster.fetch_bytes
-
-        def send() -> None:
-            if not self.is_fetching:
-                self.cluster.inbox.append(send)
-                return
-            is_first = leader not in self.sessions
-            session = self.sessions.setdefault(leader, next(SESSIONS))
+        for other, handler in self.handlers.items():
+            if other != leader:
+                handler.forget(topic)
+        if leader not in self.handlers:
             member = Member(self.name, self.cluster.registered[self.name].incarnation)
-            request = ReplicaFetchRequest(member, session, is_first, 500, max_bytes, fetches)
-            answer = self.cluster.brokers[leader].manager.fetch_for_replicas(request)
-            answer.add_done_callback(lambda done: self.cluster.inbox.append(lambda: receive(session, done)))
+            self.handlers[leader] = FetchSessionHandler(
+                member, next(SESSIONS) << 32, max_wait_ms=500, max_bytes=1 << 20,
+                quota=CatchUpQuota(None, self.cluster.clock), is_in_sync=lambda _: True,
+            )  # fmt: skip
+        self.handlers[leader].add(topic, fetch)
+        self.send_requests(leader)
 
-        def receive(session: int, answer: AppendFuture[FetchResponses]) -> None:
-            if life != self.life:
-                return
-            if answer.exception() is not None:  # the leader started again, or another session has begun
-                if self.sessions.get(leader) == session:
-                    del self.sessions[leader]
-                for name, each in fetches.items():
-                    self.of(name).fetch_timed_out(each.fetch.number)
-                return
-            for name, data in answer.result().items():
-                response = data.response
-                assert response is not None
-                self.of(name).fetch_answered(response)
-                if isinstance(response, FetchRefused):
-                    self.cluster.inbox.append(partial(self.of(name).fetch_timed_out, response.number))
-            if not answer.result():
-                self._send(leader, {})
-
-        self.cluster.inbox.append(send)
+    def send_requests(self, leader: str) -> None:
+        handler = self.handlers[leader]
+        handler.max_bytes = self.cluster.fetch_bytes
+        while request := handler.next_request(self.cluster.clock.monotonic_us()):
+            self.cluster.inbox.append(FetchRequest(self, leader, request))
 
     def retry_later(self, topic: TopicPartition) -> None:
         self.cluster.inbox.append(lambda: self.of(topic).follow_again())

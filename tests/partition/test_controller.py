@@ -182,7 +182,8 @@ def lead_by_another(cluster: Cluster) -> tuple[TopicMetadata, Broker]:
     cluster.start("a")  # cleanly: the same incarnation
     cluster.change(topic, lambda state: state.with_isr((*state.isr, Member("a", 1)), {}))
     broker = cluster.brokers[until(lambda: cluster.store.get(CONTROLLER)).value.decode().partition("@")[0]]
-    until(lambda: (known := broker.cache.state(PartitionId(topic.topic_id, 0))) and len(known[1].isr) == 3)
+    partition = PartitionId(topic.topic_id, 0)
+    until(lambda: (known := broker.cache.state(partition)) and known[1].leader == "b" and len(known[1].isr) == 3)
     until(lambda: not broker.cache.brokers()["a"].is_fenced)
     return topic, broker
 
@@ -237,6 +238,21 @@ def test_a_state_is_written_once_though_the_cache_reads_it_late(watched_store: W
         assert 1 <= watched_store.writes - before < 25, "once, and once more for each second without a change"
         watched_store.is_readable.set()
         cluster.await_state(topic, lambda state: state.leader == "a")
+
+
+def test_a_preferred_leader_is_elected_though_the_cache_was_behind_when_that_was_due(
+    watched_store: WatchedStore,
+) -> None:  # fmt: skip
+    with closing(Cluster(watched_store)) as cluster:
+        topic, broker = lead_by_another(cluster)
+        watched_store.is_readable.clear()
+        cluster.change(topic, lambda state: replace(state, min_isr=1))  # the controller is to set 2 again
+        assert broker.controller is not None
+        broker.controller.round()  # the cache still has 2
+        cluster.clock.advance(round((BALANCE_S + 1) * 1e6))
+        broker.controller.round()  # a is elected, but the state has changed
+        watched_store.is_readable.set()
+        assert cluster.await_state(topic, lambda state: state.leader == "a").min_isr == 2
 
 
 def test_what_a_round_that_failed_left_undone_is_done_by_the_next_one(watched_store: WatchedStore) -> None:
@@ -304,7 +320,7 @@ def test_partitions_that_are_added_are_placed(cluster: Cluster) -> None:
 def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.start("a")
     topic = cluster.create("flights", replication_factor=2)
-    until(lambda: "made when there are more brokers" in caplog.text)
+    until(lambda: "created when there are more brokers" in caplog.text)
     assert cluster.states(topic) == []
     cluster.start("b")
     assert len(cluster.await_state(topic, lambda state: state.leader != "").isr) == 2

@@ -250,7 +250,7 @@ def test_the_last_log_that_is_lost_is_not_begun_anew(brokers: Brokers, tmp_path:
     home.rename(tmp_path / "elsewhere")
     brokers.start("a")
     until(lambda: brokers.brokers["a"].failed_replicas)
-    assert "is in none of its directories" in str(brokers.brokers["a"].failed_replicas)
+    assert "and found it in none" in str(brokers.brokers["a"].failed_replicas)
     (tmp_path / "elsewhere").rename(home)
     assert brokers.append(b"more") == 1
 

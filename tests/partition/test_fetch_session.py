@@ -62,7 +62,7 @@ def append(leader: Broker, topic: TopicPartition, value: bytes = b"x") -> None:
     leader.manager.append_records(1, {topic: messages(value)}).result(0)
 
 
-def told(future: AppendFuture[FetchResponses]) -> list[TopicPartition]:
+def partitions_of(future: AppendFuture[FetchResponses]) -> list[TopicPartition]:
     return sorted(future.result(0))
 
 
@@ -70,31 +70,31 @@ def test_an_answer_has_the_partitions_of_which_there_is_something_to_tell(cluste
     first = ask(a, EVENTS, ORDERS, is_first=True)
     assert not first.done()
     append(a, ORDERS)
-    assert told(first) == [ORDERS]
+    assert partitions_of(first) == [ORDERS]
     response = first.result(0)[ORDERS].response
     assert isinstance(response, FetchedRecords) and response.end == a.logs[ORDERS].end_mark
     second = ask(a, ORDERS, number=2)
     append(a, EVENTS)
-    assert told(second) == [EVENTS], "which was named in the first request alone"
+    assert partitions_of(second) == [EVENTS], "which was named in the first request alone"
 
 
 def test_a_request_whose_time_is_over_gets_an_empty_answer_and_its_fetches_wait_on(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     cluster.advance_ms(501)
-    assert told(first) == []
+    assert partitions_of(first) == []
     append(a, EVENTS)
-    assert told(ask(a)) == [EVENTS], "what has changed between two requests"
+    assert partitions_of(ask(a)) == [EVENTS], "what has changed between two requests"
     append(a, EVENTS)
-    assert told(ask(a, max_wait_ms=0)) == [], "it is answered once"
+    assert partitions_of(ask(a, max_wait_ms=0)) == [], "it is answered once"
 
 
 def test_the_oldest_request_is_answered(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     second = ask(a, ORDERS)
     append(a, ORDERS)
-    assert told(first) == [ORDERS] and not second.done()
+    assert partitions_of(first) == [ORDERS] and not second.done()
     append(a, EVENTS)
-    assert told(second) == [EVENTS]
+    assert partitions_of(second) == [EVENTS]
 
 
 def test_the_newest_fetch_of_a_partition_counts(cluster: Cluster, a: Broker) -> None:
@@ -104,7 +104,7 @@ def test_the_newest_fetch_of_a_partition_counts(cluster: Cluster, a: Broker) -> 
     append(a, EVENTS)
     response = first.result(0)[EVENTS].response
     assert response is not None and response.number == 6
-    assert told(ask(a, max_wait_ms=0)) == [], "the others count for nothing"
+    assert partitions_of(ask(a, max_wait_ms=0)) == [], "the others count for nothing"
 
 
 def test_what_is_refused_is_told_at_once(cluster: Cluster, a: Broker) -> None:
@@ -112,7 +112,7 @@ def test_what_is_refused_is_told_at_once(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     fetches = {other: ReplicaFetch(fetch(a, EVENTS))}
     second = a.manager.fetch_for_replicas(ReplicaFetchRequest(B, 1000, False, 500, 1000, fetches))
-    assert told(second) == [other] and not first.done()
+    assert partitions_of(second) == [other] and not first.done()
     assert second.result(0)[other].response == FetchRefused(1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -120,7 +120,7 @@ def test_a_leader_that_steps_down_tells_it(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     cluster.lead("c")
     cluster.deliver()
-    assert told(first) == [EVENTS]
+    assert partitions_of(first) == [EVENTS]
     assert first.result(0)[EVENTS].response == FetchRefused(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -145,36 +145,36 @@ def test_what_has_no_room_is_in_the_next_answer(cluster: Cluster, a: Broker) -> 
     ask(a, EVENTS, ORDERS, is_first=True, max_wait_ms=0)
     append(a, EVENTS, bytes(5000))
     append(a, ORDERS, bytes(5000))
-    assert told(ask(a, max_bytes=1)) == [EVENTS], "one batch comes, however long it is"
-    assert told(ask(a, max_bytes=1)) == [ORDERS]
+    assert partitions_of(ask(a, max_bytes=1)) == [EVENTS], "one batch comes, however long it is"
+    assert partitions_of(ask(a, max_bytes=1)) == [ORDERS]
 
 
 @pytest.mark.parametrize("session", [999, 1001])
 def test_a_session_that_is_not_there_is_refused(cluster: Cluster, a: Broker, session: int) -> None:
     ask(a, EVENTS, is_first=True)
-    with pytest.raises(ClosedError, match=f"session {session} of b is not open here"):
+    with pytest.raises(ClosedError, match=f"fetch session {session} of b is not open"):
         ask(a, EVENTS, session=session).result(0)
 
 
 def test_a_new_session_ends_the_one_before_it(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     second = ask(a, ORDERS, session=1001, is_first=True)
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     append(a, EVENTS)
     assert not second.done(), "a fetch of the session before it"
     append(a, ORDERS)
-    assert told(second) == [ORDERS]
+    assert partitions_of(second) == [ORDERS]
 
 
 def test_a_broker_that_starts_again_begins_a_session(cluster: Cluster, a: Broker) -> None:
     """Even if it draws the number of the one before it: what was sent to the process before it is lost."""
     first = ask(a, EVENTS, is_first=True)
     second = ask(a, EVENTS, is_first=True)
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     append(a, EVENTS)
-    assert told(second) == [EVENTS]
+    assert partitions_of(second) == [EVENTS]
 
 
 def test_a_late_request_of_an_earlier_incarnation_ends_no_session(cluster: Cluster, a: Broker) -> None:
@@ -183,7 +183,7 @@ def test_a_late_request_of_an_earlier_incarnation_ends_no_session(cluster: Clust
     with pytest.raises(ClosedError):
         ask(a, EVENTS, session=1, is_first=True).result(0)
     append(a, EVENTS)
-    assert told(first) == [EVENTS]
+    assert partitions_of(first) == [EVENTS]
 
 
 def test_a_follower_that_waits_is_in_sync_as_long_as_its_broker_asks(cluster: Cluster, a: Broker) -> None:
@@ -213,10 +213,10 @@ def test_with_a_session_more_than_there_are_slots_the_oldest_one_ends(cluster: C
     cache = FetchSessionCache(a.manager.partition, a.purgatory, cluster.clock, slots=1)
     first = cache.fetch(ReplicaFetchRequest(B, 1000, True, 500, 1000, {EVENTS: ReplicaFetch(fetch(a, EVENTS))}))
     again = cache.fetch(ReplicaFetchRequest(B, 1001, True, 500, 1000, {}))
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     cache.fetch(ReplicaFetchRequest(Member("c", 1), 1000, True, 500, 1000, {}))
-    with pytest.raises(ClosedError, match="session 1001 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1001 has ended"):
         again.result(0)
-    with pytest.raises(ClosedError, match="session 1001 of b is not open here"):
+    with pytest.raises(ClosedError, match="fetch session 1001 of b is not open"):
         cache.fetch(ReplicaFetchRequest(B, 1001, False, 500, 1000, {})).result(0)

@@ -205,7 +205,7 @@ class Storing(Operation):
             file.store({"orders-0": STORED["orders-0"]._replace(high_watermark=high_watermark)})
             report(f"{position}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         assert not any("damaged" in str(path) for path in left.iterdir())
         stored = HighWatermarkFile(left).get("orders-0")
         told = int(reports[-1]) if reports else 0

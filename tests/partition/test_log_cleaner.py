@@ -280,7 +280,7 @@ def test_a_reader_of_a_segment_goes_on_in_it(tmp_path: Path, seed: int) -> None:
             found = [bytes(record.raw) for batch in batches for record in batch if record.position < SEGMENT_BYTES]
             assert found == raw
         del seen, readers, batches, reader
-        assert log.let_go_replaced(0)
+        assert log.release_replaced(0)
         with pyreplog.open(tmp_path / "log", "r") as fresh:
             assert _read(log, topic.aborted) == _read(fresh, topic.aborted)
 

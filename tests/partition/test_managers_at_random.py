@@ -15,7 +15,7 @@ from pyreplog.partition.protocol.partition_state import is_lost
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, FetchPartitionData
 from tests.ha.streams import SEGMENT_BYTES, assert_same_files
 
-from .managers import EVENTS, NAMES, Broker, Cluster, batch, messages
+from .managers import EVENTS, NAMES, Broker, Cluster, FetchRequest, batch, messages
 
 STEPS = 1_500
 UNKNOWN = (
@@ -44,7 +44,9 @@ class Schedule:
         action = rng.random()
         if action < 0.6 and cluster.inbox:
             act = cluster.inbox.pop(rng.randrange(len(cluster.inbox)))
-            if rng.random() < 0.95:
+            if isinstance(act, FetchRequest) and rng.random() < 0.05:
+                act.lose()
+            else:
                 act()
         elif action < 0.75:
             self.produce(broker)
@@ -55,10 +57,9 @@ class Schedule:
         elif action < 0.94:
             cluster.fetch_bytes = rng.choice((1, 500, 20_000, 1 << 20))
             cluster.advance_ms(rng.randrange(200))
-            self.wake(broker)
         elif action < 0.96:
             broker.manager.check_isr()
-            broker.look(EVENTS)
+            broker.refresh(EVENTS)
         elif action < 0.98:
             if rng.random() < 0.5:
                 broker.partition.trim(max(broker.partition.high_watermark.entry - 40, 0))
@@ -68,11 +69,6 @@ class Schedule:
             self.move()
         else:
             self.restart(broker)
-
-    def wake(self, broker: Broker) -> None:
-        """A fetch that got no answer."""
-        if broker.last_fetch is not None:
-            broker.partition.fetch_timed_out(broker.last_fetch.number)
 
     def produce(self, broker: Broker) -> None:
         number = len(self.outcomes)
@@ -142,9 +138,8 @@ class Schedule:
             cluster.advance_ms(20)
             cluster.elect()
             for broker in cluster.brokers.values():
-                broker.look(EVENTS)
+                broker.refresh(EVENTS)
                 broker.partition.sync()
-                self.wake(broker)
             cluster.settle(4)
         raise AssertionError(f"it does not settle: {cluster.states}, {[*cluster.brokers.values()]}")
 

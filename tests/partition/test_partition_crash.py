@@ -313,7 +313,7 @@ class OfReplica(Operation):
             kill(log)  # another one opens it in the same process
             raise
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         floor, most, lost = 0, 1 << 62, set[int]()
         for line in reports:
             event, number = line.rsplit(" ", 1)

@@ -76,7 +76,7 @@ def test_states_are_read_as_they_were_written(state: PartitionState) -> None:
         ({"elr": [["a", 1]]}, "an ELR without members of the ISR"),
         ({"leader": "c"}, "a leader in the ISR"),
         ({"leader": "b"}, "the leader of epoch"),
-        ({"epoch": [0, "a"]}, "who began the epoch"),
+        ({"epoch": [0, "a"]}, "the broker that began the epoch"),
         ({"epoch": [1 << 63, "a"]}, "epoch: expected 0 to"),
         ({"epoch": 3}, "epoch: expected list"),
         ({"target": ["d"]}, "a target among"),

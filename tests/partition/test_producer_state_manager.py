@@ -436,7 +436,7 @@ class Producing(Operation):
         log.show_high_watermark(log.mark_of(log.end_mark.entry - 12))
         manager.trim_to(log.high_watermark)
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         if not (left / "log" / "checkpoint").exists():
             return
         with open_replica(left / "log") as log:
@@ -499,7 +499,7 @@ class BeginningAnew(Operation):
             report("copied")
         log.close()
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         if not (left / "log" / "checkpoint").exists():
             assert "begun" not in reports
             return

@@ -129,7 +129,7 @@ def read_bytes(data: FetchPartitionData) -> bytes:
 def test_a_leader_that_starts_again_resigns(cluster: Cluster, a: Broker) -> None:
     """What it knew of its epoch is gone with the process, so the epoch is not continued. Nobody led in a later one."""
     a.restart()
-    a.look(EVENTS)
+    a.refresh(EVENTS)
     assert not a.partition.is_leader
     assert cluster.states[EVENTS][1].leader == "", "else it waits for somebody to elect it again"
     cluster.lead("b")
@@ -956,7 +956,7 @@ def test_records_of_another_epoch_are_not_taken_for_those_of_the_leader(cluster:
     lie = FetchedRecords(c.last_fetch.number, old_epoch, before, records.end, (), before, LogPosition(0, 0), records)
     c.partition.fetch_answered(lie)
     c.is_looking = c.is_fetching = True
-    c.look(EVENTS)
+    c.refresh(EVENTS)
     cluster.settle()
     appended(b, messages(b"more"))
     cluster.settle()

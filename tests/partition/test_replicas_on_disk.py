@@ -68,7 +68,7 @@ class Partition:
     def set(self, state: PartitionState) -> None:
         self.version, self.state = self.version + 1, state
         for replica in self.replicas.values():
-            self.inbox.append(replica.look)
+            self.inbox.append(replica.refresh)
 
     def step(self) -> None:
         rng = self.rng
@@ -86,7 +86,7 @@ class Partition:
         elif action < 0.94:
             replica.wait()
         elif action < 0.965:
-            replica.look()
+            replica.refresh()
         elif action < 0.98:
             replica.trim()
         elif action < 0.99:
@@ -114,7 +114,7 @@ class Partition:
             self.now_us += 20
             self.elect()
             for replica in self.replicas.values():
-                replica.look()
+                replica.refresh()
                 replica.sync()
                 replica.wait()
             for _ in range(4):  # a fetch, its answer, and what follows from it
@@ -160,7 +160,7 @@ class Replica:
 
     # ---- what it learns -------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the partition's key."""
         partition = self.partition
         version, state = partition.version, partition.state
@@ -216,7 +216,7 @@ class Replica:
                 self._alter(version, state)
             case LoadState():
                 self.version = min(self.version, partition.version - 1)
-                self.look()
+                self.refresh()
             case HighWatermarkAdvanced(high_watermark):
                 log.show_high_watermark(high_watermark)
                 self._acknowledge()

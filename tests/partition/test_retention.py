@@ -46,7 +46,7 @@ def append(broker: Broker, *values: bytes, acks: int = -1) -> None:
     broker.manager.append_records(acks, {EVENTS: messages(*values)})
 
 
-def look(cluster: Cluster) -> None:
+def apply_retention(cluster: Cluster) -> None:
     """As the housekeepers of all brokers do, until no more goes."""
     for _ in range(10):
         again = [broker.partition.apply_retention() for broker in cluster.brokers.values()]
@@ -124,15 +124,15 @@ def test_all_replicas_let_old_records_go(cluster: Cluster, a: Broker) -> None:
     append(a, b"old", b"old")
     cluster.settle()
     cluster.clock.advance(23 * HOUR_US)
-    look(cluster)
+    apply_retention(cluster)
     assert a.log.start == 0
     cluster.clock.advance(HOUR_US)
-    look(cluster)
+    apply_retention(cluster)
     assert [broker.log.start for broker in cluster.brokers.values()] == [2, 2, 2]
     assert a.log.start_mark.position == SEGMENT_BYTES
     append(a, b"new")
     cluster.settle()
-    look(cluster)
+    apply_retention(cluster)
     assert a.log.start == 2 and a.log.end == 3, "a segment of its own, which is not old"
     assert_same_files(a.log, cluster.brokers["b"].log)
 
@@ -147,7 +147,7 @@ def test_elections_do_not_keep_old_records(cluster: Cluster, a: Broker) -> None:
         for name in "ba":
             cluster.lead(name)
             cluster.settle()
-        look(cluster)
+        apply_retention(cluster)
     assert a.log.start == 1
 
 
@@ -155,12 +155,12 @@ def test_an_empty_log_begins_no_more_segments(cluster: Cluster, a: Broker) -> No
     retain(cluster, RetentionConfig(retention_ms=0, segment_ms=1))
     append(a, b"old")
     cluster.settle()
-    look(cluster)
+    apply_retention(cluster)
     before = a.log.end_mark
     assert a.log.start == a.log.end == 1
     for _ in range(5):
         cluster.clock.advance(HOUR_US)
-        look(cluster)
+        apply_retention(cluster)
     assert a.log.end_mark == before
 
 
@@ -179,7 +179,7 @@ def test_what_is_not_committed_stays(cluster: Cluster, a: Broker) -> None:
     for name in "bc":
         cluster.brokers[name].is_fetching = True
     cluster.settle(40)
-    look(cluster)
+    apply_retention(cluster)
     assert [broker.log.start for broker in cluster.brokers.values()] == [21, 21, 21]
 
 
@@ -191,12 +191,12 @@ def test_an_open_transaction_stays(cluster: Cluster, a: Broker) -> None:
     a.manager.append_records(-1, {EVENTS: data}, verifications={EVENTS: verification})
     append(a, *(bytes(9000) for _ in range(20)))
     cluster.settle()
-    look(cluster)
+    apply_retention(cluster)
     assert a.log.start == 0, "the segment in which it began"
     marker = end_marker(TransactionMarker(7, 1, 0, True), WALL_US // 1000)
     a.manager.append_records(-1, {EVENTS: marker}, origin=AppendOrigin.COORDINATOR)
     cluster.settle()
-    look(cluster)
+    apply_retention(cluster)
     assert a.log.start == a.log.end == 24
 
 
@@ -215,5 +215,5 @@ def test_segments_end_by_age_and_stay(cluster: Cluster, a: Broker) -> None:
         append(a, b"v")
         cluster.settle()
         cluster.clock.advance(HOUR_US)
-        look(cluster)
+        apply_retention(cluster)
     assert a.log.start == 0 and a.log.end_mark.position > 3 * SEGMENT_BYTES

@@ -43,7 +43,7 @@ def test_states_asked_for_longest_ago_go_first(limit: int, steps: list[tuple[str
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger_state_cache, "load_state", load)
-        patch.setattr(ledger_state_cache, "_LOOKS", LOOKS)
+        patch.setattr(ledger_state_cache, "_EVICTION_TRIES", LOOKS)
         log: Any = None
         states = LedgerStateCache(log, limit, awaited.__contains__)
         for step, ledger in steps:

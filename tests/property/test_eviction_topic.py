@@ -112,7 +112,7 @@ def test_the_lowest_failures_are_forgotten_first(most: int, failing: list[int]) 
                     failed.remove(lowest)
                     lowest += 1
         producers.persisted(b"p", (50,), 0)
-        numbers = {number for number in range(12) if producers.judge(b"p", number) is DedupVerdict.NEW}
+        numbers = {number for number in range(12) if producers.check_sequence(b"p", number) is DedupVerdict.NEW}
         assert numbers == failed
 
 

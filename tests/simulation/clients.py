@@ -45,7 +45,7 @@ class Client:
     def links(self) -> list[Link]:
         return list(self._links.values())
 
-    def heard(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         self.schedule.invariants.lac_seen(reply.lac)
 
     def stop(self, seconds: float) -> None:
@@ -59,11 +59,11 @@ class Client:
             self.world.note(self.name, "is killed")
         self.is_alive = False
 
-    def tell(self, machine: Any, event: str, *args: Any) -> None:
+    def deliver(self, machine: Any, event: str, *args: Any) -> None:
         if not self.is_alive:
             return
         if self.stopped_until > self.world.now:
-            self.world.at(self.stopped_until, self.tell, machine, event, *args)
+            self.world.at(self.stopped_until, self.deliver, machine, event, *args)
         else:
             self.perform(machine, getattr(machine, event)(*args))
 
@@ -77,7 +77,7 @@ class Client:
             elif isinstance(effect, Load):
                 self.schedule.store.load(self, machine)
             elif isinstance(effect, Wake):
-                self.world.after(effect.seconds, self.tell, machine, "woken", effect.about)
+                self.world.after(effect.seconds, self.deliver, machine, "woken", effect.about)
             elif isinstance(effect, Settle):
                 settled.append(effect)
             elif isinstance(effect, Degraded):
@@ -118,7 +118,7 @@ class Writer(Client):
         elif self._left > 0:
             self._append()
             if world.chance(0.05):
-                self.perform(self.machine, self.machine.tell_lac())
+                self.perform(self.machine, self.machine.send_lac())
                 if not plan.is_patient:
                     self.perform(self.machine, self.machine.change_ensemble_now())
                     self.perform(self.machine, self.machine.reconsider())
@@ -181,7 +181,7 @@ class Recoverer(Client):
             self.schedule.nodes.choose,
             batch_entries=plan.recovery_batch,
         )
-        self.world.after(self.world.random.random() * 0.01, self.tell, self.machine, "start")
+        self.world.after(self.world.random.random() * 0.01, self.deliver, self.machine, "start")
 
     def finished(self, machine: Any, end: Finished) -> None:
         self.error = end.error

@@ -60,7 +60,7 @@ class Faults:
         """A bookie registers, and the writer hears of it."""
         begin()
         writer = self._schedule.writer
-        self._world.after(self._world.random.random() * 0.01, writer.tell, writer.machine, "reconsider")
+        self._world.after(self._world.random.random() * 0.01, writer.deliver, writer.machine, "reconsider")
         if self._schedule.nodes.leaving:
             self._tell_who_leaves()
 
@@ -82,7 +82,7 @@ class Faults:
 
     def _hear_who_leaves(self) -> None:
         writer, leaving = self._schedule.writer, sorted(self._schedule.nodes.leaving)
-        writer.tell(writer.machine, "replace_members", leaving)
+        writer.deliver(writer.machine, "replace_members", leaving)
 
     def _disk_fails(self) -> None:
         node = self._world.random.choice(self._schedule.nodes.places)

@@ -29,10 +29,10 @@ class _Teller:
         self._client, self._machine = client, machine
 
     def acked(self) -> None:
-        self._client.tell(self._machine, "acked")
+        self._client.deliver(self._machine, "acked")
 
     def answered(self, send: Send, reply: Reply) -> None:
-        self._client.tell(self._machine, "replied", send, reply)
+        self._client.deliver(self._machine, "replied", send, reply)
 
 
 class Link:
@@ -107,7 +107,7 @@ class Link:
         waiting = self._pending.pop(number, None)
         if waiting is not None:
             self._note("<-", reply, "to", waiting[1].request)
-            self.client.heard(reply)
+            self.client.on_reply(reply)
             machine, send = waiting
             teller = _Teller(self.client, machine)
             if isinstance(send.about, Part):
@@ -154,7 +154,7 @@ class Link:
         if waiting is not None:
             machine, send = waiting
             self._note("<-", f"{error}, to", send.request)
-            self.client.tell(machine, "failed", send, error)
+            self.client.deliver(machine, "failed", send, error)
 
 
 def describe(message: Request | Reply) -> str:

@@ -57,11 +57,11 @@ class MetadataHost:
         world = self.world
         fate = world.random.random()
         if fate < self.loss * 0.4:
-            world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+            world.after(TIMEOUT_S, client.deliver, machine, "store_unknown")
         elif fate < self.loss:
             late = self._delay() if fate < self.loss * 0.8 else world.random.random() * 1.5
             world.after(late, do, lambda *event: None)
-            world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+            world.after(TIMEOUT_S, client.deliver, machine, "store_unknown")
         else:
             world.after(self._delay(), do, answer)
 
@@ -98,7 +98,7 @@ class MetadataHost:
 
     def load(self, client: Client, machine: Any) -> None:
         if self.world.random.random() < self.loss:
-            self.world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+            self.world.after(TIMEOUT_S, client.deliver, machine, "store_unknown")
         else:
             self.world.after(self._delay(), self._get, lambda *event: self._answer(client, machine, *event))
 
@@ -109,7 +109,7 @@ class MetadataHost:
             answer("loaded", self.metadata, self.version)
 
     def _answer(self, client: Client, machine: Any, *event: Any) -> None:
-        self.world.after(self._delay(), client.tell, machine, *event)
+        self.world.after(self._delay(), client.deliver, machine, *event)
 
 
 def describe(metadata: LedgerMetadata) -> str:

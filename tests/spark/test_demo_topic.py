@@ -33,7 +33,7 @@ def test_kcat_and_spark_read_the_topic_of_the_demo(
 
     with ExitStack() as stack:
         brokers = [stack.enter_context(closing(start(tmp_path / "brokers" / name, url))) for name in NAMES]
-        addresses = ",".join(broker.tells("kafka") for broker in brokers)
+        addresses = ",".join(broker.wait_for("kafka") for broker in brokers)
         done = subprocess.run(
             ["kcat", "-q", "-C", "-b", addresses, "-t", "flights", "-e", "-f", "%p %k %s\\n"],
             capture_output=True, text=True, timeout=PATIENCE_S, check=False,

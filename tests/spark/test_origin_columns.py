@@ -1,8 +1,9 @@
-"""Columns of where a message was published: the cluster, and its offset there."""
+"""Columns of where a message was published: the cluster, and its offset and its publish time there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +40,16 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 TIME_US = 1_700_000_000_000_000
-COLUMNS = "offset,originCluster,originOffset"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS = "offset,originCluster,originOffset,originPublishTime"
 SOURCES = [
     Origin(bytes(range(0xF0, 0x100)), "0123456789abcdef"),
     Origin(b"\x0a" * 16, "fedcba"),
     Origin(bytes(16), "z"),
 ]
 """Ascending by key or not: each is looked up."""
-Place = tuple[int, str | None, int | None]
-"""Offset in the topic; cluster and offset of where it was published."""
+Place = tuple[int, str | None, int | None, int | None]
+"""Offset in the topic; cluster, offset, and time in microseconds since 1970, of where it was published."""
 
 
 def entry(first: int, messages: int, *gaps: Gap, **settings: Any) -> OriginEntry:
@@ -66,11 +68,11 @@ def fill(topic: Topic) -> list[Place]:
         gaps = [Gap(at[source], at[source] + 100, GapCause.EXPIRED)] if turn >= 9 else []
         first, count = at[source] + 100 * len(gaps), turn % 4 + 1
         topic.origins.replicate(source, 1, [entry(first, count, *gaps)]).result(PATIENCE_S)
-        places += [(len(places) + n, source.cluster.hex(), first + n) for n in range(count)]
+        places += [(len(places) + n, source.cluster.hex(), first + n, TIME_US + first) for n in range(count)]
         at[source] = first + count
         if turn % 2:
             topic.publish_batch([b"own"] * 3)
-            places += [(len(places) + n, None, None) for n in range(3)]
+            places += [(len(places) + n, None, None, None) for n in range(3)]
     return places
 
 
@@ -94,7 +96,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
 def places_of(path: Path | None, **options: object) -> list[Place]:
     options.setdefault("columns", COLUMNS)
     rows = read_table(path, **{"topics": "orders", **options}).to_pylist()
-    return [(row["offset"], row["originCluster"], row["originOffset"]) for row in rows]
+    return [place_of(row) for row in rows]
+
+
+def place_of(row: Mapping[str, Any] | Row) -> Place:
+    """Of a row of a table, or of Spark, whose times are those of the local zone."""
+    moment = row["originPublishTime"]
+    time_us = None if moment is None else (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+    return row["offset"], row["originCluster"], row["originOffset"], time_us
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------
@@ -106,8 +115,8 @@ def test_where_each_message_was_published(place: tuple[Path, list[Place]]) -> No
         assert load_subscription(metadata, "orders", ORIGINS).cursor_ledger >= 0
     assert places_of(path) == places
     assert places_of(path, minPartitions=5, batchRows=2) == places
-    assert places_of(path, columns="originOffset,offset,originCluster") == places
-    assert {cluster for _, cluster, _ in places} == {None, *(source.cluster.hex() for source in SOURCES)}
+    assert places_of(path, columns="originPublishTime,originOffset,offset,originCluster") == places
+    assert {cluster for _, cluster, *_ in places} == {None, *(source.cluster.hex() for source in SOURCES)}
 
 
 def test_from_the_middle_of_entries(place: tuple[Path, list[Place]]) -> None:
@@ -119,19 +128,19 @@ def test_from_the_middle_of_entries(place: tuple[Path, list[Place]]) -> None:
 def test_with_all_columns_they_are_the_last(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     table = read_table(path, topics="orders", includeMetadata=True)
-    assert table.column_names[-2:] == ["originCluster", "originOffset"]
-    assert places_of(path, columns="offset,originOffset,originCluster", includeHeaders=True) == places
+    assert table.column_names[-3:] == ["originCluster", "originOffset", "originPublishTime"]
+    assert places_of(path, columns="originPublishTime,offset,originOffset,originCluster", includeHeaders=True) == places
 
 
 def test_a_topic_without_origins(place: tuple[Path, list[Place]]) -> None:
-    assert places_of(place[0], topics="own") == [(0, None, None), (1, None, None)]
+    assert places_of(place[0], topics="own") == [(0, None, None, None), (1, None, None, None)]
 
 
 def test_logs_and_ledgers_have_none(place: tuple[Path, list[Place]], tmp_path: Path) -> None:
     samples.make_log(tmp_path / "log")
     for path, options in ((tmp_path / "log", {}), (place[0], {"replica": "all"})):
-        table = read_table(path, columns="originCluster,originOffset", **options)
-        assert table.num_rows and [column.null_count for column in table.columns] == [table.num_rows] * 2
+        table = read_table(path, columns="originCluster,originOffset,originPublishTime", **options)
+        assert table.num_rows and [column.null_count for column in table.columns] == [table.num_rows] * 3
 
 
 def test_over_tcp(tmp_path: Path) -> None:
@@ -150,8 +159,9 @@ def test_clusters_that_replicate(tmp_path: Path) -> None:
         there.topic().publish_batch([b"own"] * 2)
         has_all(here.replicate("b", there.server.address), 5)
         name = cluster_id(here.cluster.metadata).hex()
-    own: list[Place] = [(0, None, None), (1, None, None)]
-    assert places_of(tmp_path / "b", topics="t") == own + [(2 + n, name, n) for n in range(5)]
+        times = [time for batch in here.topic().read() for time in batch.publish_time.tolist()]
+    own: list[Place] = [(0, None, None, None), (1, None, None, None)]
+    assert places_of(tmp_path / "b", topics="t") == own + [(2 + n, name, n, times[n]) for n in range(5)]
 
 
 # ---- what is not known -----------------------------------------------------------------------------------------
@@ -159,7 +169,7 @@ def test_clusters_that_replicate(tmp_path: Path) -> None:
 
 def by_key(places: list[Place]) -> list[Place]:
     keys = {source.cluster.hex(): f"key:{source.key:016x}" for source in SOURCES}
-    return [(offset, cluster and keys[cluster], number) for offset, cluster, number in places]
+    return [(offset, cluster and keys[cluster], *others) for offset, cluster, *others in places]
 
 
 @pytest.fixture
@@ -190,8 +200,9 @@ def test_origins_that_cannot_be_decoded(forgotten: tuple[Path, list[Place]]) -> 
     with pytest.raises(InvalidMetadataError, match="origins snapshot"):
         places_of(path)
     assert places_of(path, mode="PERMISSIVE") == by_key(places)
-    table = read_table(path, topics="orders", columns="offset,originOffset")
-    assert table["originOffset"].to_pylist() == [number for _, _, number in places]
+    table = read_table(path, topics="orders", columns="offset,originOffset,originPublishTime")
+    assert table["originOffset"].to_pylist() == [number for _, _, number, _ in places]
+    assert table["originPublishTime"].null_count == sum(time_us is None for *_, time_us in places)
 
 
 def test_what_is_not_asked_for_is_not_looked_up(place: tuple[Path, list[Place]]) -> None:
@@ -200,7 +211,7 @@ def test_what_is_not_asked_for_is_not_looked_up(place: tuple[Path, list[Place]])
         parts = [part for task in tasks for part in task]
         return {len(part.topic.clusters) for part in parts if isinstance(part, EntrySlice) and part.topic is not None}
 
-    assert clusters("key,value,offset,originOffset") == {0}
+    assert clusters("key,value,offset,originOffset,originPublishTime") == {0}
     assert clusters("originCluster") == {24 * len(SOURCES)}
 
 
@@ -213,11 +224,11 @@ def test_a_stream(place: tuple[Path, list[Place]]) -> None:
         batches = list(query.batches())
     assert len(batches) > 3
     rows = [row for batch in batches for row in batch]
-    assert [(row["offset"], row["originCluster"], row["originOffset"]) for row in rows] == places
+    assert [place_of(row) for row in rows] == places
 
 
 def sorted_places(rows: list[Row]) -> list[Place]:
-    return sorted((row["offset"], row["originCluster"], row["originOffset"]) for row in rows)
+    return sorted(map(place_of, rows))
 
 
 def test_in_spark(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path: Path) -> None:
@@ -225,11 +236,11 @@ def test_in_spark(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path
     path, places = place
     reader = spark.read.format("pyreplog").option("topics", "orders").option("minPartitions", "2")
     assert sorted_places(reader.option("columns", COLUMNS).load(str(path)).collect()) == places
-    schema = "offset bigint, originOffset bigint, originCluster string"
+    schema = "offset bigint, originPublishTime timestamp, originOffset bigint, originCluster string"
     frame = spark.read.format("pyreplog").option("topics", "orders").schema(schema).load(str(path))
     assert sorted_places(frame.collect()) == places
     counts = {row["originCluster"]: row["count"] for row in frame.groupBy("originCluster").count().collect()}
-    assert counts[None] == sum(cluster is None for _, cluster, _ in places)
+    assert counts[None] == sum(cluster is None for _, cluster, *_ in places)
 
     rows: list[Row] = []
     stream = spark.readStream.format("pyreplog").option("topics", "orders").schema(schema).load(str(path))

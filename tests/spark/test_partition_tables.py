@@ -49,12 +49,12 @@ def test_a_table_has_a_row_for_each_record_of_a_batch(tmp_path: Path, seed: int)
         writer.at_random(60)
         writer.append(8)
         writer.show()
-        assert read(path) == plain(writer.seen(committed=False))
-        assert read(path, isolation="read_committed") == plain(writer.seen(committed=True))
+        assert read(path) == plain(writer.visible(committed=False))
+        assert read(path, isolation="read_committed") == plain(writer.visible(committed=True))
         table = read_table(path, includeMetadata=True)
         assert set(table["topic"].to_pylist()) == {TOPIC_ID} and set(table["partition"].to_pylist()) == {0}
         rows = read(path, verifyChecksum=False, batchRows=7)
-        assert rows == plain(writer.seen(committed=False))
+        assert rows == plain(writer.visible(committed=False))
 
 
 def test_slices_begin_and_end_within_batches(tmp_path: Path, seed: int) -> None:
@@ -78,7 +78,7 @@ def test_rows_end_at_the_high_watermark(tmp_path: Path, seed: int) -> None:
         shown = writer.log.end_mark
         writer.log.show_high_watermark(shown)
         writer.append()
-        assert read(path) == plain(writer.seen(committed=False, end=shown.entry))
+        assert read(path) == plain(writer.visible(committed=False, end=shown.entry))
 
 
 def test_native_messages_stand_between_batches(tmp_path: Path, seed: int) -> None:
@@ -166,5 +166,5 @@ def test_a_stream_gives_each_record_once(tmp_path: Path, seed: int) -> None:
                 writer.at_random(rng.randint(1, 10))
                 writer.show()
                 seen += query.read()
-        wanted = writer.seen(committed=isolation == "read_committed")
+        wanted = writer.visible(committed=isolation == "read_committed")
         assert [(row["offset"], row["value"]) for row in seen] == [(row.offset, row.value) for row in wanted]

@@ -39,7 +39,7 @@ def test_metadata_and_corrupt_record() -> None:
     actual_names = names(schema.default_columns(options_of("d", includeMetadata=True, mode="permissive")))
     assert actual_names[:7] == KAFKA
     assert actual_names[7:9] == ["size", "ledgerId"]
-    assert actual_names[-3:] == ["originCluster", "originOffset", "_corrupt_record"]
+    assert actual_names[-4:] == ["originCluster", "originOffset", "originPublishTime", "_corrupt_record"]
 
 
 def test_every_column_has_an_arrow_type() -> None:
@@ -69,7 +69,7 @@ def test_a_users_schema_chooses_and_orders() -> None:
     [
         (
             [StructField("sise", IntegerType())],
-            "unknown column 'sise'; there are key, value, topic, .*, originOffset$",
+            "unknown column 'sise'; there are key, value, topic, .*, originPublishTime$",
         ),
         ([StructField("size", LongType())], "column size: expected the type int, found bigint"),
         (

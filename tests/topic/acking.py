@@ -1,4 +1,4 @@
-"""Topics that are only numbers: their entries, and what counting one by one says of acknowledgements."""
+"""Topics as lists of entry sizes, and acknowledgements counted one by one, for comparison with cursors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def int64s(values: Iterable[int]) -> np.ndarray:
 
 
 class Entries(NamedTuple):
-    """The columns of a MessageBatch that say what its entries are."""
+    """The columns of a MessageBatch that describe its entries."""
 
     entry_first: np.ndarray
     entry_count: np.ndarray
@@ -31,7 +31,7 @@ class Entries(NamedTuple):
 
 
 class Topic:
-    """Entries of so many messages each, of so many bytes each (as many as messages: 10 each)."""
+    """Entries with these numbers of messages and bytes; without sizes, 10 bytes for each message."""
 
     def __init__(self, counts: list[int], sizes: list[int] | None = None) -> None:
         self.counts = counts
@@ -54,7 +54,7 @@ class Topic:
         )
 
     def locate(self, offset: int) -> EntryPosition:
-        """Of the message; of the last one for the end of the topic."""
+        """Return the entry of a message; for the end of the topic, that of the last message."""
         return self.place(self.entry_of(min(offset, self.end.offset - 1)))
 
     def total(self, offset: int) -> TopicPosition:
@@ -62,7 +62,7 @@ class Topic:
         return TopicPosition(offset, entry, self.bytes[entry])
 
     def columns(self, start: int, stop: int) -> Entries:
-        """Of entries from start up to stop."""
+        """Return the columns of the entries from start up to stop."""
         return Entries(
             int64s(self.firsts[start:stop]),
             int64s(self.counts[start:stop]),
@@ -73,7 +73,7 @@ class Topic:
 
 
 def acknowledge(cursor: Cursor, topic: Topic, offsets: Iterable[int]) -> None:
-    """As a driver does: what is not known is located."""
+    """Acknowledge as a driver does, which locates unknown entries."""
     wanted = int64s(offsets)
     while len(unknown := cursor.acknowledge(wanted, topic.end.offset, NOW)):
         assert set(unknown.tolist()) <= set(wanted.tolist())
@@ -92,14 +92,14 @@ def acknowledge_range(cursor: Cursor, topic: Topic, start: int, stop: int) -> No
 
 
 def cumulative(cursor: Cursor, topic: Topic, to: int, *, before: bool = False) -> None:
-    """before: with the entry of the message before the place, in stead of that which lies there."""
+    """Acknowledge all messages below `to`. before: locate the entry of the message before it, not the entry at it."""
     start = cursor.cumulative_start(to)
     place = cursor.find(start) or topic.locate(start - 1 if before and start else start)
     cursor.cumulative(place, to, topic.end.offset, NOW)
 
 
 class Counted(NamedTuple):
-    """What counting one by one says."""
+    """The values that counting one by one gives."""
 
     mark: TopicPosition
     messages: int
@@ -127,7 +127,7 @@ def counted(cursor: Cursor) -> Counted:
 
 
 def check(cursor: Cursor, topic: Topic, acked: set[int]) -> None:
-    """Everything that the cursor says is what counting says."""
+    """Check that all values of the cursor equal those of counting one by one."""
     end = topic.end
     by_hand = count(topic, acked)
     assert counted(cursor) == by_hand

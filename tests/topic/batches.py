@@ -1,4 +1,4 @@
-"""Entries as a sink of a topic is given them, without a publisher."""
+"""Entries in the form in which a sink of a topic gets them, without a publisher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyreplog.topic.client.publishing.sequencer import Sink
 
 
 class EntryBatch(PublishBatch):
-    """Entries that are there. future: gives the offsets of their messages."""
+    """A batch of encoded entries. future: its result is the offsets of their messages."""
 
     def __init__(self, entries: Sequence[bytes], counts: Sequence[int]) -> None:
         self.entries, self.counts = entries, counts
@@ -18,7 +18,7 @@ class EntryBatch(PublishBatch):
         self.messages = self.messages_submitted = sum(counts)
         self.is_ready = True
         self.future: AppendFuture[range] = AppendFuture()
-        self.on_settled: Callable[[PublishBatch], object] = self._told
+        self.on_settled: Callable[[PublishBatch], object] = self._complete
 
     def encode(self, encoder: Encoder) -> None:
         raise AssertionError
@@ -29,7 +29,7 @@ class EntryBatch(PublishBatch):
     def outcomes(self) -> list[Outcome]:
         raise AssertionError
 
-    def _told(self, _: PublishBatch) -> None:
+    def _complete(self, _: PublishBatch) -> None:
         if self.error is not None:
             set_exception(self.future, self.error)
         else:
@@ -37,7 +37,7 @@ class EntryBatch(PublishBatch):
 
 
 def submit(sink: Sink, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
-    """The AppendFuture gives the offsets. Errors: those of the sink."""
+    """Submit entries to a sink; return a future with the offsets of their messages. Errors are those of the sink."""
     batch = EntryBatch(entries, counts)
     sink.submit_all([batch])
     return batch.future

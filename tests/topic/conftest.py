@@ -1,4 +1,4 @@
-"""Topics of this process, and of a server in it."""
+"""Fixtures of topics: in this process, and through a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def wire(here: Served) -> Iterator[Wire]:
-    """A way to the server that can be cut."""
+    """A wire to the server, which can be cut."""
     with Wire(here.server.address) as wire:
         yield wire
 
@@ -32,5 +32,5 @@ def client(here: Served) -> Client:
 
 @pytest.fixture(params=["here", "elsewhere"])
 def place(request: pytest.FixtureRequest, here: Served) -> Cluster | Client:
-    """Where topics are asked for: the cluster itself, or a client of its server."""
+    """The cluster itself, or a client of its server."""
     return here.cluster if request.param == "here" else here.client()

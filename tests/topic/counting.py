@@ -1,4 +1,4 @@
-"""A cursor that only counts, and a cluster between it and a CursorLog that dies, or fails, at some call."""
+"""A cursor that only counts, and a cluster for a CursorLog in which a call fails or the process dies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ Call = Callable[[], Any]
 
 
 class Counting:
-    """Its state is a number, which only grows; a record is "kind sequence number", padded.
+    """A cursor whose state is a growing number. A record is "kind sequence number", padded.
 
-    persisted_state: what is known to be durable. lost_with: why it has been lost.
+    Attributes:
+        persisted_state: the state that is known to be durable.
+        lost_with: the error with which the cursor was lost.
     """
 
     def __init__(self, recovered: list[bytes] | None = None, *, padding: int = 0) -> None:
@@ -31,8 +33,8 @@ class Counting:
         self.state, self.sequence = restore(recovered or [])
         self.persisted_state = self.state
         self.padding = padding
-        self.parts = 1  # a snapshot tells the last ones in further records
-        self.records: dict[int, int] = {}  # sequence -> state
+        self.parts = 1  # the last ones are in further records of the snapshot
+        self.records: dict[int, int] = {}  # the state at each sequence
         self._taken = self.state
         self.taken: list[str] = []
         self.came = threading.Event()
@@ -69,7 +71,7 @@ class Counting:
 
 
 def restore(records: list[bytes]) -> tuple[int, int]:
-    """(state, last sequence); a gap between the records, or a change of nothing, fails."""
+    """Return state and last sequence; fail at a gap between records and at a change without a snapshot."""
     state, last = 0, 0
     for record in records:
         kind, sequence, number = record.split()[:3]
@@ -103,7 +105,7 @@ def mark(source: Counting, persister: CursorPersister) -> int:
 
 
 def state_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
-    """Where a cursor is, as another owner finds it."""
+    """Return the state that another owner recovers."""
     with open_log(cluster) as log:
         return restore(log.recover(topic, name).records)[0]
 
@@ -114,37 +116,37 @@ def open_log(cluster: LedgerCluster, **settings: Any) -> CursorLog:
 
 
 class Faults:
-    """Counts calls; at one of them something goes wrong. after: it is done, only the answer is lost. dies: none that
-    comes later is done, or answered."""
+    """Counts calls, one of which fails. after: the call is done, and only its answer is lost. dies: no later call is
+    done or answered."""
 
     def __init__(self, at: int = -1, *, after: bool = False, dies: bool = False) -> None:
         self.at, self.after, self.dies = at, after, dies
         self.calls: list[str] = []
         self.is_dead = self.is_paused = False
         self._lock = threading.Lock()
-        self._busy = 0  # calls that are being made
-        self._told: list[Call] = []
+        self._busy = 0  # how many calls are in progress
+        self._waiters: list[Call] = []
 
     def wait(self, future: AppendFuture[None]) -> bool:
-        """For it, or the end; whether it is done."""
+        """Wait for a future, or the death of the process; return whether the future is done."""
         came = threading.Event()
         future.add_done_callback(lambda _: came.set())
         with self._lock:
-            self._told.append(came.set)
+            self._waiters.append(came.set)
             if self.is_dead:
                 came.set()
         assert came.wait(PATIENCE_S), self.calls[-20:]
         return future.done()
 
     def pause(self) -> None:
-        """Nothing goes wrong, nothing counts."""
+        """Neither count calls nor let them fail."""
         self.is_paused = True
 
     def go_on(self) -> None:
         self.is_paused = False
 
     def settle(self) -> None:
-        """Wait for the calls that some thread is at: what they do is done, or never will be."""
+        """Wait for the calls in progress."""
         until(lambda: not self._busy)
 
     def call(self, name: str, do: Call, error: ReplogError) -> Any:
@@ -157,7 +159,7 @@ class Faults:
                 self.is_dead = True
             self._busy += not refused
         if refused:
-            self._tell()
+            self._wake_waiters()
             raise error
         try:
             result = do()
@@ -166,15 +168,15 @@ class Faults:
                 self._busy -= 1
         if now:
             self.is_dead = self.dies
-            self._tell()
+            self._wake_waiters()
             raise error
         return result
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         if self.is_dead:
             with self._lock:
-                for tell in self._told:
-                    tell()
+                for wake in self._waiters:
+                    wake()
 
 
 class FaultyStore:
@@ -213,12 +215,12 @@ class FaultyLedger:
         return ids
 
     def close(self, timeout: float | None = None) -> None:
-        """Who is dead closes nothing."""
+        """Close the ledger, unless the process is dead."""
         if not self._faults.is_dead:
             self._ledger.close(timeout)
 
 
-class _Around:
+class _SharedRuntime:
     def __init__(self, runtime: Any, metadata: Any) -> None:
         self._runtime, self.metadata = runtime, metadata
 
@@ -227,12 +229,12 @@ class _Around:
 
 
 class FaultyCluster:
-    """A cluster, as a process sees it to which something happens."""
+    """A cluster as seen by a process whose calls may fail."""
 
     def __init__(self, cluster: LedgerCluster, faults: Faults) -> None:
         self._cluster, self._faults = cluster, faults
         self.metadata = FaultyStore(cluster.metadata, faults)
-        self.runtime = _Around(cluster.runtime, self.metadata)
+        self.runtime = _SharedRuntime(cluster.runtime, self.metadata)
         self.made: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -252,7 +254,7 @@ class FaultyCluster:
         )
 
     def bury(self) -> None:
-        """What a dead process, or a lost answer, left open."""
+        """Close the ledgers that a dead process, or a lost answer, has left open."""
         self._faults.settle()
         for ledger in self.made:
             try:

@@ -1,4 +1,4 @@
-"""What producers' numbers should be judged to be, kept in plain sets; and a topic's entries as they would be stored."""
+"""A model of deduplication with plain sets, and entries of a topic in their stored form."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ Push = tuple[bytes, list[int]]
 
 @dataclass
 class Model:
-    """stored: of each producer; failed: known not to be stored; flights: on their way, in order."""
+    """The expected state of producers.
+
+    Attributes:
+        stored: stored numbers, by producer.
+        failed: numbers that are known not to be stored, by producer.
+        flights: batches in flight, in order.
+    """
 
     stored: dict[bytes, set[int]] = field(default_factory=dict)
     failed: dict[bytes, set[int]] = field(default_factory=dict)
     flights: deque[Push] = field(default_factory=deque)
     log: list[Push] = field(default_factory=list)
-    pushed: dict[bytes, int] = field(default_factory=dict)  # the highest, since nothing was on its way
+    pushed: dict[bytes, int] = field(default_factory=dict)  # the highest number since no batch was in flight
 
     def flying(self, name: bytes) -> set[int]:
         return {number for producer, numbers in self.flights if producer == name for number in numbers}
 
-    def judge(self, name: bytes, number: int) -> DedupVerdict:
+    def check_sequence(self, name: bytes, number: int) -> DedupVerdict:
         stored, flying = self.stored.get(name, set()), self.flying(name)
         if number in stored:
             return DedupVerdict.DUPLICATE
@@ -35,7 +41,7 @@ class Model:
         highest = max(stored, default=-1)
         if number in self.failed.get(name, ()) or number > max(highest, self.pushed.get(name, -1) if flying else -1):
             return DedupVerdict.NEW
-        # It was left out when a higher one was published.
+        # The number was left out when a higher one was published.
         return DedupVerdict.DUPLICATE if number < highest else DedupVerdict.IN_DOUBT
 
     def push(self, name: bytes, numbers: list[int]) -> None:
@@ -55,7 +61,7 @@ class Model:
         return name, numbers
 
     def missing(self) -> dict[bytes, set[int]]:
-        """What a snapshot says is not stored: that may be stored later."""
+        """Return the numbers that a snapshot names as not stored; they may be stored later."""
         known = {name: set(numbers) for name, numbers in self.failed.items()}
         passed = {name: max(numbers, default=-1) for name, numbers in self.stored.items()}
         for name, numbers in self.flights:
@@ -65,7 +71,7 @@ class Model:
         return known
 
     def crash(self, stored: int, missing: dict[bytes, set[int]]) -> None:
-        """The first `stored` flights had arrived; of those that failed, only `missing` is remembered."""
+        """Crash: the first `stored` batches in flight were stored; of failed numbers, only `missing` is remembered."""
         for _ in range(min(stored, len(self.flights))):
             self.store()
         self.flights.clear()
@@ -73,7 +79,7 @@ class Model:
 
 
 def entries_of(log: list[Push], first: int) -> MessageBatch:
-    """Entries of a topic from one on."""
+    """Return the entries of a topic from one on."""
     counts = [len(numbers) for _, numbers in log]
     entries = [encode_messages([b"v"] * len(numbers), producer=name, sequences=numbers) for name, numbers in log]
     size, messages = sum(map(len, entries[:first])), sum(counts[:first])

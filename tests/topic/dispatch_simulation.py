@@ -1,5 +1,5 @@
-"""A subscription under a seeded scheduler: consumers that come, go, acknowledge and refuse, reads that are answered in
-any order or fail, and the rules that hold all the while."""
+"""A subscription in random runs: consumers come, go, acknowledge and refuse, reads are answered in any order or fail,
+and rules hold after each step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.topic.dispatching import SECOND, Log, Rig
 
 
 class Simulation(Rig):
-    """Every delivery is checked as it is made.
+    """Checks each delivery.
 
-    acts: which of `ACTS` happen. Keys are b"0" to b"9"; every third message or so is delayed when "delay" is among them.
+    acts: which of `ACTS` happen. Keys are b"0" to b"9". With "delay", about every third message is delayed.
     """
 
     def __init__(self, seed: int, acts: tuple[str, ...], **settings: object) -> None:
@@ -24,15 +24,16 @@ class Simulation(Rig):
         self.acts = acts
         self.keys: list[bytes | None] = []
         self.due: list[int] = []
-        self.held: dict[int, tuple[int, int]] = {}  # offset -> (consumer, when)
+        self.held: dict[int, tuple[int, int]] = {}  # by offset, consumer and time
         self.acked: set[int] = set()
         self.permits: dict[int, int] = {}
         self.seen: set[int] = set()
         self.dead_letters: set[int] = set()
-        self.last = -1  # offset delivered last
+        self.last = -1  # the last offset that was delivered
         self.consumers = 0
-        self.start = 0  # what is kept of the topic
-        self.has_forgotten = False  # acknowledgements, so that messages come again when they will
+        self.start = 0  # the first offset that is kept
+        # set when acknowledgements were lost, so that messages may be delivered again at any time
+        self.has_forgotten = False
 
     @property
     def settings(self) -> SubscriptionConfig:
@@ -40,11 +41,11 @@ class Simulation(Rig):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether nothing happens that voids the order."""
+        """Return whether none of the acts changes the order."""
         return not self.has_forgotten and not {"nack", "late", "dead"} & set(self.acts)
 
     def is_late(self, since_us: int) -> bool:
-        """Whether what was delivered then may have been taken back."""
+        """Return whether a message that was delivered then may have timed out."""
         timeout_ms = self.settings.ack_timeout_ms
         return timeout_ms is not None and self.now - since_us >= timeout_ms * 1000
 
@@ -137,7 +138,7 @@ class Simulation(Rig):
             self.detach(consumer)
 
     def drop_all(self) -> None:
-        """What the model forgets when everything may come again."""
+        """Forget all deliveries, as each message may be delivered again."""
         self.held.clear()
         self.last = -1
 
@@ -161,7 +162,7 @@ class Simulation(Rig):
         self.ack(self.random.choice([*self.permits, 99]), offsets)
 
     def act_foreign(self) -> None:
-        """Messages that nobody has, of entries that may have been read or not."""
+        """Acknowledge messages that no consumer has, of entries that may have been read or not."""
         if self.log.places:
             place = self.random.choice(self.log.places)
             start = self.random.randrange(place.first, place.end)
@@ -169,7 +170,7 @@ class Simulation(Rig):
             self.do(self.dispatcher.acknowledge_range(99, start, place.end, self.now))
 
     def act_skip(self) -> None:
-        """The owner skips entries; or retention removes them."""
+        """Skip entries, as the owner or retention does."""
         if self.log.places:
             total = self.random.choice(self.log.places).before
             beyond = self.cursor.acks.acked(total.offset)
@@ -200,7 +201,7 @@ class Simulation(Rig):
         self.do(self.dispatcher.seek(total, self.now))
 
     def gone(self, offsets: range) -> None:
-        """They are acknowledged, whoever has them."""
+        """Acknowledge messages, whichever consumer has them."""
         self.acked.update(offsets)
         for offset in offsets:
             self.held.pop(offset, None)
@@ -256,7 +257,7 @@ class Simulation(Rig):
     # ---- the end ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Consumers that keep acknowledging get everything, and nothing is left behind."""
+        """Let consumers acknowledge until each message was delivered; check that none is left."""
         if not self.permits:
             self.act_attach()
         for _ in range(2000):

@@ -1,4 +1,4 @@
-"""A topic in memory, and a dispatcher whose effects are carried out by hand or at once."""
+"""A topic in memory, and a dispatcher whose effects are carried out at once or by the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = 1_700_000_000 * SECOND
 
 
 class Log:
-    """Entries of messages; a message's value is its offset."""
+    """Entries of messages whose value is their offset."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -48,7 +48,7 @@ class Log:
         deliver_at: Sequence[int] | None = None,
         padding: bytes = b"",
     ) -> int:
-        """One entry of so many messages; the new end."""
+        """Publish one entry of so many messages; return the new end."""
         before = self.end
         values = [b"%d%s" % (before.offset + i, padding) for i in range(count)]
         entry = encode_messages(values, keys, deliver_at=deliver_at)
@@ -65,7 +65,7 @@ class Log:
         return next(place for place in self.places if place.first <= offset < place.end)
 
     def read(self, offset: int, end: int, bytes_max: int) -> MessageBatch:
-        """As a managed ledger reads."""
+        """Read as a managed ledger does."""
         chosen: list[EntryPosition] = []
         for place in self.places:
             if (
@@ -81,7 +81,7 @@ class Log:
 
 
 class Rig:
-    """A dispatcher over a log. Reads are answered by `answer`, or at once while `is_prompt`."""
+    """A dispatcher of a log. The test answers reads with `answer`, or they are answered at once while `is_prompt`."""
 
     def __init__(
         self, log: Log, *, is_prompt: bool = True, start: int = 0, topic: str = "flights", **settings: object
@@ -105,11 +105,11 @@ class Rig:
 
     @property
     def wall(self) -> int:
-        """What the clock on the wall says, which begins at `NOW`."""
+        """Return the time of day, which begins with `NOW`."""
         return self.now + self.ahead
 
     def set_clock(self, seconds: float) -> None:
-        """Forward, or back."""
+        """Set the clock forward or back."""
         self.ahead += round(seconds * SECOND)
         self.do(self.dispatcher.woken(self.now))
 
@@ -181,7 +181,7 @@ class Rig:
         self.do(self.dispatcher.cumulative(consumer, place, to, self.now))
 
     def sleep(self, seconds: float) -> None:
-        """Time passes; wakes come when they are due."""
+        """Let time pass, and fire the timer when it is due."""
         until = self.now + round(seconds * SECOND)
         while self.wake is not None and self.wake <= until:
             self.now, self.wake = max(self.now, self.wake), None
@@ -189,7 +189,7 @@ class Rig:
         self.now = until
 
     def got(self, consumer: int) -> list[int]:
-        """What a consumer was given since the last call."""
+        """Return the messages that a consumer got since the last call."""
         return self.delivered.pop(consumer, [])
 
     @property

@@ -1,4 +1,4 @@
-"""Batch entries as a reader of a ledger gets them, for tests of what they hold."""
+"""Batch entries as a reader of a ledger returns them, for tests of their content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TIME = 1_700_000_000_000_000
 def records_of(
     entries: Sequence[bytes], counts: Sequence[int] | None, *, first: int = 0, size: int = 0, messages: int = 0
 ) -> RecordBatch:
-    """Entries of a ledger from `first` on; size, messages: of the ledger before them. counts None: data entries."""
+    """Return entries of a ledger from `first` on. size, messages: those of the ledger before them. counts: None for
+    data entries."""
     new_entries = encode_entries(
         entries, ledger=LEDGER, first=first, lac=first - 1, time=TIME, ledger_bytes=size, ledger_messages=messages,
         messages=counts,
@@ -28,7 +29,7 @@ def records_of(
 
 
 def decoded(entries: Sequence[bytes], counts: Sequence[int], **options: Any) -> MessageBatch:
-    """Of a topic that begins with the ledger."""
+    """Decode entries of a topic that begins with their ledger."""
     return decode_messages(records_of(entries, counts), offset=0, entries=0, size=0, **options)
 
 
@@ -57,7 +58,7 @@ def as_twin(message: Message) -> TwinMessage:
 
 
 def some_messages(rng: random.Random, count: int, *, plain: bool = False) -> list[TwinMessage]:
-    """Of every sort; plain: nothing but values."""
+    """Return random messages of all kinds. plain: with values only."""
     if plain:
         return [TwinMessage(rng.randbytes(rng.choice((0, 1, 7, 8, 100)))) for _ in range(count)]
     first = rng.choice((-1, 0, 1 << 40))

@@ -1,4 +1,5 @@
-"""Topics in a test's hand: clusters with little of everything, receiving exactly, backlogs counted in three ways."""
+"""Topics for tests: small ledgers and entries, receiving an exact number of messages, and three ways to count a
+backlog."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ US = 1_700_000_000_000_000
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended", "retention_bytes": None}
 KEPT: dict[str, Any] = {"retention_bytes": None}
 SMALL: dict[str, Any] = {**PLAIN, **KEPT, "roll_entries": 3, "batch_messages": 4}
-"""Ledgers of three entries, entries of up to four messages; all are kept, see `trim`."""
+"""Ledgers of three entries, and entries of up to four messages; all are kept until `trim`."""
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def open_cluster(folder: Path, *, clock: Clock | None = None, bookies: int = 1, 
 
 
 def hasten(cluster: Cluster, *, flush_ms: int = 2) -> None:
-    """Acknowledgements are stored soon, and not synced."""
+    """Store acknowledgements after a few milliseconds, without a sync."""
     topics = cluster.topics
     topics.cursors.close()
     settings = CursorLogConfig(ensemble=1, durability="appended", flush_ms=flush_ms, retry_ms=1, retry_max_ms=10)
@@ -53,20 +54,20 @@ def values(count: int, start: int = 0) -> list[bytes]:
 
 
 def fill(topic: Topic, count: int, *, by: int = 2) -> None:
-    """So many messages, `by` to an entry, one after the other, so that ledgers end where they are full."""
+    """Publish so many messages, `by` to an entry, one entry after the other, so that each ledger is full."""
     for at in range(0, count, by):
         topic.publish_batch(values(min(by, count - at), topic.end))
 
 
 def trim(topic: Topic) -> int:
-    """All that no subscription needs, the open ledger too; the offset of the first message left."""
+    """Trim all messages that no subscription needs, also of the open ledger; return the first offset that is left."""
     topic.configure(retention_bytes=0)
     topic.managed.roll().result(PATIENCE_S)
     return topic.trim()
 
 
 def receive(consumer: Consumer, count: int) -> list[Message]:
-    """The next messages, and nothing less."""
+    """Receive exactly so many messages."""
     messages: list[Message] = []
     while len(messages) < count:
         message = consumer.receive(timeout=PATIENCE_S)
@@ -80,7 +81,7 @@ def offsets(messages: Iterable[Message]) -> list[int]:
 
 
 def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """(ledger, first, last) of the ranges of entries that are asked for from now on, of open ledgers and of others."""
+    """Record the ranges of entries that are read from now on, as (ledger, first, last)."""
     ranges: list[tuple[int, int, int]] = []
 
     def noted(kind: type[Ledger] | type[LedgerReader]) -> Callable[..., Any]:
@@ -98,7 +99,7 @@ def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
 
 
 class HeldPlaces:
-    """Entries are located when the test says so."""
+    """Holds back the reads that locate entries, until the test releases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._read = Locator._read
@@ -111,11 +112,11 @@ class HeldPlaces:
 
     @property
     def held(self) -> int:
-        """How many reads are held now."""
+        """Return how many reads are held back."""
         return len(self._held)
 
     def release(self, done: Callable[[], bool]) -> int:
-        """All, and what is asked for because of them, by whatever thread, until it is done; how many reads there were."""
+        """Release reads, also those that follow from them, until `done`; return how many there were."""
         reads = 0
         while True:
             until(lambda: self._held or done())
@@ -127,31 +128,31 @@ class HeldPlaces:
 
 
 def received(consumer: Consumer, count: int) -> list[int]:
-    """Offsets of the next messages."""
+    """Receive messages; return their offsets."""
     return offsets(receive(consumer, count))
 
 
 def nothing_comes(consumer: Consumer) -> bool:
-    """As far as can be told in a moment."""
+    """Return whether no message arrives within a moment."""
     return consumer.receive(timeout=0.02) is None
 
 
 def stored(topic: Topic) -> dict[int, bytes]:
-    """Every message that is kept, by its offset."""
+    """Return each stored message by its offset."""
     contents: dict[int, bytes] = {}
     for batch in topic.read():
         contents.update(zip(batch.offset.tolist(), batch.values(), strict=True))
     return contents
 
 
-def told_backlog(topic: Topic, name: str) -> Backlog:
-    """As the statistics say."""
+def reported_backlog(topic: Topic, name: str) -> Backlog:
+    """Return the backlog of the statistics."""
     actual_sub = next(sub for sub in topic.stats().subscriptions if sub.name == name)
     return Backlog(actual_sub.backlog_messages, actual_sub.backlog_entries, actual_sub.backlog_bytes)
 
 
 def counted_backlog(topic: Topic, name: str) -> tuple[list[int], Backlog]:
-    """By reading all there is: offsets of what is not acknowledged."""
+    """Count the backlog by reading all messages; return the unacknowledged offsets as well."""
     cursor = topic.subscription(name).cursor
     left: list[int] = []
     entries: dict[int, int] = {}
@@ -164,14 +165,14 @@ def counted_backlog(topic: Topic, name: str) -> tuple[list[int], Backlog]:
 
 
 def check_backlog(topic: Topic, name: str, expected: Iterable[int]) -> None:
-    """The offsets that are not acknowledged, as the cursor knows them, as the statistics count them."""
+    """Check which offsets are unacknowledged, by the cursor and by the statistics."""
     left, counted = counted_backlog(topic, name)
     assert left == sorted(expected)
-    assert told_backlog(topic, name) == counted
+    assert reported_backlog(topic, name) == counted
 
 
 def drain(topic: Topic, name: str, count: int, **settings: Any) -> list[int]:
-    """Offsets that a new consumer gets, in their order; nothing is acknowledged."""
+    """Return the offsets that a new consumer gets, in order; acknowledge none."""
     with topic.subscribe(name, **settings) as consumer:
         messages = received(consumer, count)
         assert nothing_comes(consumer)

@@ -1,4 +1,4 @@
-"""Processes that own topics, to which something happens: they die, are paused, or lose their lease without noticing."""
+"""Processes that own topics, which die, are paused, or lose their lease without noticing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.topic.owners import FaultyWrites
 
 
 class Life:
-    """What a cluster handle of one process is built on; nothing of it happens any more once it is dead."""
+    """The runtime of one process' cluster handle. Once it is dead, none of its calls has an effect."""
 
     def __init__(self, runtime: Any, faults: Faults) -> None:
         self._runtime, self.faults = runtime, faults
@@ -52,7 +52,8 @@ class Life:
         return self._runtime.wake_after(seconds, lambda: None if self.faults.is_dead else call())
 
     def wait(self, future: AppendFuture[Any], timeout: float | None = None) -> Any:
-        """Who waits in a process that dies is told so. Bookies commit by themselves: this thread does not do it for them."""
+        """Wait for a result; the process may die meanwhile. Bookies commit in threads of their own, so that this thread
+        does not do it."""
         waiting_threads.discard(threading.get_ident())
         for bookie in self._runtime.bookies.values():
             if bookie.has_work():
@@ -60,7 +61,7 @@ class Life:
         came = threading.Event()
         future.add_done_callback(lambda _: came.set())
         with self.faults._lock:
-            self.faults._told.append(came.set)
+            self.faults._waiters.append(came.set)
         if self.faults.is_dead:
             came.set()
         came.wait(PATIENCE_S if timeout is None else timeout)
@@ -72,12 +73,12 @@ class Life:
         return
 
     def close(self, timeout: float | None = None) -> None:
-        """It is not this one's to close."""
+        """Do nothing: the runtime belongs to another handle."""
 
     # ---- what happens to it ----------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """What it sends to bookies stays on its way."""
+        """Hold back all requests to bookies."""
         self._held = []
 
     def go_on(self) -> None:
@@ -89,7 +90,7 @@ class Life:
 
 @contextmanager
 def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
-    """Another process' handle of a cluster. If it dies it leaves everything as it is."""
+    """Return another process' handle of a cluster. If the process dies, it leaves everything as it is."""
     runtime: Any = Life(cluster.runtime, faults or Faults())
     runtime.faults.pause()
     new_cluster = Cluster("a process", runtime, SystemClock())
@@ -105,7 +106,7 @@ def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
             try:
                 new_cluster.close()
             except ReplogError:
-                if not runtime.faults.is_dead:  # else it died of a write while it was closed, which went on to the end
+                if not runtime.faults.is_dead:  # otherwise it died by a write of its close, which went on to the end
                     raise
 
 
@@ -115,22 +116,22 @@ def life_of(cluster: Cluster) -> Life:
 
 
 def lose_lease(cluster: Cluster) -> None:
-    """Others may take its topics; it does not know."""
+    """Let other processes take its topics, without its knowledge."""
     for session in list(cluster.topics.ownership._sessions.values()):
         if session.lease is not None:
             session.lease.close()
 
 
 def kill(cluster: Cluster) -> None:
-    """Nothing that it does happens from now on; its lease is over."""
+    """Stop all effects of a process, and end its lease."""
     life_of(cluster).faults.is_dead = True
-    life_of(cluster).faults._tell()
+    life_of(cluster).faults._wake_waiters()
     life_of(cluster).faults.settle()
     lose_lease(cluster)
 
 
 def bury(cluster: Cluster) -> None:
-    """What Python still has of it, without a word to anybody."""
+    """Close what Python still has of a dead process, without any request."""
     lose_lease(cluster)
     topics, dead = cluster.topics, ClosedError("its process died")
     for topic in topics.opened():

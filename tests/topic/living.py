@@ -1,7 +1,8 @@
-"""An owner of a topic in a process of its own, to be killed: `python -m tests.topic.living URL`.
+"""An owner of a topic in a process of its own, which a test kills: `python -m tests.topic.living URL`.
 
-Publishes numbers, each once, as the topic deduplicates; consumes them twice: `all` acknowledges each, `odd` only every
-second one. Prints a JSON object a line: where it begins, up to which number all is confirmed, and acknowledged for good.
+It publishes each number once, as the topic deduplicates, and consumes them twice: subscription `all` acknowledges each,
+and `odd` every second one. It prints a JSON object on each line: the first number, and the numbers up to which all are
+confirmed and their acknowledgements are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.topic.handling import hasten
 LEASE_S = 1.0
 NAME = "numbers"
 AHEAD = 20
-SAYING = threading.Lock()  # a line at a time
+SAYING = threading.Lock()  # one line for each batch
 
 
 def say(**fields: object) -> None:

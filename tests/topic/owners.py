@@ -1,4 +1,4 @@
-"""Owners of topics, as processes see them to which something happens: each with a way of its own to the metadata."""
+"""Owners of topics as separate processes, each with an access of its own to the metadata, which may fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(*values: bytes) -> bytes:
 
 
 def publish(topic: ManagedLedger, values: Sequence[bytes]) -> AppendFuture[range]:
-    """One entry."""
+    """Publish one entry."""
     return submit(topic.writer, [entry(*values)], [len(values)])
 
 
@@ -39,7 +39,7 @@ def result(future: AppendFuture[Any]) -> Any:
 
 
 def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) -> dict[int, bytes]:
-    """Every message, by its offset."""
+    """Return each message by its offset."""
     at = topic.start.offset if offset is None else offset
     contents: dict[int, bytes] = {}
     while len(batch := result(topic.read(at, **options))):
@@ -50,7 +50,7 @@ def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) ->
 
 
 class FaultyWrites:
-    """Before a metadata store: counts its writes, at one of which something goes wrong. The dead do not read either."""
+    """Wraps a metadata store: counts writes, one of which fails. A dead process cannot read either."""
 
     def __init__(self, store: Any, faults: Faults) -> None:
         self._store, self._faults = store, faults
@@ -70,8 +70,8 @@ class FaultyWrites:
         return method(*args)
 
 
-class _Around:
-    """What a cluster is built on, with another way to the metadata. It is not this one's to close."""
+class _SharedRuntime:
+    """The runtime of another handle, with another metadata store. This handle must not close it."""
 
     def __init__(self, runtime: Any, metadata: Any) -> None:
         self._runtime, self.metadata = runtime, metadata
@@ -88,8 +88,8 @@ class _Around:
 
 @contextmanager
 def process(cluster: LedgerCluster, faults: Faults) -> Iterator[LedgerCluster]:
-    """Another handle of a cluster. Whoever died in it leaves everything as it is."""
-    runtime: Any = _Around(cluster.runtime, FaultyWrites(cluster.metadata, faults))
+    """Open another handle of a cluster. If its process dies, everything is left as it is."""
+    runtime: Any = _SharedRuntime(cluster.runtime, FaultyWrites(cluster.metadata, faults))
     ledger_cluster = LedgerCluster("process", runtime, SystemClock())
     try:
         yield ledger_cluster

@@ -1,4 +1,4 @@
-"""Partitioned topics in a test's hand, and other processes that own some of the partitions."""
+"""Partitioned topics for tests, and other processes that own some of their partitions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.waiting import until as until
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
 
 
-class _Around:
-    """What a cluster is built on, for another handle: it is not this one's to close."""
+class _SharedRuntime:
+    """The runtime of another handle, which this one must not close."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
@@ -36,26 +36,26 @@ class _Around:
 
 @contextmanager
 def other_process(cluster: Cluster) -> Iterator[Cluster]:
-    """Another handle of a cluster, as a process of its own has it."""
-    runtime: Any = _Around(cluster.runtime)
+    """Open another handle of a cluster, as a process of its own has it."""
+    runtime: Any = _SharedRuntime(cluster.runtime)
     with Cluster("other process", runtime, SystemClock()) as other:
         yield other
 
 
 def key_of(partition: int, partitions: int) -> bytes:
-    """A key that goes there."""
+    """Return a key that is routed to a partition."""
     return next(key for at in range(1000) if key_hash(key := b"%d" % at) % partitions == partition)
 
 
 def stored(topic: PartitionedTopic) -> list[list[bytes]]:
-    """Values, by partition."""
+    """Return the stored values by partition."""
     return [
         [value for batch in topic.read(partition) for value in batch.values()] for partition in range(topic.partitions)
     ]
 
 
 def receive(consumer: PartitionedConsumer, count: int) -> list[Message]:
-    """The next messages, kept, and nothing less."""
+    """Receive so many messages; return them."""
     messages: list[Message] = []
     while len(messages) < count:
         message = consumer.receive(timeout=PATIENCE_S)

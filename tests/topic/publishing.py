@@ -1,4 +1,4 @@
-"""A topic's ledgers as a publisher sees them, in a test's hand: outcomes, room and timers come when the test says so."""
+"""A publisher with fake ledgers: the test gives outcomes, makes room and fires timers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class Ledgers:
-    """A Sink. holds: outcomes are given by `confirm` and `fail`; else at once."""
+    """A sink of batches. holds: `confirm` and `fail` give the outcomes; otherwise batches are confirmed at once."""
 
     def __init__(self, *, holds: bool = True) -> None:
         self.holds = holds
-        self.entries: list[bytes] = []  # stored
+        self.entries: list[bytes] = []  # stored entries
         self.counts: list[int] = []
-        self.submitted: list[list[int]] = []  # counts of each call
+        self.submitted: list[list[int]] = []  # the counts of each call
         self.raises: Exception | None = None
         self.is_full = False
         self.on_room: Callable[[], object] = lambda: None
@@ -67,7 +67,7 @@ class Ledgers:
             batch.settle()
 
     def fail(self, error: Exception, stored: int = 0) -> None:
-        """stored: its first entries, which are stored all the same; the others never will be."""
+        """Fail the oldest batch. stored: how many of its first entries are stored all the same."""
         with self._lock:
             batch = self._held.popleft()
             self.entries += batch.entries[:stored]
@@ -90,7 +90,7 @@ class Ledgers:
     # ---- what is stored -------------------------------------------------------------------------------------
 
     def stored(self, offset: int = 0) -> MessageBatch:
-        """From the entry that begins with this offset on."""
+        """Return the stored messages from the entry on that begins with this offset."""
         first = next(at for at in range(len(self.counts) + 1) if sum(self.counts[:at]) == offset)
         records = records_of(
             self.entries[first:],
@@ -109,7 +109,7 @@ class Ledgers:
 
 
 class Timers:
-    """An Around: timers that are due when the test says so. waits: callers that wait."""
+    """A runtime whose timers the test fires. waits: released by each caller that waits."""
 
     def __init__(self) -> None:
         self.set: list[tuple[float, Callable[[], None]]] = []
@@ -129,7 +129,7 @@ class Timers:
 
 
 class Bench:
-    """A publisher, and all that is around it."""
+    """A publisher with its ledgers, timers and clock."""
 
     def __init__(
         self,

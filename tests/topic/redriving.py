@@ -1,8 +1,8 @@
-"""A redrive in a process of its own, to be killed: `python -m tests.topic.redriving URL STEP`.
+"""A redrive in a process of its own, which is killed: `python -m tests.topic.redriving URL STEP`.
 
-STEP: kills itself between the copies of a batch and their acknowledgement ("copied"), behind the acknowledgement before
-it is stored ("acknowledged"), or when that is stored ("stored"), in a batch at random; "" it is killed. Prints a JSON object a line: how many were
-sent so far, and at last that it is done.
+With a STEP the process kills itself, in a random batch: between the copies and their acknowledgement ("copied"), after
+the acknowledgement and before it is stored ("acknowledged"), or when it is stored ("stored"). With "" the test kills
+it. It prints a JSON object on each line: how many dead letters were sent so far, and at the end that it is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEAD, PEOPLE = "dead", "people"
 
 
 def kill_at(step: str) -> None:
-    """In the one batch or the other."""
+    """Kill this process at a step of a random batch."""
     method = "acknowledge" if step == "copied" else "flush"
     call: Any = getattr(Consumer, method)
     calls, fatal = 0, random.randint(1, 3)
@@ -44,7 +44,7 @@ def kill_at(step: str) -> None:
 
 def say(report: RedriveReport) -> None:
     print(json.dumps({"sent": report.sent}), flush=True)
-    time.sleep(0.1)  # to be killed in
+    time.sleep(0.1)  # time for the test to kill the process
 
 
 def main(url: str, step: str) -> None:

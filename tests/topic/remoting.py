@@ -1,4 +1,4 @@
-"""Topics over TCP in a test's hand: servers, clients, and a wire between them that can be cut."""
+"""Topics over TCP for tests: servers, clients, and a wire between them that can be cut."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended", "retention_byt
 
 
 def pool_of(remote: Client | RemoteTopic) -> ConnectionPool:
-    """The connections of a client, or of a topic that it opened."""
+    """Return the connection pool of a client, or of a topic that it opened."""
     return remote._pool
 
 
 def channels_of(remote: Client | RemoteTopic) -> list[Channel]:
-    """Its connections, whether they are there or not."""
+    """Return its channels, whether they are connected or not."""
     return list(pool_of(remote)._channels.values())
 
 
 def rests(client: Client) -> bool:
-    """Whether a server that was not reached is left alone for a moment."""
+    """Return whether the client waits before it connects to a server again."""
     return bool(pool_of(client)._delayed)
 
 
 def producers_of(topic: RemoteTopic) -> list[str]:
-    """Names of the producers that a topic has open; "" is its own."""
+    """Return the names of the open producers of a topic; "" is its own."""
     return list(topic._publishers)
 
 
 class Served:
-    """A cluster in this process, a server of its topics, and clients of that."""
+    """A cluster in this process, a server of its topics, and clients of the server."""
 
     def __init__(self, path: Path, stack: ExitStack, **settings: Any) -> None:
         self.stack = stack
@@ -62,7 +62,7 @@ def served(path: Path, **settings: Any) -> Iterator[Served]:
 
 
 def receive(consumer: Consumer, count: int) -> list[bytes]:
-    """The next values, and nothing less."""
+    """Receive exactly so many values."""
     contents: list[bytes] = []
     while len(contents) < count:
         message = consumer.receive(timeout=PATIENCE_S)
@@ -72,7 +72,13 @@ def receive(consumer: Consumer, count: int) -> list[bytes]:
 
 
 class Wire:
-    """Passes bytes on between clients and a server, until it is cut; swallow: from then on nothing of the server's."""
+    """Passes bytes between clients and a server, until it is cut.
+
+    Attributes:
+        made: how many connections were made.
+        spoils: the first bytes that equal the first item are replaced by the second one, of the same length; then it is
+            None.
+    """
 
     def __init__(self, target: str) -> None:
         self.lead_to(target)
@@ -84,22 +90,22 @@ class Wire:
         self._calls: list[Callable[[], None]] = []
         self._swallows = self._closed = self._refuses = False
         self.made = 0  # connections
-        self.spoils: tuple[bytes, bytes] | None = None  # what passes first becomes the other, as long: None, it did
+        self.spoils: tuple[bytes, bytes] | None = None  # bytes to replace once, and their replacement
         self.swallowed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def lead_to(self, target: str) -> None:
-        """From now on connections are made to that server."""
+        """Make later connections to this server."""
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
 
     def swallow(self) -> None:
-        """Nothing that the server says arrives any more, until the next cut."""
+        """Drop all bytes of the server until the next cut."""
         self._swallows = True
 
     def cut(self) -> None:
-        """All connections are gone; others may be made."""
+        """Cut all connections; new ones may be made."""
         done = threading.Event()
 
         def cut() -> None:
@@ -114,7 +120,7 @@ class Wire:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """All connections are gone; others wait until it is over."""
+        """Cut all connections, and accept new ones only at the end of the block."""
         self._refuses = True
         self.cut()
         yield
@@ -122,7 +128,7 @@ class Wire:
         self._wake.send(b"!")
 
     def cut_and_mend(self) -> None:
-        """Clients have noticed, and are connected again."""
+        """Cut all connections, and wait until the clients are connected again."""
         wanted = self.made + len(self._clients)
         self.cut()
         until(lambda: self.made >= wanted)

@@ -1,4 +1,4 @@
-"""Stats of a made-up topic."""
+"""Stats of an imaginary topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOW = 1_700_000_000 * S
 
 
 def orders() -> TopicStats:
-    """One subscription that somebody uses, one that nobody does, a reader far behind."""
+    """Return the stats of a topic with a subscription in use, an unused one, and a reader that lags."""
     used = SubscriptionStats(
         name="used", at_us=NOW, type="shared", mark=TopicPosition(90, 9, 900), backlog_messages=7, backlog_entries=2,
         backlog_bytes=150, oldest_us=NOW - 2 * S, unacked=3, delayed=2, replay=1, delivered_messages=98,

@@ -1,4 +1,4 @@
-"""What a client asked for, and waits for bookies, ends when the client has gone: it keeps no thread from others."""
+"""A call of a client that waits for bookies ends when the client has left, and frees its thread."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _ask(call: Callable[[Any], object], remote: Any) -> None:
 
 
 def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """65536 of them, each of which is a question to the metadata store."""
+    """The topic has 65536 partitions, each of which is looked up in the metadata store."""
     client, looks = here.client(), list[str]()
     find, may_go_on = partitioned_topic.find_chain, threading.Event()
 

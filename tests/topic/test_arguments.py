@@ -1,4 +1,4 @@
-"""What is no argument is refused with a typed error, here and by a client of a server, which goes on as it was."""
+"""Invalid arguments are refused with a typed error, here and by a client of a server, which goes on as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.topic.remoting import PATIENCE_S, PLAIN
 from tests.waiting import until
 
 WEST = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14)))
-"""A moment that UTC has no year for."""
+"""A moment whose year is beyond those of UTC datetimes."""
 
 OF_TOPICS: dict[str, tuple[Callable[[Any], object], type[ReplogError]]] = {
     "the name of a consumer": (lambda topic: topic.subscribe("t", name=7), WrongTypeError),
@@ -73,7 +73,7 @@ def test_of_topics(topic: Any) -> None:
             call(topic)
         assert isinstance(caught.value, error), f"{step}: {caught.value!r}"
     assert topic.subscriptions() == ["s"]
-    topic.skip("s", 1 << 70)  # all that there are
+    topic.skip("s", 1 << 70)  # all messages
     assert topic.stats().subscriptions[0].backlog_messages == 0
 
 
@@ -92,7 +92,7 @@ def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
 
 
 def test_an_empty_list_changes_nothing(topic: Any) -> None:
-    """`receive(n, timeout)` gives one when the time ran out; it is acknowledged as any other."""
+    """`receive(n, timeout)` returns an empty list after its time-out, which may be acknowledged like any other."""
     with topic.subscribe("s") as consumer:
         for empty in ([], (), iter([]), np.array([], np.int64)):
             consumer.acknowledge(empty)
@@ -129,7 +129,7 @@ def test_bytes_are_no_offsets(topic: Any) -> None:
 
 
 def test_numbers_of_batches_are_offsets(topic: Any) -> None:
-    """numpy's integers, as columns have them."""
+    """Integers of numpy, as columns have them."""
     (batch,) = topic.read()
     assert [len(part) for part in topic.read(batch.offset[2], batch.offset[5])] == [3]
     assert topic.seek("s", batch.offset[6]) == 6

@@ -1,4 +1,4 @@
-"""Topics in an event loop: each blocking call is refused and names the form that coroutines await, which works."""
+"""Topics in an event loop: each blocking call is refused, and the error names the awaitable form, which works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK_S = 0.01
 
 
 class Places:
-    """A cluster, and a client of its server; topics in both, with partitions and without."""
+    """A cluster and a client of its server, with topics in both, with and without partitions."""
 
     def __init__(self, here: Served) -> None:
         self.here, self.cluster, self.client = here, here.cluster, here.client()
@@ -33,7 +33,7 @@ class Places:
         return self.client if where.startswith("remote") else self.cluster
 
     def settings(self, where: str) -> dict[str, Any]:
-        """Of a new topic: its name, and how many partitions it has."""
+        """Return the settings of a new topic: its name, and its number of partitions."""
         self.count += 1
         partitions = {"partitions": 2} if where.endswith("partitioned") else {}
         return {"name": f"topic-{self.count}", **partitions, **PLAIN}
@@ -50,7 +50,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 @asynccontextmanager
 async def ticking() -> AsyncIterator[Callable[[], int]]:
-    """Count how often the loop comes round; a call that blocks it shows as a count that stands still."""
+    """Count the rounds of the event loop. While a call blocks the loop, the count does not grow."""
     ticks = 0
 
     async def tick() -> None:
@@ -79,7 +79,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def blocking_calls(topic: Any, consumer: Any, producer: Any) -> Iterator[tuple[Any, str, Callable[[], object]]]:
-    """(object, name, call) of all that may wait."""
+    """Yield object, name and call of each method that may block."""
     for to in (topic, producer):
         yield to, "publish", lambda to=to: to.publish(b"v", b"k")
         yield to, "publish_batch", lambda to=to: to.publish_batch([b"v"], [b"k"])
@@ -149,7 +149,7 @@ def test_calls_that_do_not_wait_are_not_refused(places: Places, where: str) -> N
 
 
 def test_a_cell_of_a_notebook_may_block(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel runs cells in an event loop that serves nothing else."""
+    """The kernel of a notebook runs cells in an event loop that serves nothing else."""
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
 
     async def cell() -> Any:
@@ -207,7 +207,7 @@ def test_all_of_a_topics_life_in_a_loop(places: Places, where: str) -> None:
 
 
 def test_a_named_producer_of_a_topic_that_deduplicates(places: Places) -> None:
-    """At a server the first message of a name waits for the owner: a thread does."""
+    """At a server, the first message of a producer name waits for the owner, in a thread."""
     for where in ("remote", "remote partitioned"):
         topic = places.topic(where, deduplicate=True)
 
@@ -239,7 +239,7 @@ KINDS = (
     pyreplog.TopicLike, pyreplog.ProducerLike, pyreplog.ConsumerLike,
 )  # fmt: skip
 BOUNDED = {"flush", "receive", "receive_batch", "seek", "acknowledge_cumulative"}
-"""Of consumers; `asyncio.timeout` bounds these forms, which have no time-out of their own."""
+"""Awaitable forms of consumers. They have no time-out of their own, as `asyncio.timeout` bounds them."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,7 +250,7 @@ def test_a_form_has_the_parameters_of_its_method(kind: Any) -> None:
         form, blocking = getattr(kind, name), name.removesuffix("_async")
         assert form.__name__ == name and inspect.getdoc(form)
         if blocking == "receive" and kind is pyreplog.Consumer:
-            continue  # compiled, without a signature
+            continue  # a compiled method, without a signature
         expected = list(inspect.signature(getattr(kind, blocking)).parameters.values())
         if blocking in BOUNDED or blocking == "close":
             expected = [each for each in expected if each.name not in ("timeout", "max_messages")]
@@ -274,10 +274,10 @@ def test_the_loop_goes_on_while_a_server_is_silent(here: Served, wire: Wire) -> 
         async with ticking() as ticks:
             tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in waiting]
             before = ticks()
-            while ticks() - before <= 5:  # a call that blocked the loop would have failed by then
+            while ticks() - before <= 5:  # a call that blocked the loop would have failed by now
                 await asyncio.sleep(TICK_S)
             assert not any(task.done() for task in tasks)
-            wire.cut()  # another connection is made: all goes on, or fails
+            wire.cut()  # once a new connection is made, each call goes on or fails
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             for handle in outcomes:
                 if isinstance(handle, pyreplog.Consumer):
@@ -289,8 +289,8 @@ def test_the_loop_goes_on_while_a_server_is_silent(here: Served, wire: Wire) -> 
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_handle_that_nobody_waits_for_any_more_is_closed(places: Places, where: str) -> None:
-    """None is left to its finalizer, which would warn: warnings fail the test."""
+def test_a_handle_whose_caller_was_cancelled_is_closed(places: Places, where: str) -> None:
+    """No handle is left to its finalizer, whose warning would fail the test."""
     with places.topic(where) as topic:
 
         async def scene() -> None:
@@ -304,7 +304,7 @@ def test_a_handle_that_nobody_waits_for_any_more_is_closed(places: Places, where
                     if not task.cancelled():
                         await task.result().close_async()
 
-        run(scene())  # which waits for the threads of its executor
+        run(scene())  # closing the loop waits for the threads of its executor
         with topic.subscribe("s", name="next") as consumer:
             stats = topic.stats()
             several = [stats] if not hasattr(stats, "parts") else list(stats.parts.values())
@@ -313,7 +313,7 @@ def test_a_handle_that_nobody_waits_for_any_more_is_closed(places: Places, where
 
 
 def test_publishing_waits_for_room_one_after_the_other() -> None:
-    """All wake when there is room for some; the others wait again."""
+    """All waiters wake when there is room for one, and the others wait again."""
     bench = Bench(window_bytes=1000)
 
     async def publish(at: int) -> int:

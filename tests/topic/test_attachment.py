@@ -1,4 +1,4 @@
-"""A consumer of a client whose subscription has moved to another server, as the last replies of the first one come."""
+"""The subscription of a client's consumer has moved to another server, and the last replies of the first server arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hand:
-    """A ConnectionPool: what was asked, to be answered by the test."""
+    """A connection pool that collects requests, which the test answers."""
 
     timeout = close_timeout = 30.0
 
@@ -47,7 +47,7 @@ class Hand:
         return future.result(0)
 
     def answer(self, kind: type[Any], reply: Sequence[ReadableBuffer] | ReplogError) -> None:
-        """The first request of a kind that has no answer."""
+        """Answer the first open request of a kind."""
         at = next(at for at, (request, _) in enumerate(self._asked) if isinstance(request, kind))
         _, came = self._asked.pop(at)
         outcome: WireReader | ReplogError = (
@@ -76,7 +76,7 @@ def test_a_reply_of_the_owner_before_does_not_count_for_the_next() -> None:
         link.answer(Seek, [encode_reply(Moved(0, 3))])
         assert sought.result(0) == 0
         for _ in range(FETCHES - 1):
-            link.answer(Fetch, ClosedError("late"))  # the others of the first handle
+            link.answer(Fetch, ClosedError("late"))  # the other fetches of the first handle
         link.answer(Fetch, encode_delivered(Delivered(0, True, bench.ledgers.stored(), {})))
         batch = consumer.receive_batch(timeout=0)
         assert batch is not None and batch.values() == [b"one", b"two"]

@@ -1,4 +1,4 @@
-"""Quotas, expiry and trends: what is decided, for whom, and that it does not change its mind entry by entry."""
+"""Quotas, expiry and trends: decisions, their subjects, and their stability while entries arrive one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 1_700_000_000 * S
 
 
 def cursor(name: str, size: int, *, age_s: float | None = None, durable: bool = True) -> CursorBacklog:
-    """Whose mark is `size` bytes into the topic."""
+    """Return a cursor whose mark is `size` bytes into the topic."""
     return CursorBacklog(
         name, durable, TopicPosition(size, size, size), None if age_s is None else NOW - round(age_s * S)
     )
@@ -55,11 +55,11 @@ def test_the_quota_is_of_durable_cursors() -> None:
 
 
 def test_publishers_go_on_at_nine_tenths() -> None:
-    """Between both bounds nothing changes, wherever it comes from."""
+    """Between the two bounds the state stays, whichever it is."""
     config, quota = TopicConfig(quota_bytes=1000), Quota()
-    said = [decide(config, 2000, cursor("a", 2000 - level), quota=quota).publishing
+    states = [decide(config, 2000, cursor("a", 2000 - level), quota=quota).publishing
             for level in (950, 1000, 1001, 1000, 950, 901, 900, 950, 1000)]  # fmt: skip
-    assert said == ["open", "open", "held", "held", "held", "held", "open", "open", "open"]
+    assert states == ["open", "open", "held", "held", "held", "held", "open", "open", "open"]
     assert decide(config, 2000, cursor("a", 0), quota=quota).publishing == "held"
     stays = decide(config, 2000, cursor("a", 1050), quota=quota)
     assert (stays.publishing, stays.exceeded) == ("held", ("bytes",)) and "950 bytes" in stays.reason
@@ -71,7 +71,7 @@ def test_ages_count_by_the_oldest_message() -> None:
     config, quota = TopicConfig(quota_ms=60_000), Quota()
     ages = [("open", 60), ("held", 60.1), ("held", 54.1), ("open", 54), ("open", 59), ("open", None)]
     assert [decide(config, 10, cursor("a", 0, age_s=age), quota=quota).publishing for _, age in ages] == [
-        said for said, _ in ages
+        state for state, _ in ages
     ]
     both = TopicConfig(quota_ms=1000, quota_bytes=10, quota_policy="error")
     decision = decide(both, 100, cursor("large", 0, age_s=0.5), cursor("old", 95, age_s=7))
@@ -162,7 +162,7 @@ def test_old_messages_expire_for_all_but_system_cursors() -> None:
     assert expired(cursors, None, NOW) == []
 
 
-def test_subscriptions_nobody_uses_are_deleted() -> None:
+def test_expired_subscriptions_are_deleted() -> None:
     since = NOW - 100 * S
     usages = [
         Usage("idle", True, 0, NOW - 61 * S), Usage("used", True, 1, NOW - 999 * S), Usage("recent", True, 0, NOW - 60 * S),
@@ -205,7 +205,7 @@ def test_a_mark_that_stands_still() -> None:
 
 
 def test_rates_are_of_now() -> None:
-    """Not of before a seek back, nor of long ago."""
+    """They do not include messages from before a seek back, nor those of long ago."""
     before = [Sample(NOW + t * S, 1000, 100 * t, 1000 - 100 * t) for t in range(0, 11, 5)]
     after = [Sample(NOW + t * S, 1000, t, 1000 - t) for t in range(20, 41, 10)]
     assert trend([*before, *after]).rate_out == 1

@@ -1,4 +1,4 @@
-"""Single messages on their way into entries."""
+"""Single messages are gathered into entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The chain of a topic's ledgers: arithmetic across empty and trimmed ones, against lists; its bytes; its size."""
+"""The chain of a topic's ledgers: positions across empty and trimmed ledgers compared with lists, its bytes, and its
+size."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ LIVES = st.lists(
 
 @given(LIVES)
 def test_against_lists(life: list[tuple[str, int, int]]) -> None:
-    """Twin: for every message that there ever was, the ledger that holds it, or None when it was trimmed."""
+    """The list has, for each message, the ledger that holds it, or None when that was trimmed."""
     chain, holders, pending_deletion, last = new(), [], [], 0
     entries: dict[int, int] = {}
     for step, a, b in life:
@@ -83,7 +84,7 @@ def test_the_open_ledger_holds_what_is_to_come() -> None:
 
 
 def test_changes_made_twice_are_made_once() -> None:
-    """Whoever does not know whether it was stored makes it again."""
+    """A change with an unknown outcome is made again."""
     longer_chain = with_ledger(new(), 1, 2, 5, 20)
     counts = LedgerTotals(2, 1, 3, 10, US + 9, US + 8)
     two = longer_chain.added(2, US)
@@ -107,7 +108,7 @@ def test_a_condemned_topic_takes_no_ledger() -> None:
 
 
 def test_ten_thousand_ledgers_fit() -> None:
-    """With ids and counts as large as they come; one more than fits is refused, and what there is can be closed."""
+    """With ids and counts of maximum length. One more ledger is refused, and the last one can still be closed."""
     row = (1 << 40, US, US, 1 << 40, 1 << 50, 1 << 50)
     body = json.loads(new().encode())
     body["ledgers"] = [[row[0] + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30, US] for i in range(10_000)]
@@ -143,13 +144,13 @@ def test_metadata_that_makes_no_sense(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 9999])
-def test_metadata_that_is_none(data: bytes) -> None:
+def test_malformed_metadata(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         LedgerChain.decode(data)
 
 
 def test_ledgers_of_which_no_append_time_is_noted() -> None:
-    """As builds before wrote them."""
+    """Metadata as older builds wrote them."""
     chain = with_ledger(new(), 1, 2, 5, 20).added(2, US)
     body = json.loads(chain.encode())
     body["ledgers"] = [row[:6] for row in body["ledgers"]]
@@ -185,7 +186,7 @@ def test_odd_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\n", "\x7f", "\x85", "x" * 201, "ü" * 50, "\ud800"])
-def test_names_that_are_none(name: str) -> None:
+def test_malformed_names(name: str) -> None:
     with pytest.raises(InvalidArgumentError):
         topic_key(name)
     with pytest.raises(WrongTypeError):

@@ -1,4 +1,4 @@
-"""Somebody sets the clock: what goes by the time of day looks again, what takes its time does not notice."""
+"""The clock is set: timers of the time of day are checked again, and durations are not affected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cluster(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Whose topics nobody looks at but the tests."""
+    """A cluster without periodic maintenance of its topics."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     monkeypatch.setattr(topics_module, "CLOCK_S", 0.02)
     with open_cluster(tmp_path, clock=clock) as cluster:
@@ -40,7 +40,7 @@ def topic(cluster: Cluster) -> Iterator[Topic]:
 def test_a_step_forward_delivers_what_is_due_by_then(
     topic: Topic, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that was an hour late has kept it for an hour too long: not for another one."""
+    """A server whose clock was an hour late delivers the message at once, and does not wait for another hour."""
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     with topic.subscribe("s", type="shared", start="earliest") as consumer:
         assert nothing_comes(consumer)
@@ -78,7 +78,7 @@ def test_a_message_is_given_to_others_when_its_time_is_over_not_when_the_clock_i
         assert sorted(received(consumer, 4)) == [0, 1, 2, 3]
 
 
-def test_subscriptions_that_nobody_uses_do_not_go_by_the_clock(topic: Topic, clock: ManualClock) -> None:
+def test_unused_subscriptions_are_not_deleted_by_the_clock(topic: Topic, clock: ManualClock) -> None:
     topic.configure(subscription_expiry_ms=60_000)
     topic.create_subscription("idle")
     clock.set(clock.now_us() + 24 * HOUR)
@@ -93,7 +93,7 @@ def test_subscriptions_that_nobody_uses_do_not_go_by_the_clock(topic: Topic, clo
 
 
 def test_producers_are_not_forgotten_by_the_clock(cluster: Cluster, topic: Topic, clock: ManualClock) -> None:
-    """A duplicate that comes after the clock was set right is one still; nor does it matter to the next owner."""
+    """A duplicate is recognized after the clock was corrected, also by the next owner."""
     topic.publish(b"once", producer="p", sequence=7)
     clock.set(clock.now_us() + 24 * HOUR)
     topic.publish(b"other", producer="q", sequence=1)
@@ -118,7 +118,7 @@ def test_a_backlog_is_not_stalled_because_the_clock_was_set(topic: Topic, clock:
         topic.maintain()
         acked_us = topic.stats().subscriptions[0].last_acked_us
         clock.set(clock.now_us() + HOUR)
-        told = topic.stats().subscriptions[0]
-        assert not told.stalled and told.last_acked_us == acked_us + HOUR, "a moment ago, on the clock as it is now"
+        stats = topic.stats().subscriptions[0]
+        assert not stats.stalled and stats.last_acked_us == acked_us + HOUR, "a moment ago, on the clock as it is now"
         clock.advance(61 * SECOND)
         assert topic.stats().subscriptions[0].stalled

@@ -66,14 +66,14 @@ def test_a_codec_is_one_of_these() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_nothing_large_is_allocated_for_a_small_lie(codec: Compression) -> None:
-    """The frame says that it is large, the header that it is small; and the other way round."""
+    """The compressed frame names a large size and the header a small one, or the other way round."""
     body, small = packed(codec, bytes(32 << 20)), packed(codec, b"small")
     tracemalloc.start()
     try:
         for step, size in ((body, 100), (small, 32 << 20)):
             with pytest.raises(ValueError, match="expected"):
                 decompress(codec_number(codec), step, size)
-        assert tracemalloc.get_traced_memory()[1] < 8 << 20  # other threads of this process count, too
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20  # allocations of other threads of this process count, too
     finally:
         tracemalloc.stop()
 
@@ -96,9 +96,7 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize(("codec", "library"), [("zstd", "zstandard"), ("lz4", "lz4.block")])
-def test_who_lacks_a_library_is_told_what_brings_it(
-    codec: Compression, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named(codec: Compression, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = packed(codec, RAW)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pyreplog\[compression\]"):

@@ -1,4 +1,5 @@
-"""Several who receive from one consumer: threads and coroutines take turns, and nothing is handed to nobody."""
+"""Several threads or coroutines receive from one consumer, in turns: no message is lost on a receiver that was
+cancelled."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def publish(topic: Topic, first: int, end: int) -> None:
 
 
 def test_coroutines_take_turns(topic: Topic) -> None:
-    """Both wait when a batch of five comes, and another one: each message goes to one of them."""
+    """Both wait when a batch of five and another one arrive: each message goes to one of them."""
 
     async def receive(count: int) -> list[int]:
         return [(await consumer.receive_async()).offset for _ in range(count)]
@@ -92,7 +93,7 @@ def test_turns_are_taken_in_order() -> None:
 
 
 def test_a_cumulative_acknowledgement_of_a_part_of_a_read(topic: Topic) -> None:
-    """A batch may be a part of what was read: what lies behind it was not delivered."""
+    """A batch may be a part of a read: later messages of the read were not delivered, and are not acknowledged."""
     publish(topic, 0, 1000)
     with topic.subscribe("s", start="earliest", queue=300) as consumer:
         seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Cursors: the rules of Pulsar's managed cursor in our terms, and what is written of one."""
+"""Cursors: the rules of Pulsar's managed cursor, with the names of this package, and the records of a cursor."""
 
 from __future__ import annotations
 

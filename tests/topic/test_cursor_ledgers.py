@@ -1,4 +1,4 @@
-"""The ledgers of a CursorLog: rolled, read, broken, deleted when nobody refers to them."""
+"""The ledgers of a CursorLog: they are rolled and read, may be broken, and are deleted when no cursor refers to them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Ledg
         source.acknowledge()
         persister.dirty()
         persister.store_clean().result(PATIENCE_S)
-        log.flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
+        log.flusher.quiet().result(PATIENCE_S)  # nor is the cursor moved back to a ledger
         subscription_metadata = load_subscription(cluster.metadata, "t", "s")
         assert (subscription_metadata.cursor_ledger, restore([subscription_metadata.snapshot])[0]) == (-1, 2)
         persister.close()
@@ -150,7 +150,7 @@ def test_a_ledger_is_read_once_for_all_its_cursors(cluster: LedgerCluster, monke
 def test_ledgers_that_were_read_are_forgotten_each_time(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when no other one is read: a process that rests keeps none in memory."""
+    """They are dropped also when no other ledger is read: an idle process keeps none in memory."""
     create(cluster, "t")
     with open_log(cluster) as log:
         mark(*attach(log, "t"))
@@ -178,7 +178,7 @@ def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
 
     log = open_log(cluster, retry_ms=10, retry_max_ms=3_600_000)
     try:
-        source, persister = attach(log, "t", padding=70_000)  # too large for the metadata
+        source, persister = attach(log, "t", padding=70_000)  # the cursor is too large for the metadata
         with monkeypatch.context() as patched:
             patched.setattr(cluster, "create_ledger", fail)
             source.acknowledge()
@@ -207,7 +207,7 @@ def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCl
 
 
 def test_a_process_that_stores_cursors_deletes_what_another_one_left(cluster: LedgerCluster) -> None:
-    """Nobody has to ask for it."""
+    """It does so without being asked."""
     for name in ("a", "b"):
         create(cluster, "t", name)
     with open_log(cluster) as log:
@@ -222,7 +222,7 @@ def test_a_process_that_stores_cursors_deletes_what_another_one_left(cluster: Le
 
 def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: LedgerCluster) -> None:
     create(cluster, "t")
-    with open_log(cluster, flush_ms=60_000) as log:  # nothing is stored beside what is waited for
+    with open_log(cluster, flush_ms=60_000) as log:  # only the records that the test waits for are stored
         source, persister = attach(log, "t")
         mark(source, persister)
         current = log.flusher.cursor_ledgers.current

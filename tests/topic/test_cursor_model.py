@@ -1,4 +1,4 @@
-"""Cursors against sets of offsets, after any mix of calls; and what a crash leaves, wherever it cuts what was written."""
+"""Cursors compared with sets of offsets, after random calls, and after crashes that keep any prefix of the records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ fractions = st.floats(0, 1, exclude_max=True)
 
 
 class CursorModel(RuleBasedStateMachine):
-    """`acked` is what the cursor should say, `past` what it said when a record was taken, by number."""
+    """`acked` is the expected state; `past` is the state at each record, by its number."""
 
     @initialize(seed=st.integers(0, 99), entries=st.sampled_from([1, 7, 40, 300]), most=st.sampled_from([1, 2, 9]))
     def begin(self, seed: int, entries: int, most: int) -> None:
@@ -25,7 +25,7 @@ class CursorModel(RuleBasedStateMachine):
         self.cursor, self.acked = Cursor("sub", ORIGIN), set[int]()
         self.records: list[tuple[int, bytes]] = []
         self.past: dict[int, tuple[frozenset[int], dict[str, int]]] = {}
-        self.stored = -1  # the number of the last record that is known to be
+        self.stored = -1  # the number of the last record that is known to be stored
 
     def at(self, fraction: float) -> int:
         return int(fraction * (self.end + 1))
@@ -92,7 +92,8 @@ class CursorModel(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(cut=fractions, missing=st.one_of(st.none(), fractions))
     def crash(self, cut: float, missing: float | None) -> None:
-        """Of the records that are not known to be stored, only the first ones are; one of the others may be missing."""
+        """Of the records that are not known to be stored, a crash keeps only the first ones, and may lose one of the
+        others."""
         known = sum(sequence <= self.stored for sequence, _ in self.records)
         left = self.records[: max(known, 1, int(cut * (len(self.records) + 1)))]
         gap = None if missing is None else self.records[int(missing * len(left))][0]
@@ -110,7 +111,7 @@ class CursorModel(RuleBasedStateMachine):
         self.write(whole=True)
 
     def newest(self, left: list[tuple[int, bytes]]) -> frozenset[int]:
-        """The state as of the last record before the first one missing behind the last snapshot."""
+        """Return the state at the last record before the first missing one after the last snapshot."""
         sequences = [sequence for sequence, _ in left]
         last_snapshot = max(sequence for sequence, record in left if record[1] == 1)
         while last_snapshot + 1 in sequences:

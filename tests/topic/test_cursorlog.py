@@ -1,4 +1,5 @@
-"""CursorLog on real ledgers: what was persisted is found, ledgers roll and go, former owners learn that they are."""
+"""CursorLog on real ledgers: persisted state is recovered, ledgers are rolled and deleted, and former owners get an
+error."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ def test_the_timer_flushes_without_anybody_waiting(cluster: LedgerCluster) -> No
     with open_log(cluster) as log:
         source, persister = attach(log, "t")
         done = threading.Event()
-        told = source.persisted
-        source.persisted = lambda sequence: (told(sequence), done.set())  # type: ignore[assignment, method-assign, func-returns-value]
+        persisted = source.persisted
+        source.persisted = lambda sequence: (persisted(sequence), done.set())  # type: ignore[assignment, method-assign, func-returns-value]
         source.acknowledge()
         persister.dirty()
         assert done.wait(PATIENCE_S)
@@ -131,7 +132,7 @@ def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: Ledger
 def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even while it is put back to go into the ledger."""
+    """Its state is never reported as stored while it is moved back from the metadata to a ledger."""
     create(cluster, "t")
     with open_log(cluster) as log:
         source, persister = attach(log, "t", padding=70_000)
@@ -241,7 +242,7 @@ def test_without_bookies_snapshots_go_into_the_metadata(cluster: LedgerCluster) 
         waiting = large[1].flush()
         assert mark(source, persister) == 2
         assert not waiting.done(), "it does not fit there"
-        log.flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
+        log.flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # a ledger without the third bookie is enough
         waiting.result(PATIENCE_S)
         assert mark(source, persister) == 3
         assert ledger_of(cluster, "t", "small") >= 0
@@ -311,7 +312,7 @@ def test_flushes_of_a_closed_log_and_slot_fail(cluster: LedgerCluster) -> None:
 
 
 def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was taken, and its log is closed before the log's thread hears of it."""
+    """The flush was accepted, and the log is closed before its thread handles the flush."""
     create(cluster, "t")
     log = open_log(cluster)
     source, persister = attach(log, "t")

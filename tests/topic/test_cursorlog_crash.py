@@ -1,5 +1,5 @@
-"""A process that dies, or loses an answer, at every single call: acknowledgements may go back, never below what was
-reported as persisted, and never forward."""
+"""A process dies, or loses an answer, at each of its calls: the cursor never goes below the acknowledgements that were
+reported as persisted, nor beyond those that were made."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]
 
 
 class Run:
-    """One process, from the first acknowledgement on: rolls, a cursor put away clean and taken up again, large
-    records, a takeover of its own ledger."""
+    """One process, from its first acknowledgement on: it rolls ledgers, stores a clean cursor and uses it again, writes
+    large records, and takes over its own ledger."""
 
     def __init__(self, cluster: LedgerCluster, topic: str, faults: Faults) -> None:
         self.cluster, self.topic, self.faults = cluster, topic, faults
@@ -37,7 +37,7 @@ class Run:
         self.cursors: dict[str, tuple[Counting, CursorPersister]] = {}
 
     def go(self) -> None:
-        """Until it dies, or the end."""
+        """Run until the process dies, or to the end."""
         for name in NAMES:
             self.cursors[name] = self._attach(name)
         for turn in range(6):
@@ -48,7 +48,7 @@ class Run:
                 self._wait(self.cursors["b"][1].store_clean())
 
     def _attach(self, name: str) -> tuple[Counting, CursorPersister]:
-        """Whoever opens a subscription is told of failures, and tries again: that is not what is tested here."""
+        """Open a subscription again until that succeeds; failures of opening are not tested here."""
         self.faults.pause()
         try:
             return attach(self.log, self.topic, name, padding=100)
@@ -67,7 +67,7 @@ class Run:
             future.result()
 
     def end(self) -> None:
-        """It closes, or nothing of it runs any more."""
+        """Close the log, or drop it if the process is dead."""
         self._wait(self.log.flush_async())
         if not self.faults.is_dead:
             self.log.close()
@@ -86,7 +86,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def calls(cluster: LedgerCluster) -> int:
-    """How many it makes when nothing goes wrong."""
+    """Return the number of calls of a run without faults."""
     run = Run(cluster, "whole", Faults())
     run.go()
     run.end()
@@ -109,7 +109,7 @@ def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bo
 
 
 def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster: LedgerCluster) -> None:
-    """The former owner lives on, and goes on acknowledging: nothing that it is told is persisted later is lost."""
+    """The former owner goes on acknowledging: acknowledgements that it is told are persisted are not lost."""
     for moment in range(12):
         topic = f"successor {moment}"
         create(cluster, topic)

@@ -1,4 +1,5 @@
-"""Dead letters reach their topic, whatever it is and whatever they are; what can go nowhere is refused in time."""
+"""Dead letters reach their topic, with any settings and sizes. A subscription whose dead letters could go nowhere is
+refused."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ from tests.topic.remoting import served
 from tests.waiting import PATIENCE_S, until
 
 ALWAYS = ("cause", "offset", "publish_time", "redeliveries", "subscription", "topic")
-"""What a dead letter says, if it has room for it."""
+"""The properties of a dead letter that has room for them."""
 AT_ONCE: dict[str, Any] = {"type": "shared", "start": "earliest", "nack_min_ms": 0, "max_redeliveries": 0}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One bookie: a topic with the default settings could not be written to."""
+    """A cluster of one bookie, where a topic with the default settings could not be written."""
     with Cluster.embedded(tmp_path_factory.mktemp("dead"), bookies=1, segment_bytes=16 << 20) as cluster:
         yield cluster
 
 
 def refuse(topic: Topic, values: list[bytes], **settings: Any) -> None:
-    """All of them, once, until they are dead letters."""
+    """Refuse all messages until they are dead letters."""
     with topic.subscribe("s", **AT_ONCE, **settings) as consumer:
         topic.publish_batch(values, properties=[{"mine": "kept"}] * len(values))
         left = len(values)
@@ -66,7 +67,7 @@ def test_a_topic_that_is_there_keeps_its_settings(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("partitions", [None, 2])
 def test_their_times_stay_whatever_they_look_like(cluster: Cluster, partitions: int | None) -> None:
-    """A device whose clock was not set has datetimes that look like seconds when they are numbers."""
+    """A device with a wrong clock sends datetimes that look like seconds when they are given as numbers."""
     name, clock_unset = f"devices-{partitions}", datetime(1970, 1, 1, 0, 20, tzinfo=UTC)
     with cluster.topic(name, **PLAIN) as devices, cluster.topic(f"{name}-DLQ", partitions=partitions, **PLAIN) as dead:
         with devices.subscribe("s", **AT_ONCE, dead_letter=f"{name}-DLQ") as consumer:
@@ -82,19 +83,19 @@ def letters(cluster: Cluster, name: str) -> list[Message]:
 
 
 def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
-    with cluster.topic("said", **PLAIN) as said:
-        with said.subscribe("s", **{**AT_ONCE, "max_redeliveries": 1}) as consumer:
-            said.publish(b"bad", b"key", properties={"mine": "kept"}, event_time=1_700_000_000_000_000)
+    with cluster.topic("orders", **PLAIN) as orders:
+        with orders.subscribe("s", **{**AT_ONCE, "max_redeliveries": 1}) as consumer:
+            orders.publish(b"bad", b"key", properties={"mine": "kept"}, event_time=1_700_000_000_000_000)
             for reason in ("first", "é" * 1000):
                 message = consumer.receive(timeout=PATIENCE_S)
                 consumer.nack(message, reason=reason)
-            until(lambda: said.stats().subscriptions[0].dead_lettered_messages == 1)
-        (original,) = [message for batch in said.read() for message in batch]
-    (letter,) = letters(cluster, "said-s-DLQ")
+            until(lambda: orders.stats().subscriptions[0].dead_lettered_messages == 1)
+        (original,) = [message for batch in orders.read() for message in batch]
+    (letter,) = letters(cluster, "orders-s-DLQ")
     assert (letter.value, letter.key, letter.event_time) == (b"bad", b"key", 1_700_000_000_000_000)
     assert letter.properties == {
         "mine": b"kept",
-        "pyreplog.topic": b"said",
+        "pyreplog.topic": b"orders",
         "pyreplog.subscription": b"s",
         "pyreplog.offset": b"0",
         "pyreplog.publish_time": b"%d" % original.publish_time,
@@ -107,7 +108,7 @@ def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("older", ["client", "server"])
 def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int) -> None:
-    """Before version 3 of the wire they stay where they are."""
+    """Clients and servers before version 3 of the wire do not transmit reasons."""
     monkeypatch.setattr(connection_pool if older == "client" else topic_server, "VERSION", version)
     with served(tmp_path) as here, here.client() as client:
         jobs = client.topic("jobs", **PLAIN)
@@ -166,7 +167,7 @@ def test_one_that_has_no_room_for_where_it_comes_from_goes_without(cluster: Clus
 
 
 def largest(topic: Topic) -> int:
-    """Bytes of a value that just fits, with `refuse`'s properties."""
+    """Return the size of the largest value that fits together with the properties of `refuse`."""
     low, high = 1 << 20, 8 << 20
     while high - low > 1:
         middle = (low + high) // 2
@@ -191,4 +192,4 @@ def test_a_name_that_they_cannot_go_to_is_refused(cluster: Cluster, topic: str, 
         with pytest.raises(ReplogError):
             new_topic.create_subscription("s", max_redeliveries=0, dead_letter=name)
         assert new_topic.subscriptions() == []
-        new_topic.subscribe("s", dead_letter=name).close()  # nothing will go there
+        new_topic.subscribe("s", dead_letter=name).close()  # no message will become a dead letter

@@ -1,4 +1,4 @@
-"""Producers and their numbers: nothing that is stored is taken again, nothing that is not is refused."""
+"""Producers and their sequence numbers: no stored number is accepted again, and no other is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NUMBERS = range(14)
 
 
 class Restarts(RuleBasedStateMachine):
-    """Anything may fail, and the owner may crash at any point; another goes on from its last snapshot, and what is
-    stored behind it."""
+    """Each write may fail, and the owner may crash at any point. The next owner starts with the last snapshot and the
+    messages stored after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class Restarts(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(NUMBERS))
     def publish(self, name: bytes, number: int) -> None:
-        verdict = self.producers.judge(name, number)
-        assert verdict is self.model.judge(name, number)
+        verdict = self.producers.check_sequence(name, number)
+        assert verdict is self.model.check_sequence(name, number)
         if verdict is NEW:
             self.producers.push(name, (number,))
             self.model.push(name, [number])
@@ -40,7 +40,7 @@ class Restarts(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), numbers=st.sets(st.sampled_from(NUMBERS), min_size=1, max_size=5))
     def publish_batch(self, name: bytes, numbers: set[int]) -> None:
         column = numpy.array(sorted(numbers))
-        expected = [self.model.judge(name, number) for number in column.tolist()]
+        expected = [self.model.check_sequence(name, number) for number in column.tolist()]
         new = self.producers.find_new(name, column)
         if IN_DOUBT in expected:
             assert new is None
@@ -73,7 +73,7 @@ class Restarts(RuleBasedStateMachine):
         self.model.crash(stored, self.missing_then)
         self.producers = Producers()
         self.producers.restore(self.snapshot)
-        first = max(self.stored_then - again, 0)  # to read some twice does no harm
+        first = max(self.stored_then - again, 0)  # reading some entries twice does no harm
         if len(self.model.log) > first:
             self.producers.replay(entries_of(self.model.log, first))
 
@@ -83,14 +83,14 @@ class Restarts(RuleBasedStateMachine):
             stored = self.model.stored.get(name, set())
             assert self.producers.last_sequence(name) == max(stored, default=-1)
             for number in NUMBERS:
-                assert self.producers.judge(name, number) is self.model.judge(name, number)
+                assert self.producers.check_sequence(name, number) is self.model.check_sequence(name, number)
 
 
 TestRestarts = Restarts.TestCase
 
 
 def started(*numbers: int, name: bytes = b"p") -> Producers:
-    """These are stored."""
+    """Return producers for which these numbers are stored."""
     producers = Producers()
     for number in numbers:
         producers.push(name, (number,))
@@ -104,11 +104,11 @@ def test_a_head_that_failed_alone_is_new_whatever_was_stored_behind_it() -> None
         producers.push(b"p", (number,))
     producers.failed(b"p", (1,))
     producers.persisted(b"p", range(2, 4), 0)
-    assert [producers.judge(b"p", number) for number in (1, 2, 3, 4)] == [NEW, DUPLICATE, DUPLICATE, NEW]
+    assert [producers.check_sequence(b"p", number) for number in (1, 2, 3, 4)] == [NEW, DUPLICATE, DUPLICATE, NEW]
     producers.push(b"p", (1,))
-    assert producers.judge(b"p", 1) is IN_DOUBT, "it is on its way again"
+    assert producers.check_sequence(b"p", 1) is IN_DOUBT, "it is on its way again"
     producers.persisted(b"p", (1,), 0)
-    assert producers.judge(b"p", 1) is DUPLICATE
+    assert producers.check_sequence(b"p", 1) is DUPLICATE
     assert producers.last_sequence(b"p") == 3
 
 
@@ -120,7 +120,7 @@ def test_a_failure_makes_its_numbers_the_next_ones_again() -> None:
     assert producers.next_sequence(b"p") == 5
 
 
-def test_who_waits_is_told_when_the_outcome_is_known() -> None:
+def test_waiting_entrants_are_admitted_when_the_outcome_is_known() -> None:
     producers = Producers()
     producers.push(b"p", (1,))
     producers.push(b"p", (2,))
@@ -144,7 +144,7 @@ def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_w
         producers.persisted(name, (1,), 0)
     producers.push(b"a", (2,))
     producers.push(b"d", (1,))
-    assert [producers.judge(name, 1) for name in (b"a", b"b", b"c")] == [DUPLICATE, NEW, DUPLICATE]
+    assert [producers.check_sequence(name, 1) for name in (b"a", b"b", b"c")] == [DUPLICATE, NEW, DUPLICATE]
     producers.push(b"c", (2,))
     producers.push(b"e", (1,))
     assert len(producers) == 4, "all have something on its way"
@@ -155,7 +155,7 @@ def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_w
     assert len(producers) == 3
 
 
-def test_a_restart_keeps_who_was_active_last() -> None:
+def test_a_restart_keeps_the_producers_that_were_active_last() -> None:
     producers = started(1, 2, 3)
     for name in (b"x", b"y", b"z"):
         producers.push(name, (7,))
@@ -172,7 +172,7 @@ def test_a_snapshot_leaves_out_what_is_on_its_way() -> None:
     producers.push(b"p", (6,))
     after = Producers()
     after.restore(producers.snapshot())
-    assert [after.judge(b"p", number) for number in (5, 6)] == [DUPLICATE, NEW]
+    assert [after.check_sequence(b"p", number) for number in (5, 6)] == [DUPLICATE, NEW]
 
 
 def test_the_idle_are_purged() -> None:
@@ -188,7 +188,7 @@ def test_the_idle_are_purged() -> None:
     assert after.purge(10) == 1, "a snapshot says when they were active"
 
 
-def test_entries_without_a_producer_or_numbers_are_nobodys() -> None:
+def test_entries_without_a_producer_or_numbers_belong_to_no_producer() -> None:
     producers = Producers()
     batch: Any = entries_of([(b"p", [1, 5]), (b"", [9]), (b"p", [3])], 0)
     producers.replay(batch)
@@ -202,8 +202,8 @@ def test_failures_that_are_remembered_are_bounded() -> None:
     producers.push(b"p", (1 << 40,))
     producers.failed(b"p", numbers)
     producers.persisted(b"p", (1 << 40,), 0)
-    assert producers.judge(b"p", int(numbers[-1])) is NEW
-    assert producers.judge(b"p", 0) is DUPLICATE
+    assert producers.check_sequence(b"p", int(numbers[-1])) is NEW
+    assert producers.check_sequence(b"p", 0) is DUPLICATE
     assert len(producers.snapshot()) < 4 * FAILED_RANGES_MAX
 
 

@@ -1,4 +1,4 @@
-"""What waits for its time lags behind nothing, and stalls nothing."""
+"""Delayed messages count neither as lag nor as a stalled backlog."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def topic(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -
         yield topic
 
 
-def told(topic: Topic) -> SubscriptionStats:
+def stats_of(topic: Topic) -> SubscriptionStats:
     topic.maintain()
     return topic.stats().subscriptions[0]
 
@@ -43,7 +43,7 @@ def test_an_idle_consumer_of_a_delayed_message_is_neither_late_nor_stalled(topic
         assert nothing_comes(consumer)
         for _ in range(12):
             clock.advance(10 * SECOND)
-            now = told(topic)
+            now = stats_of(topic)
             assert (now.backlog_messages, now.delayed, now.stalled, now.lag_s) == (1, 1, False, 0.0)
         topic.publish_batch([b"now", b"now"])
         consumer.acknowledge([message for message in [consumer.receive(timeout=60)] if message is not None])
@@ -51,67 +51,67 @@ def test_an_idle_consumer_of_a_delayed_message_is_neither_late_nor_stalled(topic
         assert received(consumer, 1) == [2]
         for _ in range(7):
             clock.advance(10 * SECOND)
-            now = told(topic)
+            now = stats_of(topic)
         assert (now.stalled, now.delayed) == (True, 1)
         assert now.lag_s == pytest.approx(70), "of the one that is due"
         consumer.acknowledge([2])
         consumer.flush()
-        assert told(topic).stalled is False and told(topic).oldest_us is None
+        assert stats_of(topic).stalled is False and stats_of(topic).oldest_us is None
 
 
 def test_a_delayed_message_is_late_from_its_time_on(topic: Topic, clock: ManualClock) -> None:
-    """Also while nobody is connected, of the first one."""
+    """The lag is that of the first due message, also without a consumer."""
     due_us = clock.now_us() + HOUR
     topic.create_subscription("s", type="shared", start="earliest")
     topic.publish(b"later", deliver_at=due_us)
-    assert told(topic).oldest_us is None
+    assert stats_of(topic).oldest_us is None
     clock.advance(HOUR + 30 * SECOND)
-    assert told(topic).lag_s == pytest.approx(30)
+    assert stats_of(topic).lag_s == pytest.approx(30)
 
 
 def test_those_in_order_are_late_whatever_they_are_delayed_by(topic: Topic, clock: ManualClock) -> None:
     topic.create_subscription("s", type="exclusive", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     clock.advance(30 * SECOND)
-    assert told(topic).lag_s == pytest.approx(30)
+    assert stats_of(topic).lag_s == pytest.approx(30)
 
 
 def test_delayed_messages_are_counted_without_a_consumer(topic: Topic, clock: ManualClock) -> None:
     topic.subscribe("s", type="shared", start="earliest").close()
-    assert told(topic).delayed == 0, "there is no backlog"
+    assert stats_of(topic).delayed == 0, "there is no backlog"
     for hours in (1, 0, 2, 3, 0, 4):
         topic.publish(b"v", deliver_at=clock.now_us() + hours * HOUR if hours else None)
-    now = told(topic)
+    now = stats_of(topic)
     assert (now.backlog_messages, now.delayed, now.backlog_no_delayed) == (6, 4, 2)
     clock.advance(HOUR)
-    assert told(topic).delayed == 3
+    assert stats_of(topic).delayed == 3
     with topic.subscribe("s", type="shared") as consumer:
         assert received(consumer, 3) == [0, 1, 4]
-        assert told(topic).delayed == 3
+        assert stats_of(topic).delayed == 3
         consumer.acknowledge([0, 1, 2])
         consumer.flush()
-    assert told(topic).delayed == 2
+    assert stats_of(topic).delayed == 2
     topic.publish_batch([b"v"] * 5, deliver_at=[clock.now_us() + HOUR] * 5)
-    assert told(topic).delayed == 7
+    assert stats_of(topic).delayed == 7
     topic.seek("s", 8)
-    assert told(topic).delayed == 3
+    assert stats_of(topic).delayed == 3
     topic.seek("s", "earliest")
-    assert told(topic).delayed == 8, "nothing is acknowledged any more, and the first one is due"
+    assert stats_of(topic).delayed == 8, "nothing is acknowledged any more, and the first one is due"
     clock.set(clock.now_us() - 2 * HOUR)
-    assert told(topic).delayed == 9
+    assert stats_of(topic).delayed == 9
     topic.clear("s")
-    assert told(topic).delayed == 0
+    assert stats_of(topic).delayed == 0
 
 
 def test_those_in_order_wait_for_no_time(topic: Topic, clock: ManualClock) -> None:
     topic.create_subscription("s", type="failover", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
-    assert told(topic).delayed == 0
+    assert stats_of(topic).delayed == 0
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From where was read."""
+    """Record the offsets of reads."""
     numbers: list[int] = []
     read = ManagedLedger.read
 
@@ -126,11 +126,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_was_counted_is_not_read_again(topic: Topic, clock: ManualClock, reads: list[int]) -> None:
     topic.create_subscription("s", type="shared", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
-    assert told(topic).delayed == 1
+    assert stats_of(topic).delayed == 1
     reads.clear()
-    assert told(topic).delayed == 1 and not reads
+    assert stats_of(topic).delayed == 1 and not reads
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
-    assert told(topic).delayed == 2 and reads == [1]
+    assert stats_of(topic).delayed == 2 and reads == [1]
 
 
 def test_a_long_backlog_is_not_read_to_count_delayed_messages(
@@ -141,20 +141,20 @@ def test_a_long_backlog_is_not_read_to_count_delayed_messages(
         topic.publish(b"later" * 100, deliver_at=clock.now_us() + HOUR)
     monkeypatch.setattr(delayedcount, "BYTES_MAX", 10 * topic.managed.end.size // 12)
     monkeypatch.setattr(delayedcount, "_READ_BYTES_MIN", 1)
-    assert told(topic).delayed is None
+    assert stats_of(topic).delayed is None
     assert reads in ([], [0]), "one for the oldest message"
     topic.skip("s", 2)
-    assert told(topic).delayed == 10
+    assert stats_of(topic).delayed == 10
     monkeypatch.setattr(delayedcount, "MESSAGES_MAX", 9)
-    assert told(topic).delayed is None
+    assert stats_of(topic).delayed is None
     topic.skip("s", 1)
-    assert told(topic).delayed == 9
+    assert stats_of(topic).delayed == 9
 
 
 def test_reads_between_acknowledged_messages_are_bounded(
     topic: Topic, clock: ManualClock, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 40 entries of which every other one is acknowledged."""
+    """The topic has 40 entries, every other one of which is acknowledged."""
     with topic.subscribe("s", type="shared", start="earliest") as consumer:
         for _ in range(40):
             topic.publish(b"now")

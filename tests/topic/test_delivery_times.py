@@ -1,4 +1,4 @@
-"""`deliver_at` and `delay`, of every class that publishes: what is taken, and what is refused; equal signatures."""
+"""`deliver_at` and `delay` of each class that publishes: valid and refused values, and equal signatures."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ WHERE = ("local", "remote", "local partitioned", "remote partitioned")
 
 
 def due_times(topic: Any) -> list[int]:
-    """Of all messages, ascending; 0: not delayed."""
+    """Return the due times of all messages, in ascending order; 0 stands for a message without a delay."""
     places = range(topic.partitions) if hasattr(topic, "partitions") else [None]
     batches = [batch for at in places for batch in (topic.read() if at is None else topic.read(at))]
     return sorted(int(time) for batch in batches for time in batch.deliver_at)
 
 
 def publish_each_way(topic: Any, **fields: Any) -> None:
-    """One message by each call, of the topic and of a producer."""
+    """Publish one message with each method, of the topic and of a producer."""
     columns = {name: value if name == "delay" else [value] for name, value in fields.items()}
     for to in (topic, topic.producer("p")):
         to.publish(b"v", b"k", **fields)

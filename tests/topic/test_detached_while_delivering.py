@@ -1,4 +1,4 @@
-"""A consumer is detached by another thread at any line of the delivery that another one carries out."""
+"""A consumer is detached by another thread, at each line of a delivery in progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pyreplog.topic.owner.subscription import Subscription
 from tests.topic import dispatching
 
 LOCKED_S = 0.02
-"""A thread that has not detached it by then waits for the lock, which the traced thread has."""
+"""How long to wait for the detaching thread, which may have to wait for the lock of the traced thread."""
 
 
 class Managed:
-    """A managed ledger of two messages, whose read is answered by the test."""
+    """A managed ledger of two messages; the test answers its reads."""
 
     name = "topic"
     start = ORIGIN
@@ -61,7 +61,7 @@ class Runtime:
 
 
 class Receiver:
-    """A ConsumerLike that notes what it is given."""
+    """A consumer that records the messages that it gets."""
 
     name = "a"
 
@@ -79,8 +79,8 @@ class Receiver:
 
 
 def deliver(line: int) -> bool:
-    """Detach the consumer at the line of that number, of those that the delivery goes through; whether there are so
-    many. The next consumer gets what the first one has not acknowledged."""
+    """Detach the consumer at a line of the delivery; return whether the delivery has so many lines. The next consumer
+    gets the messages that were not acknowledged."""
     managed, receiver, other = Managed(), Receiver(), Receiver()
     subscription = Subscription(
         "subscription", managed, Cursor("subscription", ORIGIN), SubscriptionConfig.of({"type": "exclusive"}),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Why a message became a dead letter: by which cause it came back last, and the reason that a consumer gave."""
+"""The cause and the reason of a dead letter: why it was delivered again last, and the reason that a consumer gave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.topic.dispatching import Log, Rig
 
 
 def rig(**settings: object) -> Rig:
-    """Ten messages; consumer 1 has all of them, and each becomes a dead letter when it comes back."""
+    """Return a rig with ten messages. Consumer 1 has all of them, and each that is delivered again becomes a dead
+    letter."""
     log = Log()
     log.publish(10)
     rig = Rig(log, **{"type": "shared", "nack_min_ms": 0, "nack_max_ms": 1000, "max_redeliveries": 0, **settings})
@@ -22,7 +23,7 @@ def rig(**settings: object) -> Rig:
 
 
 def failures(harness: Rig) -> dict[int, tuple[str, str | None]]:
-    """By offset: the cause and the reason of its dead letter."""
+    """Return cause and reason of each dead letter, by offset."""
     return {at: (why.cause, why.reason) for dead in harness.dead for at, why in dead.failures.items()}
 
 
@@ -100,7 +101,7 @@ def test_a_seek_begins_anew() -> None:
 
 
 def test_acknowledged_messages_keep_nothing() -> None:
-    """Their offsets do not come again; what is kept of them would stay for ever."""
+    """Their offsets never occur again, so that what is kept of them would stay for ever."""
     reasons = Reasons()
     reasons.note(np.arange(10), "why")
     reasons.forget(np.array([1, 3, 77]))

@@ -1,4 +1,5 @@
-"""Key_shared subscriptions: whose key it is, that it moves only once it is drained, and what slow consumers hold up."""
+"""Key_shared subscriptions: assignment of keys, which move only when they have no unacknowledged messages, and slow
+consumers."""
 
 from __future__ import annotations
 
@@ -125,8 +126,8 @@ def test_what_a_consumer_leaves_comes_before_what_is_new() -> None:
     assert sorted([harness.got(2), harness.got(3)]) == [[], [1, 2, 3, 4]]
 
 
-def test_a_slow_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_shared_selector, "ASIDE_PER_CONSUMER", 100)
+def test_a_slow_consumer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_shared_selector, "BLOCKED_PER_CONSUMER", 100)
     harness = rig()
     harness.attach(1)
     harness.attach(2, 10_000)
@@ -156,7 +157,7 @@ def test_with_one_consumer_nothing_is_put_aside() -> None:
     assert harness.status.blocked == 0 and harness.status.in_hand == 699
 
 
-def test_a_refused_message_goes_to_who_has_its_key() -> None:
+def test_a_refused_message_goes_to_the_consumer_of_its_key() -> None:
     harness = rig(nack_min_ms=100)
     harness.attach(1, 1000)
     harness.publish(50, keys=KEYS)
@@ -167,12 +168,12 @@ def test_a_refused_message_goes_to_who_has_its_key() -> None:
     harness.attach(2, 1000)
     harness.sleep(1)
     again = harness.got(1)
-    assert 0 < len(again) < 20 and harness.got(2) == []  # the keys of the others moved, and 1 has messages of them
+    assert 0 < len(again) < 20 and harness.got(2) == []  # other keys have moved, and consumer 1 has messages of them
     harness.ack(1, list(range(20, 100)))
     assert sorted([*again, *harness.got(2)]) == list(range(20))
 
 
-def test_what_was_put_aside_may_be_acknowledged_by_anybody() -> None:
+def test_a_blocked_message_may_be_acknowledged_by_any_consumer() -> None:
     harness = rig()
     harness.attach(1)
     harness.attach(2, 1000)
@@ -185,14 +186,15 @@ def test_what_was_put_aside_may_be_acknowledged_by_anybody() -> None:
 
 
 def test_room_is_kept_for_what_waits() -> None:
-    """New messages do not take the room of older ones of other keys of the same consumer, however they come."""
+    """New messages do not take the room of older ones with other keys of the same consumer, in whichever order they are
+    read."""
     harness = rig(is_prompt=False)
     harness.attach(1)
     harness.attach(2, 1000)
     harness.publish(50, keys=KEYS)
     harness.answer()
     slow = sorted(set(range(50)) - set(harness.got(2)))
-    harness.publish(50, keys=KEYS)  # its read is under way
+    harness.publish(50, keys=KEYS)  # its read is in progress
     harness.flow(1, 5)
     harness.answer(0)
     assert harness.got(1) == []
@@ -201,7 +203,8 @@ def test_room_is_kept_for_what_waits() -> None:
 
 
 def test_the_last_place_below_the_limit_is_not_held_by_a_slow_consumer() -> None:
-    """One more message may be unacknowledged: it is one behind those whose consumer has no room."""
+    """One more message may be unacknowledged. The next message in order belongs to a consumer without room, and a later
+    one is delivered."""
     before = rig()
     before.attach(1)
     before.attach(2, 1000)

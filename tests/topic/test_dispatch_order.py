@@ -1,4 +1,4 @@
-"""Exclusive and failover subscriptions: order, rewinds, seeks, trims, failed reads, and what is read when."""
+"""Exclusive and failover subscriptions: order, rewinds, seeks, trims, failed reads, and which reads are made when."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_seek_is_not_overwritten_by_a_read_in_flight() -> None:
     harness.do(harness.dispatcher.seek(harness.log.place(20).before, harness.now))
     harness.answer(0)
     assert harness.got(1) == list(range(20, 100))
-    assert harness.deliveries[-1].redelivered == {}  # a seek begins anew
+    assert harness.deliveries[-1].redelivered == {}  # delivery starts again after a seek
     assert harness.backlog == 80
 
 
@@ -146,7 +146,7 @@ def test_trimmed_under_the_reader() -> None:
     start = harness.log.place(30).before
     harness.do(harness.dispatcher.advance(start, harness.now))
     harness.do(harness.dispatcher.trimmed(30, harness.now))
-    harness.fail()  # it is gone where the read began
+    harness.fail()  # the message is trimmed where the read began
     harness.sleep(0.2)
     assert [read.offset for read in harness.reads] == [30] and stuck.offset == 0
     harness.answer()
@@ -207,7 +207,7 @@ def test_two_reads_at_a_time_whose_answers_come_in_any_order() -> None:
         log.publish(100, padding=bytes(1000))
     rig = Rig(log, is_prompt=False)
     rig.attach(1, 20_000)
-    rig.answer()  # sizes are known now
+    rig.answer()  # the sizes of messages are known now
     assert len(rig.reads) == 2
     first, second = rig.reads
     assert first.offset < second.offset == first.end
@@ -300,7 +300,8 @@ def test_failover_goes_to_the_first_by_priority_then_name() -> None:
 
 
 def test_partitions_are_spread_over_the_consumers_of_the_first_priority(seed: int) -> None:
-    """As sorting says it, whoever comes and goes; and each is told whether it is the one."""
+    """The assignment is that of sorting, whichever consumers come and go, and each consumer is told whether it is
+    active."""
     draw = random.Random(seed)
     for partition in (0, 1, 2, 5, 11):
         harness = rig(type="failover", topic=f"flights-partition-{partition}")
@@ -318,8 +319,8 @@ def test_partitions_are_spread_over_the_consumers_of_the_first_priority(seed: in
             assert [each.id for each in harness.status.consumers if each.is_active] == (
                 [] if wanted is None else [wanted]
             )
-            told = dict(harness.became)
-            assert [each for each in pairs if told.get(each)] == ([] if wanted is None else [wanted])
+            became = dict(harness.became)
+            assert [each for each in pairs if became.get(each)] == ([] if wanted is None else [wanted])
 
 
 def test_settings_change_without_consumers_only() -> None:
@@ -346,7 +347,7 @@ def test_offsets_that_were_never_read_are_located() -> None:
 
 
 def test_new_messages_are_not_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing of a read is acknowledged or comes again, one question tells that all of it can be delivered."""
+    """If no message of a read is acknowledged or delivered again, one query of the cursor is enough."""
     looked_up: list[int] = []
     mask = Cursor.mask
 

@@ -1,4 +1,4 @@
-"""The parts of a dispatcher against simple models."""
+"""The parts of a dispatcher, compared with simple models."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]) -> None:
     pending, is_full = kind(), kind is Pending
-    model: dict[int, tuple[int, int, int]] = {}  # offset -> (holder, slot, since)
+    model: dict[int, tuple[int, int, int]] = {}  # by offset, holder, slot and time
     for now, (step, each_step, two) in enumerate(steps):
         if step == "hold":
             new = array(each_step - model.keys())  # type: ignore[operator]
@@ -121,7 +121,7 @@ def test_each_with_its_own_time() -> None:
 
 
 def test_nothing_is_never_due() -> None:
-    """It would be waited for, and never be taken."""
+    """Otherwise a timer would wait for messages that are never taken."""
     later = DelayedDeliveryTracker()
     later.add(array([]), NOW, NOW)
     assert later.first_us is None
@@ -193,11 +193,11 @@ def test_answers_are_put_in_order_and_gaps_are_read() -> None:
     assert ahead(reading, 100, capacity=70) is None, "that many are under way"
     reading.answered(2, log.read(45, 75, 10_000))
     assert reading.ready() == [] and reading.under_way == 1 and reading.starts_at(1) == 5
-    reading.answered(1, log.read(5, 15, 10_000))  # short
+    reading.answered(1, log.read(5, 15, 10_000))  # a short answer
     (short,) = reading.ready()
     assert short.offset.tolist() == list(range(5, 20)) and reading.under_way == 0
     assert ahead(reading, 100) == (3, 20, 45), "up to the read behind it"
-    reading.answered(3, log.read(20, 45, 10_000))  # ends with the entry that the next begins in
+    reading.answered(3, log.read(20, 45, 10_000))  # this read ends with the entry in which the next one begins
     offsets = [offset for batch in reading.ready() for offset in batch.offset.tolist()]
     assert offsets == list(range(20, 80)) and reading.is_idle
 
@@ -220,6 +220,6 @@ def test_what_is_passed_over_while_it_is_read() -> None:
 
 
 def ahead(reading: Reading, end: int, *, capacity: int = 1000) -> tuple[int, int, int] | None:
-    """Id and range of the next read, if one is begun."""
+    """Return id and range of the next read, if one is begun."""
     read = reading.begin_ahead(end, capacity)
     return None if read is None else (read.id, read.offset, read.end)

@@ -1,4 +1,4 @@
-"""Shared subscriptions, and what all types have in common: who gets what, and what comes again when."""
+"""Shared subscriptions, and rules of all types: which consumer gets a message, and when messages are delivered again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_messages_are_spread_in_turn() -> None:
     assert [len(harness.got(consumer)) for consumer in (1, 2, 3)] == [10, 10, 10]
 
 
-def test_who_has_no_room_is_passed_over() -> None:
+def test_a_consumer_without_room_is_passed_over() -> None:
     harness = rig(0)
     harness.attach(1, 5)
     harness.attach(2, 100)
@@ -59,7 +59,7 @@ def test_what_a_consumer_leaves_goes_to_the_others() -> None:
     assert harness.backlog == 0 and harness.status.redelivered == 0
 
 
-def test_an_ack_counts_whoever_has_the_message() -> None:
+def test_an_ack_counts_whichever_consumer_has_the_message() -> None:
     harness = rig(20)
     harness.attach(1, 20)
     harness.attach(2, 20)
@@ -82,7 +82,7 @@ def test_refused_messages_come_later_and_later() -> None:
     waits = []
     for count in range(1, 6):
         harness.nack(1, [3])
-        harness.nack(1, [3])  # not its any more
+        harness.nack(1, [3])  # the consumer does not have this message any more
         began = harness.now
         while not (got := harness.got(1)):
             harness.sleep(0.05)
@@ -115,7 +115,7 @@ def test_an_ack_of_what_waits_to_come_again() -> None:
     harness.got(1)
     harness.nack(1, [2, 3, 4, 5])
     harness.nack(1, [7, 8], delay_us=0)
-    assert len(harness.reads) == 1  # 7 and 8 are being read
+    assert len(harness.reads) == 1  # a read of 7 and 8 is in flight
     harness.ack(1, [3, 7])
     harness.answer()
     assert harness.got(1) == [8]
@@ -356,7 +356,7 @@ def test_dead_letters_that_find_no_room_become_some_later() -> None:
     rig.nack(1, rig.delivered.pop(1))
     rig.is_prompt = False
     rig.sleep(2)
-    rig.flow(1, 6)  # the six are read again; meanwhile
+    rig.flow(1, 6)  # these six are read again, and meanwhile:
     rig.publish(8)
     rig.attach(2, 8)
     rig.answer(1)
@@ -385,7 +385,7 @@ def test_dead_letters_count_as_unacknowledged() -> None:
 
 
 def test_a_timer_is_set_once() -> None:
-    """And not again with each message and each acknowledgement until it is due."""
+    """It is not set again for each message and each acknowledgement until it is due."""
     harness = rig(0)
     harness.attach(1, 10)
     harness.publish(1, deliver_at=[NOW + 5 * SECOND])

@@ -1,4 +1,4 @@
-"""Rules of delivery that hold whatever happens, for every type of subscription."""
+"""Rules of delivery that hold for each type of subscription, in random runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_refusals_delays_and_dead_letters(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", ("shared", "key_shared"))
 @pytest.mark.parametrize("seed", range(24))
 def test_rooms_of_dead_letters_are_full(kind: str, seed: int) -> None:
-    """Whatever finds no room is not forgotten."""
+    """Messages that find no room in the dead-letter topic are tried again later."""
     room = {"max_unacked": 4 + seed % 3 * 8, "max_unacked_consumer": 4 + seed % 2 * 20}
     acts = (
         "publish",

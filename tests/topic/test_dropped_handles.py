@@ -1,5 +1,5 @@
-"""Producers and topics that are dropped without being closed: what they had belongs to the topic, which its cluster or
-client has, and closes."""
+"""Producers and topics are dropped without being closed: their messages belong to the topic, which the cluster or
+client keeps and closes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.topic.partitioning import PATIENCE_S, PLAIN
 
-KEPT = {**PLAIN, "retention_bytes": None}  # though no subscription needs it
+KEPT = {**PLAIN, "retention_bytes": None}  # although no subscription needs the messages
 VALUES = [b"%03d" % at for at in range(200)]
 CLOSED_WELL = """
 import sys
@@ -35,7 +35,7 @@ def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int
     futures = [producer.submit(value) for value in VALUES]
     del producer
     gc.collect()
-    topic.close()  # nothing but this sends what is gathered
+    topic.close()  # only closing sends the gathered messages
     assert all(future.result(PATIENCE_S) is not None for future in futures)
     assert stored(place.topic("t"), partitions) == VALUES
 
@@ -46,7 +46,7 @@ def stored(topic: Any, partitions: int | None) -> list[bytes]:
 
 
 def test_a_dropped_topic_is_there_and_keeps_what_was_acknowledged(place: Any) -> None:
-    """(Warnings are errors.)"""
+    """There is no warning. (Warnings are errors.)"""
     topic = place.topic("t", linger_ms=60_000, batch_messages=1 << 16, **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
@@ -64,7 +64,7 @@ def test_a_dropped_topic_is_there_and_keeps_what_was_acknowledged(place: Any) ->
         assert topic.stats().subscriptions[0].backlog_messages == len(VALUES) + 1 - 150
 
 
-def test_nothing_is_said_at_the_end_of_a_program_that_closed(tmp_path: Path) -> None:
+def test_a_program_that_closed_ends_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "always", "-c", CLOSED_WELL, str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")

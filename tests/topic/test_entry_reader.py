@@ -1,4 +1,4 @@
-"""Entries are read as they were appended, without what is in them being looked at."""
+"""Entries are read in their stored form, without decoding them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_read_begins_with_the_entry_that_holds_the_offset_and_is_bounded(topic
 
 
 def test_the_list_of_clusters_comes_along(topic: Topic) -> None:
-    """Also that of an entry that another cluster replicated, which has the list beside its origin."""
+    """An entry that another cluster replicated has the list beside its origin, and it is read as well."""
     topic.publish_batch([b"own"] * 2, replicate_to=("west",))
     topic.publish(b"none", replicate_to=())
     origin = Origin(b"o" * 16, "token")
@@ -77,7 +77,7 @@ def test_the_list_of_clusters_comes_along(topic: Topic) -> None:
 
 
 def test_a_large_message_has_room_for_its_list(topic: Topic) -> None:
-    """Whatever is accepted without a list is accepted, or refused as too large, with the longest one."""
+    """A message that is accepted without a list is accepted with the longest one, or is refused as too large."""
     longest = [f"{at:0200}" for at in range(16)]
     size = 1 << 20
     with pytest.raises(RecordTooLargeError):

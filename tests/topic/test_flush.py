@@ -1,4 +1,5 @@
-"""`flush` blocks until all before it is done, `flush_async` is awaited: of topics, producers and consumers of every kind."""
+"""`flush` blocks until all earlier calls are done, and `flush_async` is awaited: of topics, producers and consumers of
+all kinds."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pyreplog.topic.client.remote.client import Client
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire
 
 LINGERS = {**PLAIN, "linger_ms": 60_000}
-"""Nothing is sent before a flush."""
+"""Settings with which no message is sent before a flush."""
 
 
 @pytest.fixture(params=[None, 2], ids=["one topic", "partitions"])
@@ -36,7 +37,7 @@ def test_flush_returns_when_all_that_was_submitted_has_an_outcome(publisher: Any
     assert not any(future.done() for future in coming)
     assert publisher.flush(PATIENCE_S) is None
     assert all(future.done() and future.exception() is None for future in coming)
-    assert publisher.flush(timeout=PATIENCE_S) is None  # of nothing
+    assert publisher.flush(timeout=PATIENCE_S) is None  # a flush without messages
 
 
 def test_flush_async_is_awaited_and_sends_at_once(publisher: Any) -> None:
@@ -48,7 +49,7 @@ def test_flush_async_is_awaited_and_sends_at_once(publisher: Any) -> None:
 
     asyncio.run(scene())
     lingering = publisher.submit(b"more")
-    publisher.flush_async()  # nobody waits for it
+    publisher.flush_async()  # its future is not used
     lingering.result(PATIENCE_S)
 
 
@@ -108,4 +109,4 @@ def test_a_flush_ends_in_time(here: Served, wire: Wire) -> None:
             each.flush(timeout=0.1)
     wire.cut()
     for each in (topic, parts):
-        each.flush(timeout=PATIENCE_S)  # the clients connect again; else closing them would wait
+        each.flush(timeout=PATIENCE_S)  # let the clients connect again, as closing would wait otherwise

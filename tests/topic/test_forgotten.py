@@ -1,4 +1,4 @@
-"""Consumers that are forgotten without being closed: it is said, and others get what they had."""
+"""A consumer that is dropped without being closed causes a warning, and other consumers get its messages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def take(consumer: Any, count: int) -> list[Any]:
     return values
 
 
-def noticed(said: pytest.WarningsRecorder) -> None:
-    """Whoever handed it a message last may still hold it for a moment."""
-    until(lambda: gc.collect() >= 0 and len(said))
+def wait_for_warning(warnings: pytest.WarningsRecorder) -> None:
+    """Wait for the warning: the thread that delivered the last message may keep a reference for a moment."""
+    until(lambda: gc.collect() >= 0 and len(warnings))
 
 
 def forget(make: Callable[[], Any], take_part: Callable[[Any], None]) -> None:
-    """A consumer that is used, and then dropped."""
+    """Create a consumer, use it, and drop it."""
     consumer = make()
     take_part(consumer)
     del consumer
@@ -51,10 +51,10 @@ def test_others_get_what_a_forgotten_consumer_had(place: Any, partitions: int | 
         consumer.flush()
         acked.extend(message.value for message in messages[:3])
 
-    with pytest.warns(ResourceWarning, match=r"unclosed consumer forgetful of s on t\b") as said:
+    with pytest.warns(ResourceWarning, match=r"unclosed consumer forgetful of s on t\b") as warnings:
         forget(lambda: topic.subscribe("s", type=kind, name="forgetful"), use)
-        noticed(said)
-    assert len([line for line in said if line.category is ResourceWarning]) == 1, "once, also of several partitions"
+        wait_for_warning(warnings)
+    assert len([line for line in warnings if line.category is ResourceWarning]) == 1, "once, also of several partitions"
 
     def consumers() -> int:
         stats = topic.stats()
@@ -69,18 +69,18 @@ def test_others_get_what_a_forgotten_consumer_had(place: Any, partitions: int | 
 
 def test_one_that_waits_gets_it_at_once(place: Any) -> None:
     topic = place.topic("t", **PLAIN)
-    with pytest.warns(ResourceWarning) as said:
+    with pytest.warns(ResourceWarning) as warnings:
         first = topic.subscribe("s", type="shared", start="earliest")
         topic.publish_batch(VALUES)
         take(first, len(VALUES))
         with topic.subscribe("s", type="shared") as second:
             del first
-            noticed(said)
+            wait_for_warning(warnings)
             assert [message.value for message in take(second, len(VALUES))] == VALUES
 
 
 def test_finalizers_run_anywhere(tmp_path: Path) -> None:
-    """Also in a thread that holds the lock of the consumer's subscription."""
+    """The finalizer may run in a thread that holds the lock of the consumer's subscription."""
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
         topic = cluster.topic("t", **PLAIN)
         consumers = [topic.subscribe("s", type="shared", start="earliest")]
@@ -91,8 +91,8 @@ def test_finalizers_run_anywhere(tmp_path: Path) -> None:
         until(lambda: subscription.consumers == 0)
 
 
-def test_who_closes_is_not_told(place: Any) -> None:
-    """Nor who leaves that to the topic. (Warnings are errors.)"""
+def test_closing_causes_no_warning(place: Any) -> None:
+    """There is also no warning if the topic closes the consumer. (Warnings are errors.)"""
     for partitions in ({}, {"partitions": 2}):
         topic = place.topic(f"t{len(partitions)}", **partitions, **PLAIN)
         consumer = topic.subscribe("s")

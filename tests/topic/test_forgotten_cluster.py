@@ -1,4 +1,4 @@
-"""A cluster, or a client, that is forgotten with topics open: it is said once, all is closed, and nothing is lost."""
+"""A cluster or a client is dropped with open topics: one warning says so, all is closed, and no message is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = {**PLAIN, "retention_bytes": None}
 
 
 def use(cluster: Cluster | Client) -> None:
-    """Two topics, of which one has partitions, a consumer that has left, and what nobody has sent yet."""
+    """Use two topics, one of them with partitions, with a consumer that has left and messages that were not sent."""
     topic = cluster.topic("orders", linger_ms=60_000, batch_messages=1 << 16, **KEPT)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
@@ -29,9 +29,9 @@ def use(cluster: Cluster | Client) -> None:
 
 
 def ended(others: set[threading.Thread], names: tuple[str, ...] = ("pyreplog",)) -> bool:
-    """others: threads of before; tests that play a crash leave some. names: how those begin that must go.
+    """Return whether all threads have ended, except those that ran before (`others`). names: prefixes of thread names.
 
-    It collects no garbage: after thousands of tests that takes a second, and threads that end would get no turn.
+    No garbage is collected here: after thousands of tests that takes a second, in which the threads would not run.
     """
     return not [thread for thread in {*threading.enumerate()} - others if thread.name.startswith(names)]
 
@@ -39,58 +39,59 @@ def ended(others: set[threading.Thread], names: tuple[str, ...] = ("pyreplog",))
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
     others = {*threading.enumerate()}
-    with pytest.warns(ResourceWarning) as said:
+    with pytest.warns(ResourceWarning) as warnings:
         use(Cluster.embedded(tmp_path, bookies=1))
-        until(lambda: (gc.collect(), len(said))[1])
+        until(lambda: (gc.collect(), len(warnings))[1])
         until(lambda: ended(others))
-    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
+    assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed cluster in {tmp_path}"]
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         check_what_is_there(cluster)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_one_whose_bookies_have_written_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread of theirs has begun, so that they are garbage, too: nothing may close their logs before the topics."""
-    Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20).close()  # the next one has no segment to prepare
+    """The threads of the bookies have not started, so that they are garbage, too: their logs may not close before the
+    topics."""
+    Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20).close()  # no spare segment is prepared
     others, collected = {*threading.enumerate()}, threading.Event()
 
     class Thread(threading.Thread):
-        """The one that closes the cluster begins after the finalizers of all that was collected with it."""
+        """A thread that closes the cluster only after the finalizers of all objects of the same collection."""
 
         def run(self) -> None:
             assert self.name != "pyreplog-close" or collected.wait(30)
             super().run()
 
     monkeypatch.setattr(threading, "Thread", Thread)
-    with pytest.warns(ResourceWarning) as said:
+    with pytest.warns(ResourceWarning) as warnings:
         cluster = Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20)
         topic = cluster.topic("orders", linger_ms=60_000, batch_messages=1 << 16, **KEPT)
         topic.submit(b"late")
         handles: list[Any] = [cluster, topic]
-        handles.append(handles)  # a cycle, so that all is collected at once
+        handles.append(handles)  # a cycle, so that all objects are collected together
         del cluster, topic, handles
-        until(lambda: (gc.collect(), len(said))[1])
+        until(lambda: (gc.collect(), len(warnings))[1])
         collected.set()
         until(lambda: ended(others))
-    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
+    assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed cluster in {tmp_path}"]
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         assert [value for batch in cluster.topic("orders").read() for value in batch.values()] == [b"late"]
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_one_whose_topic_has_read_closed_ledgers(tmp_path: Path) -> None:
-    """It keeps their readers, which no finalizer may close under it."""
+    """The topic keeps readers of these ledgers, which their finalizers may not close first."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         cluster.topic("orders", **KEPT).publish_batch(VALUES)
     others = {*threading.enumerate()}
-    with pytest.warns(ResourceWarning) as said:
+    with pytest.warns(ResourceWarning) as warnings:
         cluster = Cluster.embedded(tmp_path, bookies=1)
         topic = cluster.topic("orders")
         assert [value for batch in topic.read() for value in batch.values()] == VALUES
         del cluster, topic
-        until(lambda: (gc.collect(), len(said))[1])
+        until(lambda: (gc.collect(), len(warnings))[1])
         until(lambda: ended(others))
-    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
+    assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed cluster in {tmp_path}"]
 
 
 def check_what_is_there(cluster: Cluster) -> None:
@@ -106,9 +107,9 @@ def test_so_is_a_client(tmp_path: Path) -> None:
     with served(tmp_path) as here:
         others = {*threading.enumerate()}
         url = f"pyreplog://{here.server.address}"
-        with pytest.warns(ResourceWarning) as said:
+        with pytest.warns(ResourceWarning) as warnings:
             use(connect(url))
-            until(lambda: (gc.collect(), len(said))[1])
-            until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster goes on
-        assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed client of {url}"]
+            until(lambda: (gc.collect(), len(warnings))[1])
+            until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster itself is not closed
+        assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed client of {url}"]
         check_what_is_there(here.cluster)

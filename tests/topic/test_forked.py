@@ -1,4 +1,4 @@
-"""Publishing in a forked child, where no thread would ever send what is submitted."""
+"""Publishing in a forked child is refused, as the thread that sends submitted messages does not run there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Still:
-    """A PublisherRuntime whose other thread never comes to call."""
+    """A PublisherRuntime whose other thread never runs a call."""
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
         return future.result(30.0)
@@ -35,7 +35,8 @@ def test_a_child_is_refused_though_something_waits_for_company(tmp_path: Path) -
         publisher = Publisher(
             "news", topic.managed.writer, Still(), SystemClock(), topic.config, entry_bytes_max=1 << 20, end=topic.end
         )
-        for value in (b"0", b"1"):  # the first one waits for its ledger; then it is known that bookies answer at once
+        # the first one waits for its ledger; after that, bookies are known to answer at once
+        for value in (b"0", b"1"):
             publisher.publish(value)
         staged = publisher.submit(b"2")
         assert not staged.done()

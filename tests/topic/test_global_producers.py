@@ -1,5 +1,5 @@
-"""Global producers: a number that is stored, from whichever cluster, is not stored again; a number that is not known to
-be stored is new, whatever higher ones are."""
+"""Global producers: a sequence number that is stored, from any cluster, is not stored again. A number that is not known
+to be stored is new, even below the highest one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Push(NamedTuple):
 
 
 class Entries:
-    """Entries of a topic, as `Producers.replay` reads them."""
+    """Entries of a topic, in the form that `Producers.replay` reads."""
 
     def __init__(self, log: list[Push]) -> None:
         self.sequence = numpy.array([number for push in log for number in push.numbers], numpy.int64)
@@ -45,8 +45,8 @@ class Entries:
 
 
 class Restarts(RuleBasedStateMachine):
-    """Messages are published here, and sent by two topics of one cluster and one of another; anything may fail, and the
-    owner may crash at any point. Plain sets say what is right."""
+    """Messages are published here, and replicated from two topics of one cluster and one of another. Each write may
+    fail, and the owner may crash at any point. Plain sets give the expected results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Restarts(RuleBasedStateMachine):
     def replicate(self, name: bytes, numbers: set[int], origin: int) -> None:
         same = SAME_CLUSTER[origin]
         stored, flying = self.of(self.log, name, same), self.of(self.flights, name, same)
-        verdict = self.producers.judge_copy(name, numpy.array(sorted(numbers)), same)
+        verdict = self.producers.check_copy(name, numpy.array(sorted(numbers)), same)
         if numbers <= stored:
             assert verdict is DUPLICATE
         elif numbers <= stored | flying:
@@ -127,7 +127,7 @@ class Restarts(RuleBasedStateMachine):
         for name in NAMES:
             assert self.producers.last_sequence(name) == max(self.of(self.log, name), default=-1)
             for number in NUMBERS:
-                assert self.producers.judge(name, number) is self.expected(name, number)
+                assert self.producers.check_sequence(name, number) is self.expected(name, number)
 
 
 TestRestarts = Restarts.TestCase
@@ -143,25 +143,31 @@ def started(*numbers: int, origin: int = LOCAL, name: bytes = b"p") -> GlobalPro
 
 def test_a_number_below_the_highest_one_is_new_unless_it_is_stored() -> None:
     producers = started(1, 2, 7)
-    assert [producers.judge(b"p", number) for number in (1, 2, 3, 4, 7)] == [DUPLICATE, DUPLICATE, NEW, NEW, DUPLICATE]
-    assert producers.judge_copy(b"p", (3, 4), (11,)) is NEW, "the originals are still on their way"
+    assert [producers.check_sequence(b"p", number) for number in (1, 2, 3, 4, 7)] == [
+        DUPLICATE,
+        DUPLICATE,
+        NEW,
+        NEW,
+        DUPLICATE,
+    ]
+    assert producers.check_copy(b"p", (3, 4), (11,)) is NEW, "the originals are still on their way"
 
 
 def test_an_entry_is_a_copy_only_if_all_of_its_messages_are_stored() -> None:
     producers = started(1, 2)
-    assert producers.judge_copy(b"p", (1, 2), (11,)) is DUPLICATE
-    assert producers.judge_copy(b"p", (1, 2, 3), (11,)) is NEW
+    assert producers.check_copy(b"p", (1, 2), (11,)) is DUPLICATE
+    assert producers.check_copy(b"p", (1, 2, 3), (11,)) is NEW
     producers.push(b"p", (3,))
-    assert producers.judge_copy(b"p", (1, 2, 3), (11,)) is IN_DOUBT
+    assert producers.check_copy(b"p", (1, 2, 3), (11,)) is IN_DOUBT
     producers.wait(b"p", "entry")
     assert producers.failed(b"p", (3,)) == ["entry"]
-    assert producers.judge_copy(b"p", (1, 2, 3), (11,)) is NEW
+    assert producers.check_copy(b"p", (1, 2, 3), (11,)) is NEW
 
 
 def test_a_topic_that_was_made_anew_in_its_cluster_may_begin_with_the_same_numbers() -> None:
     producers = started(1, 2, origin=11)
-    assert producers.judge_copy(b"p", (1, 2), (11, 12)) is NEW
-    assert producers.judge_copy(b"p", (1, 2), (13,)) is DUPLICATE
+    assert producers.check_copy(b"p", (1, 2), (11, 12)) is NEW
+    assert producers.check_copy(b"p", (1, 2), (13,)) is DUPLICATE
 
 
 def test_consecutive_numbers_cost_one_range() -> None:
@@ -173,17 +179,18 @@ def test_consecutive_numbers_cost_one_range() -> None:
 
 
 def test_numbers_published_here_that_were_forgotten_are_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without global producers, whose highest number says so; those of other clusters are unknown, and new."""
+    """They are duplicates as without global producers, by the highest number. Numbers of other clusters are unknown,
+    and count as new."""
     monkeypatch.setattr(dedup, "STORED_RANGES_MAX", 3)
     producers = started(*range(0, 20, 2))
     restored = GlobalProducers()
     restored.restore(producers.snapshot())
     for known in (producers, restored):
-        assert [known.judge(b"p", number) for number in (0, 12, 14, 15, 17, 18)] == [
+        assert [known.check_sequence(b"p", number) for number in (0, 12, 14, 15, 17, 18)] == [
             DUPLICATE, DUPLICATE, DUPLICATE, NEW, NEW, DUPLICATE,
         ]  # fmt: skip
-        assert known.judge_copy(b"p", (12,), (11,)) is NEW
-    assert started(*range(0, 20, 2), origin=11).judge(b"p", 12) is NEW
+        assert known.check_copy(b"p", (12,), (11,)) is NEW
+    assert started(*range(0, 20, 2), origin=11).check_sequence(b"p", 12) is NEW
 
 
 def test_the_producers_that_published_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,4 +215,4 @@ def test_a_malformed_snapshot_is_refused() -> None:
     later[32:32] = bytes(8)
     restored = GlobalProducers()
     restored.restore(bytes(later))
-    assert restored.judge(b"p", 3) is DUPLICATE
+    assert restored.check_sequence(b"p", 3) is DUPLICATE

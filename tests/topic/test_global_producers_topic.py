@@ -1,6 +1,6 @@
 """In a topic with global producers, a message that one cluster stored is not stored again when another one sends it.
 
-A message of which that is not known is stored.
+A message that is not known to be stored is stored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def publish(topic: Topic, *numbers: int) -> list[int]:
 
 
 def entry(first: int, *numbers: int, producer: bytes = b"p") -> OriginEntry:
-    """Messages of a producer, from an offset at their origin on."""
+    """Return an entry of messages of a producer, from an offset at their origin on."""
     values = [b"there %d" % number for number in numbers]
     return OriginEntry(
         encode_messages(values, producer=producer, sequences=list(numbers)), len(numbers), first, TIME_US + first
@@ -75,12 +75,12 @@ def send(topic: Topic, *entries: OriginEntry, origin: Origin = A, session: int =
 
 
 def stored(topic: Topic) -> list[bytes]:
-    """Every message that is kept."""
+    """Return all messages that are kept."""
     return [value for batch in topic.read() for value in batch.values()]
 
 
 def gaps_of(topic: Topic) -> list[tuple[Gap, ...]]:
-    """Of each replicated entry."""
+    """Return the gaps of each replicated entry."""
     return [
         OriginAttribute.from_bytes(value).gaps
         for batch in topic.read()
@@ -93,7 +93,7 @@ def gaps_of(topic: Topic) -> list[tuple[Gap, ...]]:
 
 
 def test_late_originals_become_gaps(topic: Topic) -> None:
-    """A stored 0 to 4, and sent 0 to 2 before it was lost; the producer had no confirmation of 3 and 4."""
+    """Cluster a stored 0 to 4, and sent 0 to 2 before it was lost. The producer had no confirmation of 3 and 4."""
     assert send(topic, entry(0, 0, 1, 2)) == 3
     assert publish(topic, 3, 4, 5) == [3, 4, 5]
     assert send(topic, entry(3, 3), entry(4, 4), session=2) == 5
@@ -114,7 +114,7 @@ def test_a_gap_before_a_later_entry_of_the_call_is_stored_with_it(topic: Topic) 
 
 
 def test_what_is_sent_again_is_known(topic: Topic) -> None:
-    """The producer goes on here, and sends what another cluster had stored and sent."""
+    """The producer goes on here, and repeats messages that another cluster had stored and sent."""
     send(topic, entry(0, 0, 1), entry(2, 2))
     assert publish(topic, 1, 2, 3) == [-1, -1, 3]
     columns = topic.publish_batch([b"2", b"3", b"4"], producer="p", sequences=[2, 3, 4])
@@ -123,7 +123,7 @@ def test_what_is_sent_again_is_known(topic: Topic) -> None:
 
 
 def test_originals_below_the_highest_number_are_stored(topic: Topic) -> None:
-    """A had confirmed 3 and 4, so that they were not sent here again: this copy is the only one."""
+    """Cluster a had confirmed 3 and 4, so that the producer did not repeat them here: this copy is the only one."""
     publish(topic, 5, 6, 7)
     assert send(topic, entry(0, 3, 4)) == 2
     assert publish(topic, 3, 4, 2, 8) == [-1, -1, 5, 6]
@@ -241,7 +241,7 @@ def test_the_setting_needs_deduplication() -> None:
 
 
 class Held:
-    """A publisher whose outcomes come when the test says so, and an origin that is open."""
+    """A publisher to which the test gives outcomes, and an origin with an open session."""
 
     def __init__(self) -> None:
         self.gates = OriginGates(NAME)
@@ -255,7 +255,7 @@ class Held:
         return self.bench.submit(b"here %d" % number, producer="p", sequence=number)
 
     def store_gaps(self) -> None:
-        """Do what the cursor of the origins does."""
+        """Store the gaps, as the cursor of the origins does."""
 
         def store(_: int) -> None:
             for gate in self.gates:
@@ -281,7 +281,7 @@ def test_an_entry_waits_for_the_copy_that_is_on_its_way() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_entries_behind_one_in_doubt_wait_for_it(fails: bool) -> None:
-    """They go on as soon as the doubt is settled, in their order, whatever the outcome."""
+    """They go on as soon as that outcome is known, in order, whatever it is."""
     held = Held()
     held.publish(3)
     there = [held.send(entry(0, 3)), held.send(entry(1, 4), entry(2, 5)), held.send(entry(3, 6))]
@@ -334,7 +334,7 @@ def test_a_message_waits_for_the_original_that_is_on_its_way() -> None:
 
 
 def test_messages_of_entries_that_were_not_stored_are_new() -> None:
-    """The first entry of the call is stored, the second one is not."""
+    """The first entry of the call is stored, and the second one is not."""
     held = Held()
     there = held.send(entry(0, 3), entry(1, 4))
     here = [held.publish(3), held.publish(4)]
@@ -357,7 +357,7 @@ def test_two_clusters_send_the_same_at_once() -> None:
     assert first.result(0) == second.result(0) == 1 and held.numbers == [b"there 3"]
 
 
-def test_who_waits_learns_that_the_topic_ended() -> None:
+def test_waiting_entries_fail_when_the_topic_ends() -> None:
     held = Held()
     held.publish(3)
     there = held.send(entry(0, 3))
@@ -369,7 +369,7 @@ def test_who_waits_learns_that_the_topic_ended() -> None:
 
 
 def test_a_client_sends_numbers_in_any_order(tmp_path: Path) -> None:
-    """Its own count of the numbers decides nothing; and it assigns none."""
+    """The client's own count of numbers is not used, and the client assigns none."""
     with served(tmp_path) as server:
         topic = server.client().topic(NAME, **SETTINGS)
         assert topic.config.global_producers

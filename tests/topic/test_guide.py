@@ -1,4 +1,4 @@
-"""The guide's programs run as they are printed, one after the other; and what it tells of settings and metrics is so."""
+"""The programs of the guide run as printed, one after the other, and its lists of settings and metrics are complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.guides import ROOT, blocks, run_as_promised, server
 
 GUIDE = ROOT / "docs" / "topics.md"
 SERVED = "127.0.0.1:7400"
-"""Where the guide's server listens; here it takes a free port."""
+"""The address of the guide's server, which is replaced by a free port."""
 
 
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +45,6 @@ def test_the_guide_names_all_settings() -> None:
 
 def test_operations_name_all_metrics_of_topics() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
-    told = set(re.findall(r"`(pyreplog_(?:topic|subscription)_\w+)`", text))
+    named = set(re.findall(r"`(pyreplog_(?:topic|subscription)_\w+)`", text))
     names = {metric.name + ("_total" if metric.kind == "counter" else "") for metric in topic_metrics([])}
-    assert told == names
+    assert named == names

@@ -1,4 +1,4 @@
-"""What all handles have in common: their truth value, `with`, `async with`, and iteration of closed consumers."""
+"""Properties of all handles: their truth value, `with`, `async with`, and iteration of closed consumers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 
 
 class Handles:
-    """Opens one handle of each kind, by name."""
+    """Opens handles, by the name of their kind."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.here = Served(folder / "cluster", stack)
@@ -31,7 +31,7 @@ class Handles:
 
     @property
     def folder(self) -> Path:
-        """A new one."""
+        """Return a new folder."""
         return self._folder / str(next(self._numbers))
 
     def topic(self, name: str) -> Any:
@@ -80,7 +80,7 @@ class Handles:
         return ha.open_master(self.folder, name="a", members=["a"])
 
     def _remote_node(self) -> Any:
-        return RemoteNode("127.0.0.1:9")  # connects when it is asked something
+        return RemoteNode("127.0.0.1:9")  # connects with the first request
 
 
 TOPICS = ("local", "remote", "local partitioned", "remote partitioned")
@@ -115,7 +115,7 @@ def test_the_truth_value_of_a_remote_topic_is_no_request(handles: Handles, monke
 
 @pytest.mark.parametrize("name", NAMES)
 def test_async_with_closes_in_a_thread(handles: Handles, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing waits for an event that only the loop sets: closed by the loop, it would wait in vain."""
+    """Closing waits for an event that only the loop sets: if the loop called it, it would wait for ever."""
     released, waited = threading.Event(), []
     handle = handles.open(name)
     close = type(handle).close
@@ -134,7 +134,7 @@ def test_async_with_closes_in_a_thread(handles: Handles, name: str, monkeypatch:
 
     asyncio.run(use())
     assert waited == [(True, True)]
-    handle.close()  # again is fine
+    handle.close()  # closing again is allowed
     assert waited[1:] == [(False, True)]
 
 
@@ -187,7 +187,7 @@ def test_iterating_ends_when_the_consumer_is_closed_meanwhile(handles: Handles, 
 
     async def use() -> object:
         waiting = asyncio.ensure_future(_first_async(consumer))
-        await asyncio.sleep(0)  # now it waits
+        await asyncio.sleep(0)  # it waits now
         async with consumer:
             pass
         async with asyncio.timeout(PATIENCE_S):
@@ -240,7 +240,7 @@ def test_closing_a_topic_ends_the_loops_of_its_consumers(handles: Handles, where
 
 
 def test_a_loop_raises_what_the_subscription_failed_with(handles: Handles) -> None:
-    """ClosedError, too, of a consumer that nobody has closed: nothing is mistaken for the end."""
+    """This includes a ClosedError of a consumer that was not closed: no error is taken for the end."""
     for error in (TopicFencedError("topic", "of a test"), ClosedError("of a test")):
         with handles.topic("local").subscribe("s") as consumer:
             consumer.failed(error)

@@ -1,4 +1,4 @@
-"""A process that dies, or whose metadata store fails, at every write of what its topics' handles do."""
+"""A process dies, or its metadata store fails, at each write of the handles of its topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.topic import Topic
 from tests.thorough import one_in
 from tests.topic.counting import Faults
-from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, stored, told_backlog
+from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, reported_backlog, stored
 from tests.topic.lives import life, lose_lease
 
 T = TypeVar("T")
@@ -31,19 +31,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is tried again soon."""
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry failed writes after a short time."""
     for module, name in (
         (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (ledgers, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.001)
 
 
-class Deeds:
-    """What a process does, and what it knows of it.
+class Workload:
+    """The calls of a process, and what it knows of their outcomes.
 
-    confirmed: values of messages. acked: offsets, by subscription; known: those of which it knows that they are stored.
-    there, gone: subscriptions that it knows to exist, or not to.
+    Attributes:
+        confirmed: values of messages, by offset.
+        acked: acknowledged offsets, by subscription.
+        known: those of them that are known to be stored.
+        there: subscriptions that are known to exist.
+        gone: subscriptions that are known not to exist.
     """
 
     def __init__(self, faults: Faults, *, deduplicate: bool) -> None:
@@ -57,7 +61,7 @@ class Deeds:
         self.is_deleted = False
 
     def insist(self, call: Callable[[], T], *, done: type[ReplogError] | None = None) -> T | None:
-        """Again, when the store was away for a moment; done: what says that it had been done."""
+        """Repeat a call while the store fails. done: the error that says that an earlier attempt succeeded."""
         tries = 0
         while True:
             try:
@@ -111,49 +115,49 @@ class Deeds:
             self.gone.add("short")
 
 
-def check(cluster: Cluster, deeds: Deeds) -> None:
-    with cluster.topic(NAME, **SETTINGS, deduplicate=deeds.deduplicate) as topic:
+def check(cluster: Cluster, workload: Workload) -> None:
+    with cluster.topic(NAME, **SETTINGS, deduplicate=workload.deduplicate) as topic:
         messages = stored(topic)
         assert list(messages) == list(range(topic.start, topic.end))
-        expected = {offset: value for offset, value in deeds.confirmed.items() if offset >= topic.start}
+        expected = {offset: value for offset, value in workload.confirmed.items() if offset >= topic.start}
         assert expected.items() <= messages.items()
-        assert all(offset < topic.end for offset in deeds.confirmed)
-        assert deeds.trimmed or topic.start == 0
+        assert all(offset < topic.end for offset in workload.confirmed)
+        assert workload.trimmed or topic.start == 0
         names = set(topic.subscriptions())
-        assert deeds.there <= names and not deeds.gone & names
-        for name in deeds.there:
+        assert workload.there <= names and not workload.gone & names
+        for name in workload.there:
             left, counted = counted_backlog(topic, name)
-            assert not deeds.known[name] & set(left)
-            assert set(messages) - set(left) <= deeds.acked[name]
-            assert told_backlog(topic, name) == counted
+            assert not workload.known[name] & set(left)
+            assert set(messages) - set(left) <= workload.acked[name]
+            assert reported_backlog(topic, name) == counted
             with topic.subscribe(name, type="shared") as consumer:
                 assert received(consumer, len(left)) == left
-        if deeds.deduplicate and deeds.confirmed:
-            assert topic.publisher.last_sequence("p") >= len(deeds.confirmed) - 1
+        if workload.deduplicate and workload.confirmed:
+            assert topic.publisher.last_sequence("p") >= len(workload.confirmed) - 1
         topic.delete()
 
 
 def calls(cluster: Cluster, *, deduplicate: bool) -> int:
     faults = Faults()
     with life(cluster, faults) as owner:
-        Deeds(faults, deduplicate=deduplicate).do(owner)
+        Workload(faults, deduplicate=deduplicate).do(owner)
     cluster.topic(NAME).delete()
     return len(faults.calls)
 
 
 def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
-    """Before or after it, by turns; which first, the seed says."""
+    """The crash comes before a write or after it, in turns; the seed decides which comes first."""
     share = one_in(6)
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0, dies=True)
-        deeds = Deeds(faults, deduplicate=seed % 3 > 0)
+        workload = Workload(faults, deduplicate=seed % 3 > 0)
         with life(cluster, faults) as owner:
             try:
-                deeds.do(owner)
+                workload.do(owner)
             except ReplogError:
                 assert faults.is_dead, (at, faults.calls)
             lose_lease(owner)
-        check(cluster, deeds)
+        check(cluster, workload)
 
 
 def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
@@ -161,38 +165,38 @@ def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
     share = 3 * one_in(4)
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0)
-        deeds = Deeds(faults, deduplicate=True)
+        workload = Workload(faults, deduplicate=True)
         with life(cluster, faults) as owner:
-            deeds.do(owner)
-        assert len(deeds.confirmed) == 18
-        check(cluster, deeds)
+            workload.do(owner)
+        assert len(workload.confirmed) == 18
+        check(cluster, workload)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> None:
-    """It is there with all that it had, or it is not; never a part of it."""
+    """The topic exists with all that it had, or it does not exist; no part of it is left."""
     at, died = 0, True
     while died:
         faults = Faults(at, after=after, dies=True)
-        deeds = Deeds(Faults(), deduplicate=True)
+        workload = Workload(Faults(), deduplicate=True)
         with life(cluster, faults) as owner:
             faults.pause()
             topic = owner.topic(NAME, **SETTINGS, deduplicate=True)
             topic.create_subscription("a", start="earliest")
-            deeds.publish(topic, 4)
+            workload.publish(topic, 4)
             faults.go_on()
             try:
                 topic.delete()
             except ReplogError:
                 assert faults.is_dead
-            faults.settle()  # it may be a write of another thread, which is still being made
+            faults.settle()  # this may be the write of another thread, which is not finished
             died = faults.is_dead
             lose_lease(owner)
         with cluster.topic(NAME, **SETTINGS, deduplicate=True) as again:
             if again.end:
-                assert stored(again) == deeds.confirmed and again.subscriptions() == ["a"]
+                assert stored(again) == workload.confirmed and again.subscriptions() == ["a"]
             else:
                 assert again.subscriptions() == [] and again.publisher.last_sequence("p") == -1
             again.delete()
         at += 1
-    assert at > 2  # others of its writes are made in the background, at any time
+    assert at > 2  # other writes run in the background, at any time

@@ -1,4 +1,4 @@
-"""Searches in a ledger find the entry, in few steps, however its messages are spread."""
+"""Searching an entry by offset or time takes few steps, however the messages are spread over entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def places(counts: list[int], start: int) -> list[EntryPosition]:
 def hunt(
     search: OffsetSearch | FirstSearch, entry_positions: list[EntryPosition], times: list[int] | None = None
 ) -> int:
-    """How many entries it looked at."""
+    """Search; return how many entries were read."""
     steps = 0
     while (entry := search.next()) is not None:
         steps += 1
@@ -47,7 +47,7 @@ def test_entries_alike_are_found_at_once() -> None:
 
 
 def test_the_worst_spread() -> None:
-    """One entry with nearly all messages misleads whoever looks where the offset should be."""
+    """One entry has nearly all messages, which misleads a search that interpolates."""
     positions = places([1] * 4095 + [1 << 40], 0)
     for offset in (0, 1, 2048, 4094, 4095, 1 << 39):
         search = OffsetSearch(offset, len(positions), 0, positions[-1].end)
@@ -56,7 +56,7 @@ def test_the_worst_spread() -> None:
 
 
 def test_what_is_nowhere() -> None:
-    """Entries that contradict the chain end the search all the same."""
+    """Entries that contradict the chain end the search as well."""
     search = OffsetSearch(50, 3, 0, 100)
     hunt(search, places([1, 1, 1], 0))
     assert search.found is None

@@ -1,4 +1,4 @@
-"""Messages that are acknowledged without having been delivered: their entries are found in one pass."""
+"""Messages are acknowledged that were never delivered: their entries are located in one pass."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
-    """Of several ledgers."""
+    """A topic of several ledgers."""
     with cluster.topic(request.node.name[:100], **PLAIN, batch_messages=ENTRY, roll_entries=900) as topic:
         topic.create_subscription("s", start="earliest")
         for _ in range(4):
             topic.publish_batch([b"x" * 100] * (MESSAGES // 4))
-        topic.subscribe("s", type="shared", queue=1).close()  # from now on it knows where the topic ends
+        topic.subscribe("s", type="shared", queue=1).close()  # the subscription knows the end of the topic from here on
         yield topic
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(offset, bytes) of all reads."""
+    """Record offset and size of all reads."""
     rows: list[tuple[int, int]] = []
     read = Locator._read
 
@@ -64,7 +64,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def acknowledged(topic: Topic, *some: Any) -> None:
-    """All are, and nothing else; the first message is not, so that none is below the mark."""
+    """Check that exactly these messages are acknowledged. The first message is not, so that none is below the mark."""
     subscription = topic.subscription("s")
     for offsets in some:
         subscription.acknowledge(NOBODY, np.array(offsets, np.int64))
@@ -94,7 +94,7 @@ def test_what_is_far_apart_is_not_read_through(topic: Topic, reads: list[tuple[i
 
 
 def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """One call for each message, in any order, while the first is being looked for."""
+    """There is one call for each message, in any order, while the first entry is being located."""
     places = HeldPlaces(monkeypatch)
     subscription, some = topic.subscription("s"), list(range(15_001, 17_000, 2))
     random.Random(seed).shuffle(some)
@@ -116,7 +116,7 @@ def rejected(error: ReplogError) -> AppendFuture[Any]:
 
 
 class Unread:
-    """The entry of one message cannot be read, for the locator, until the test says so."""
+    """An entry that the locator cannot read until the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: ReplogError) -> None:
         self.error: ReplogError | None = error
@@ -145,7 +145,7 @@ def mask(subscription: Subscription) -> list[bool]:
 def test_a_flush_waits_for_what_cannot_be_read_now(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, error: ReplogError
 ) -> None:
-    """The rest is acknowledged at once."""
+    """The other messages are acknowledged at once."""
     unread, subscription = Unread(monkeypatch, error), topic.subscription("s")
     subscription.acknowledge(NOBODY, np.array(SOME))
     flushed = subscription.flush_async()
@@ -167,7 +167,7 @@ def test_a_flush_waits_for_what_cannot_be_read_now(
 
 
 def test_what_is_damaged_keeps_nothing_from_a_flush(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No consumer gets it either."""
+    """The message is not delivered either."""
     Unread(monkeypatch, InvalidEntryError(1, 2, "an entry", "none"))
     subscription = topic.subscription("s")
     subscription.acknowledge(NOBODY, np.array(SOME))
@@ -193,7 +193,7 @@ def test_a_flush_fails_with_its_subscription(topic: Topic, monkeypatch: pytest.M
     subscription.acknowledge(NOBODY, np.array(SOME))
     flushed = subscription.flush_async()
     until(lambda: mask(subscription) == [True, False, True])
-    if fenced:  # a read is the first to hear of it
+    if fenced:  # a read is the first call that gets the error
         unread.error = TopicFencedError(topic.name, "another process owns it")
         expected: type[ReplogError] = TopicFencedError
     else:
@@ -209,7 +209,7 @@ def test_a_flush_fails_with_its_subscription(topic: Topic, monkeypatch: pytest.M
 def test_repeated_acknowledgements_that_cannot_be_located_in_time(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer is told so, and the search goes on."""
+    """The consumer gets an error, and the search goes on."""
     monkeypatch.setattr(subscription_module, "RESUME_S", 0.05)
     unread, subscription = Unread(monkeypatch, AWAY[1]), topic.subscription("s")
     ranges = np.array([(offset, offset + 1) for offset in SOME])

@@ -1,4 +1,4 @@
-"""The managed ledger's window, and its end."""
+"""The window of a managed ledger, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, un
 
 
 def publisher_of(topic: ManagedLedger, cluster: LedgerCluster) -> Publisher:
-    """With a small window."""
+    """Return a publisher with a small window."""
     return Publisher(
         "t", topic.writer, cluster.runtime, SystemClock(), topic.config,
         entry_bytes_max=cluster.runtime.entry_bytes_max, end=topic.end.offset, window_bytes=1000,
@@ -57,7 +57,7 @@ def test_the_window(tmp_path: Path) -> None:
 
 
 async def in_a_coroutine(publisher: Publisher) -> AppendFuture[range]:
-    """There it never waits: it goes on up to twice the window."""
+    """A coroutine never waits: it submits up to twice the window."""
     future = publisher.submit_batch([bytes(900)])
     with pytest.raises(WindowFullError):
         publisher.submit_batch([b"too much"])
@@ -65,7 +65,7 @@ async def in_a_coroutine(publisher: Publisher) -> AppendFuture[range]:
 
 
 def test_copies_that_are_missing_fill_the_window(tmp_path: Path) -> None:
-    """What is confirmed counts until its ledger has all copies."""
+    """Confirmed messages count in the window until their ledger has all copies."""
     settings = config(ensemble=3, write_quorum=3, ack_quorum=2, roll_entries=99)
     with (
         LedgerCluster.embedded(tmp_path, bookies=3) as cluster,
@@ -118,7 +118,7 @@ def test_a_cluster_that_is_closed_first(tmp_path: Path) -> None:
 def test_a_read_whose_ledger_is_not_open_yet_fails_with_its_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker that opens it waits for the metadata store."""
+    """The thread that opens the reader waits for the metadata store."""
     cluster = LedgerCluster.embedded(tmp_path, bookies=1)
     with ManagedLedger.open(cluster, "t", config=config()) as topic:
         result(publish(topic, [b"a"]))
@@ -147,13 +147,13 @@ def test_a_read_whose_ledger_is_not_open_yet_fails_with_its_cluster(
 def test_a_forgotten_one_warns(tmp_path: Path) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic: Any = ManagedLedger.open(cluster, "t", config=config())
-        with pytest.warns(ResourceWarning, match="unclosed topic t") as told:
+        with pytest.warns(ResourceWarning, match="unclosed topic t") as warnings:
             del topic
-            until(lambda: gc.collect() >= 0 and len(told))  # no collection begins while another thread is at one
+            until(lambda: gc.collect() >= 0 and len(warnings))  # no garbage collection runs in another thread meanwhile
 
 
 def test_closing_in_a_callback(tmp_path: Path) -> None:
-    """It does not wait there, and ends all the same."""
+    """Closing does not wait in a callback, and the ledger is closed all the same."""
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config())
         closed: AppendFuture[None] = AppendFuture()

@@ -1,4 +1,5 @@
-"""The managed ledger on embedded clusters: offsets across ledgers, reads, places, trimming, back-pressure, closing."""
+"""The managed ledger on embedded clusters: offsets across ledgers, reads, positions, trimming, back-pressure and
+closing."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ US = 1_700_000_000_000_000
 
 
 class SharedClock(SystemClock):
-    """The clock of `shared`: its wall time is the machine's, or that of the clock that a test has set."""
+    """The clock of `shared`. Its time of day is the machine's, or that of a clock that a test sets."""
 
     wall: Clock = SystemClock()
 
@@ -56,7 +57,7 @@ CLOCK = SharedClock()
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
-    """For tests that leave nothing behind but topics."""
+    """A cluster for tests that leave only topics behind."""
     folder = tmp_path_factory.mktemp("shared")
     with LedgerCluster.embedded(
         folder, bookies=3, clock=CLOCK, segment_bytes=1 << 20, collect_interval_ms=3_600_000
@@ -66,13 +67,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
 
 @pytest.fixture
 def topic(shared: LedgerCluster, request: pytest.FixtureRequest) -> Iterator[ManagedLedger]:
-    """Ledgers of two entries."""
+    """A managed ledger with ledgers of two entries."""
     with ManagedLedger.open(shared, request.node.name, config=config()) as topic:
         yield topic
 
 
 def fill(topic: ManagedLedger, counts: list[int]) -> list[list[bytes]]:
-    """So many messages in each entry; the values."""
+    """Publish entries with these numbers of messages; return their values."""
     values = [[b"%d.%d" % (number, at) for at in range(count)] for number, count in enumerate(counts)]
     futures = [publish(topic, some) for some in values]
     first = 0
@@ -94,11 +95,11 @@ def test_offsets_are_dense_across_ledgers(topic: ManagedLedger) -> None:
 
 
 def test_an_idle_topic_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor a thread."""
+    """It has no thread either."""
     start, here, started = threading.Thread.start, threading.current_thread(), list[str]()
 
     def note(thread: threading.Thread) -> None:
-        if threading.current_thread() is here:  # other clusters of this process may start some at any time
+        if threading.current_thread() is here:  # other clusters of this process may start threads at any time
             started.append(thread.name)
         start(thread)
 
@@ -122,7 +123,7 @@ def test_reopened(shared: LedgerCluster) -> None:
         assert len(topic.chain.ledgers) == 3 and topic.config.roll_entries == 9, "the settings it was made with"
 
 
-def test_there_is_none_of_that_name(shared: LedgerCluster) -> None:
+def test_no_topic_of_that_name(shared: LedgerCluster) -> None:
     with pytest.raises(NoSuchTopicError):
         ManagedLedger.open(shared, "nobody", create=False)
     shared.metadata.create("/topics/parent/subscriptions/s", b"")
@@ -191,7 +192,7 @@ def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 
 
 def _times(topic: ManagedLedger) -> list[int]:
-    """When each message was published, as it says."""
+    """Return the publish time of each message."""
     numbers: list[int] = []
     while len(batch := result(topic.read(len(numbers)))):
         numbers += batch.publish_time.tolist()
@@ -199,7 +200,7 @@ def _times(topic: ManagedLedger) -> list[int]:
 
 
 class Setting:
-    """A clock that is set."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = US
@@ -212,8 +213,7 @@ class Setting:
 
 
 def test_offsets_at_times_of_clocks_that_are_set_back(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ledgers of which some are ended by their writer, others by the next owner; what entries say of themselves
-    counts."""
+    """Some ledgers are closed by their writer, and others by the next owner. The times in the entries count."""
     clock, chance = Setting(), random.Random(7)
     monkeypatch.setattr(CLOCK, "wall", clock)
     times: list[int] = []
@@ -234,7 +234,7 @@ def test_offsets_at_times_of_clocks_that_are_set_back(shared: LedgerCluster, mon
 def test_offsets_at_times_where_a_last_entry_could_not_be_read(
     shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By who took over: he knows no time of that ledger, and looks into it."""
+    """The owner that took over does not know the last time of that ledger, and reads its entries."""
     clock = Setting()
     monkeypatch.setattr(CLOCK, "wall", clock)
     settings: dict[str, Any] = {"config": config(roll_entries=9), "clock": clock}
@@ -266,7 +266,7 @@ def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_reader_that_others_drive_out(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Just before it is read from: it is opened again."""
+    """The reader was closed just before a read: it is opened again."""
     monkeypatch.setattr(closed_ledger_readers, "READERS_MAX", 1)
     fill(topic, [1] * 7)
     first, second, *_ = (item.ledger for item in topic.chain.ledgers)
@@ -286,7 +286,7 @@ def test_a_reader_that_others_drive_out(topic: ManagedLedger, monkeypatch: pytes
 # ---- growing ---------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
+def test_growth_is_reported(topic: ManagedLedger) -> None:
     ends: list[int] = []
     topic.on_grow.append(lambda: ends.append(topic.end.offset))
     fill(topic, [2] * 10)
@@ -294,7 +294,7 @@ def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
 
 
 def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
-    """At once, by whoever is told first."""
+    """A callback of the publish may read the message at once."""
     ends: list[tuple[int, int]] = []
     futures = [publish(topic, [b"a", b"b"]) for _ in range(9)]
     for future in futures:
@@ -305,29 +305,30 @@ def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
 
 
 def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
-    """A callback must not wait, and need not."""
-    told: AppendFuture[list[Any]] = AppendFuture()
+    """A callback must not wait, and does not have to."""
+    outcome: AppendFuture[list[Any]] = AppendFuture()
 
     def callback(first: AppendFuture[range]) -> None:
         more = [publish(topic, [b"%d" % number]) for number in range(5)]
         try:
             topic._runtime.wait(more[-1])
         except Exception as error:
-            set_result(told, [first.result(), type(error), more])
+            set_result(outcome, [first.result(), type(error), more])
 
     with Meddler(shared) as meddler:
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
-        publish(topic, [b"a"]).add_done_callback(callback)  # before it is confirmed: else it would be no callback
+        # before the message is confirmed, so that the function runs as a callback
+        publish(topic, [b"a"]).add_done_callback(callback)
         meddler.wait_for(RequestKind.ADD)
         meddler.clear()
         meddler.release()
-    first, error, more = result(told)
+    first, error, more = result(outcome)
     assert first == range(1) and error is InvalidArgumentError
     assert [result(future) for future in more] == [range(number + 1, number + 2) for number in range(5)]
 
 
 def test_many_publishers(topic: ManagedLedger) -> None:
-    """Each one's messages are in its order; offsets are dense."""
+    """The messages of each publisher are in its order, and offsets are dense."""
 
     def run(number: int) -> list[range]:
         futures = [publish(topic, [b"%d %d" % (number, at)]) for at in range(40)]
@@ -370,7 +371,7 @@ def test_old_ledgers_end(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_ledger_that_was_begun_far_ahead_ends(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clock was set back: until it ends, messages say that they were published when that clock had been."""
+    """The clock was set back: until the ledger is closed, its messages have the time of its beginning."""
     clock = Setting()
     monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "ahead", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
@@ -395,7 +396,7 @@ def test_ledgers_end_at_so_many_bytes(shared: LedgerCluster) -> None:
 
 
 def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
-    """Without it the ledger that there is goes on, however full it is."""
+    """Without the store the open ledger goes on, however full it is."""
     with (
         LedgerCluster.embedded(tmp_path, bookies=1) as cluster,
         ManagedLedger.open(cluster, "t", config=config()) as topic,
@@ -414,7 +415,7 @@ def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
 
 
 def test_trimming(topic: ManagedLedger, shared: LedgerCluster) -> None:
-    fill(topic, [1, 2, 3, 4, 5, 6, 7])  # ledgers of 3, 7, 11 messages; 7 in the open one
+    fill(topic, [1, 2, 3, 4, 5, 6, 7])  # closed ledgers of 3, 7 and 11 messages, and an open one of 7
     first, second, third, last = (item.ledger for item in topic.chain.ledgers)
     now_us = topic.chain.ledgers[-1].created_us
     assert result(topic.trim(2, now_us)) == 0
@@ -435,7 +436,7 @@ def find_pending_deletion(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
 
 
 def test_retention(shared: LedgerCluster) -> None:
-    """Bytes and age keep ledgers; the first bound that is reached counts."""
+    """Limits of bytes and of age keep ledgers, and the first one that is reached counts."""
     size = len(entry(b"a"))
     kept = config(retention_bytes=4 * size, retention_ms=None)
     with ManagedLedger.open(shared, "retention", config=kept) as topic:
@@ -450,7 +451,7 @@ def test_retention(shared: LedgerCluster) -> None:
 
 
 def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: LedgerCluster) -> None:
-    """A read that began before the trim, and comes to its ledger behind it."""
+    """A read that began before the trim reaches a ledger after it was trimmed."""
     fill(topic, [1] * 5)
     views = [topic._view]
     result(topic.trim(4, US * 2))
@@ -464,7 +465,7 @@ def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: LedgerCluster
 
 
 class LaterRuntime:
-    """Keeps jobs and timers until they are called."""
+    """Holds jobs and timers until the test runs them."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], object]] = []

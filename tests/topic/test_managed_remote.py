@@ -1,4 +1,4 @@
-"""Managed ledgers over TCP: two processes' worth of clusters, bookies that go away and come back."""
+"""Managed ledgers over TCP: clusters of two processes, and bookies that go down and come back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNo
 
 
 def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
-    """Publishing goes on, in the ledger there is and in those that follow it; and for the next owner, who recovers it."""
+    """Publishing goes on, in the open ledger and in later ones, and at the next owner, which recovers the ledger."""
     url = f"sqlite:{store.path}"
     with LedgerCluster.connect(url) as cluster, LedgerCluster.connect(url) as other:
         topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
@@ -82,7 +82,7 @@ def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, Booki
 
 
 def refusing(store: SQLiteStore, name: str) -> BookieNode:
-    """A bookie that runs and is registered, at an address where nobody listens."""
+    """A bookie that is registered at an address where no process listens."""
     folder, (port,) = store.path.parent / name, free_ports(1)
     return BookieNode(
         folder, name, store, BookieConfig(segment_bytes=8 << 20), ledgers=StoredLedgers(store),
@@ -93,8 +93,8 @@ def refusing(store: SQLiteStore, name: str) -> BookieNode:
 def test_bookies_that_refuse_make_no_storm_of_ledgers(
     store: SQLiteStore, nodes: dict[str, BookieNode], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are registered, there are no others, and each ledger fails: there is a pause before the next one, longer each
-    time, and not a line on the log for each."""
+    """These bookies are registered, and there are no others, so that each ledger fails. Between ledgers there is a
+    growing delay, and the log has few lines."""
     caplog.set_level(logging.WARNING, "pyreplog.topic")
     for name in ("b1", "b2"):
         nodes[name].close()
@@ -118,7 +118,7 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
 def test_publishers_are_told_that_bookies_stay_away(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was stored. Those that publish when the bookies are back do not notice."""
+    """No message was stored. Messages that are published when the bookies are back get no error."""
     monkeypatch.setattr(chain_writer, "STUCK_S", 0.2)
     with (
         LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
@@ -154,7 +154,7 @@ def test_closing_does_not_wait_for_bookies_that_stay_away(
 
 
 def test_bookies_that_go_and_come_back(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
-    """With too few of them what is published waits; nothing fails."""
+    """While too few bookies run, publishing waits, and no message fails."""
     with (
         LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
         ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,

@@ -1,4 +1,4 @@
-"""What is done with leaves nothing behind, however often: producers that were closed, names that nobody has."""
+"""Closed producers, names of missing topics and finished calls leave nothing behind, however many there were."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_closed_producer_of_partitions_gives_all_its_places_back(
 
     async def scene() -> list[int]:
         again = await asyncio.to_thread(topic.producer, "p0")
-        await asyncio.gather(again.submit(b"a"), again.submit(b"b"))  # none of them has to wait for an owner
+        await asyncio.gather(again.submit(b"a"), again.submit(b"b"))  # the publishes need not wait for an owner
         again.close()
         return await again.last_sequences_async()
 
@@ -81,7 +81,7 @@ def test_a_name_that_is_given_to_publish_stays(client: Client) -> None:
 
 
 def futures() -> int:
-    """How many there are in this process."""
+    """Return how many futures exist in this process."""
     gc.collect()
     return sum(type(each) is AppendFuture for each in gc.get_objects())
 
@@ -98,7 +98,7 @@ def test_receiving_again_and_again_where_nothing_comes(place: Cluster | Client) 
         assert receive(consumer, 1) == [b"x"]
 
 
-def test_names_that_nobody_has(here: Served, client: Client) -> None:
+def test_names_of_missing_topics(here: Served, client: Client) -> None:
     topics = here.cluster.topics
     for at in range(8):
         for place in (here.cluster, client):

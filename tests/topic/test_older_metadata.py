@@ -1,4 +1,4 @@
-"""An embedded cluster whose metadata were put back from an older copy."""
+"""An embedded cluster whose metadata were restored from an older copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def opened(path: Path, *, older_metadata: bool = False) -> pyreplog.Cluster:
 
 
 def test_metadata_from_a_backup_are_refused_until_they_are_taken_for_good(tmp_path: Path) -> None:
-    """What was confirmed since would vanish, and its offsets be given again, without a word."""
+    """Without the check, messages confirmed since would be lost and their offsets used again, without any error."""
     with opened(tmp_path / "c") as cluster:
         cluster.topic("t").publish_batch([b"a"] * 10)
     backup = Path(shutil.copy(tmp_path / "c" / METADATA, tmp_path / "backup"))

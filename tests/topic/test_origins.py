@@ -1,8 +1,9 @@
-"""Entries that another cluster replicates into a topic: each is stored once, in the order of its origin, through all
-that may happen to the owner; and what the owner says is stored is what a scan of the log finds."""
+"""Entries that another cluster replicates into a topic: each is stored once and in the order of its origin, whatever
+happens to the owner, and the reported positions are those of a scan of the log."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.log.record import NO_EVENT_TIME
 from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.message_encoder import encode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription, delete_subscription
@@ -39,14 +42,17 @@ from pyreplog.origins import snapshot
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.gate import GateState
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.client.topic_like import TopicLike
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.standins import Meddler
-from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, receive, stored, trim, until
 from tests.topic.lives import kill, life, life_of, lose_lease
 
 NAME = "t"
@@ -64,7 +70,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Topics store snapshots when a test says so, or a caller waits for them, not with their first look as well."""
+    """Topics store snapshots when a test says so or a caller waits for them, and not in their first maintenance."""
     with monkeypatch.context() as patch:
         patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
         yield
@@ -98,7 +104,7 @@ def replicate(
 
 
 def check_log(topic: Topic, origin: Origin = ORIGIN) -> list[tuple[int, int]]:
-    """Compare the whole log with what the owner says; return (offset at the origin, offset here) of each message."""
+    """Compare the whole log with the owner's positions; return (offset at the origin, offset here) of each message."""
     found: list[tuple[int, int]] = []
     attributes: list[OriginAttribute] = []
     last: LastEntry | None = None
@@ -159,6 +165,51 @@ def test_local_entries_have_no_origin(topic: Topic) -> None:
             batch.entry_value(wrong)
 
 
+def origin_times(batch: MessageBatch) -> list[tuple[bytes, int | None]]:
+    """Return the value of each message and its time at the origin, by the columns; None if it was published here."""
+    times = batch.entry_origin_publish_time[batch.entry_index].tolist()
+    return [(value, None if time == NO_EVENT_TIME else time) for value, time in zip(batch.values(), times, strict=True)]
+
+
+def of_messages(messages: Sequence[Message]) -> list[tuple[bytes, int | None]]:
+    return [(message.value, message.origin_publish_time) for message in messages]
+
+
+async def awaited(topic: TopicLike, subscription: str, count: int) -> list[Message]:
+    """Receive the first messages of a topic in a coroutine."""
+    async with asyncio.timeout(PATIENCE_S), await topic.subscribe_async(subscription, start="earliest") as consumer:
+        return [await consumer.receive_async() for _ in range(count)]
+
+
+def test_when_messages_were_published_at_their_origin(cluster: Cluster) -> None:
+    """Consumers that wait at the end, and later ones, here and at a client, get the times that readers get."""
+    with TopicServer(cluster) as server, connect(f"pyreplog://{server.address}") as client:
+        with cluster.topic(NAME, **SETTINGS) as topic, client.topic(NAME) as remote:
+            waiting = [each.subscribe("tail" + where) for where, each in (("", topic), ("-remote", remote))]
+            opened(topic)
+            replicate(topic, [entry(0, 2)])
+            topic.publish_batch([b"own", b"too"])
+            replicate(topic, [entry(2), entry(3, 3)])
+            expected: list[tuple[bytes, int | None]] = [
+                (b"0", TIME_US), (b"1", TIME_US), (b"own", None), (b"too", None), (b"2", TIME_US + 2),
+                *((b"%d" % at, TIME_US + 3) for at in (3, 4, 5)),
+            ]  # fmt: skip
+            for consumer in waiting:
+                messages = receive(consumer, 8)
+                assert of_messages(messages) == expected
+                assert min(message.publish_time for message in messages) > TIME_US + 3, "the time of the append here"
+        with cluster.topic(NAME, **SETTINGS) as topic, client.topic(NAME) as remote:
+            for where, each in (("", topic), ("-remote", remote)):
+                assert [pair for batch in each.read() for pair in origin_times(batch)] == expected
+                with each.subscribe("batches" + where, start="earliest") as consumer:
+                    batches = consumer.batches(timeout=PATIENCE_S)
+                    pairs = origin_times(next(batches))
+                    while len(pairs) < len(expected):
+                        pairs += origin_times(next(batches))
+                assert pairs == expected
+                assert of_messages(asyncio.run(awaited(each, "awaited" + where, len(expected)))) == expected
+
+
 def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None:
     assert topic.origin == Origin(cluster_id(cluster.runtime.metadata), topic.managed.chain.token)
 
@@ -168,7 +219,7 @@ def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
         topic.origins.open(topic.origin, 1)
 
 
-def test_a_topic_that_nobody_replicates_into_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
+def test_a_topic_without_replicated_entries_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
     topic.publish(b"a")
     assert topic.origins.all() == {}
     assert [cursor.name for cursor in topic.internal_stats().cursors] == []
@@ -305,7 +356,7 @@ def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
 
 
 def test_trailing_gaps_move_what_is_stored_for_good(cluster: Cluster) -> None:
-    """A filter that rejects everything writes nothing into the log."""
+    """A filter that rejects all messages adds nothing to the log."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
@@ -334,9 +385,9 @@ def test_many_trailing_gaps_share_snapshots(cluster: Cluster, topic: Topic) -> N
 
 
 def test_an_entry_with_many_gaps_may_be_as_large_as_any(cluster: Cluster, topic: Topic) -> None:
-    """Gaps that do not fit into the record of the largest entry become one."""
+    """Gaps that do not fit into the record of the largest entry become one gap."""
     opened(topic)
-    room = cluster.runtime.entry_bytes_max - 512  # as `Encoder.check_size`
+    room = cluster.runtime.entry_bytes_max - 512  # the limit of `Encoder.check_size`
     value = encode_messages([bytes(room - 100)])
     gaps = tuple(Gap(at, at + 1, GapCause(1 + at % 2)) for at in range(60))
     large = OriginEntry(value, 1, 60, 0, gaps)
@@ -364,7 +415,7 @@ def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplica
 
 
 def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
-    """Pulsar #25861: from the last snapshot on, the log is read again."""
+    """Pulsar #25861: the log after the last snapshot is read again."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
@@ -384,7 +435,7 @@ def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
 
 
 def test_what_was_sent_and_not_confirmed_is_kept_or_sent_again(cluster: Cluster) -> None:
-    """The next owner keeps any part of it, and knows which."""
+    """The next owner has any part of these entries, and knows which part."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
@@ -434,7 +485,8 @@ def test_entries_that_would_have_to_be_read_again_are_not_trimmed(cluster: Clust
 
 
 def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> None:
-    """A producer's numbers at the origin say nothing of a producer with its name here, also after a replay."""
+    """The sequence numbers of a producer at the origin are not compared with those of a producer of that name here,
+    also after a replay."""
     settings = {**SETTINGS, "deduplicate": True}
     with life(cluster) as one:
         topic = one.topic(NAME, **settings)
@@ -451,7 +503,7 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
 
 
 def with_cursor(cluster: Cluster, states: list[GateState]) -> Topic:
-    """A topic with three entries of an origin, and a cursor that says something else."""
+    """Return a topic with three entries of an origin, and a cursor with other states."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
@@ -467,7 +519,7 @@ def with_cursor(cluster: Cluster, states: list[GateState]) -> Topic:
 def test_a_log_that_contradicts_the_cursor_is_another_history(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic goes on without that origin: nothing is stored twice, or left out."""
+    """The topic goes on without that origin: no entry is stored twice or left out."""
     with with_cursor(cluster, [GateState(ORIGIN, 0, 4, None, ()), GateState(OTHER, 0, 0, None, ())]) as topic:
         assert "expected offset 4, found 3" in caplog.text
         with pytest.raises(OriginHistoryError, match="expected offset 4, found 3"):
@@ -484,7 +536,7 @@ def test_entries_of_an_origin_that_no_cursor_knows_are_told(cluster: Cluster, ca
 
 
 def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Cluster) -> None:
-    """Without it entries would be stored twice."""
+    """Without the cursor, entries would be stored twice."""
     with with_cursor(cluster, []):
         pass
     store = cluster.runtime.metadata
@@ -497,7 +549,7 @@ def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Clu
 
 
 def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
-    """Threads publish, replicate from two origins over ever new sessions, store snapshots and roll ledgers."""
+    """Threads publish, replicate from two origins with ever new sessions, store snapshots and roll ledgers."""
     ends = {ORIGIN: 120, OTHER: 90}
 
     def source(origin: Origin) -> None:
@@ -542,7 +594,7 @@ def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
 
 STRIPED: dict[str, Any] = {"ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "durability": "appended",
                            "retention_bytes": None}  # fmt: skip
-"""Every other entry on the other bookie."""
+"""Entries alternate between the two bookies."""
 
 
 @pytest.fixture
@@ -556,7 +608,7 @@ def striped(tmp_path: Path) -> Iterator[tuple[Topic, Meddler]]:
 
 
 def hold(topic: Topic, meddler: Meddler, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
-    """Send batches, of which the ledger confirms the first entry, and one bookie has not answered for the second."""
+    """Send batches. The ledger confirms the first entry, and one bookie does not answer for the second."""
     ledger = topic.managed.writer.ledger
     assert ledger is not None and ledger.last_add_confirmed == 0
     meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
@@ -568,7 +620,7 @@ def hold(topic: Topic, meddler: Meddler, sent: list[list[OriginEntry]]) -> list[
 def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
     striped: tuple[Topic, Meddler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pushed` falls back to what is stored, and not further; what was sent behind the rest is not stored either."""
+    """`pushed` goes back to the stored position. Entries that were sent after the failed one are not stored either."""
     topic, meddler = striped
     monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
     futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
@@ -588,7 +640,7 @@ def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
 
 
 def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]) -> None:
-    """Bookies refuse one entry, and would take those behind it: the topic would lack one in the middle for ever."""
+    """Bookies refuse one entry and would take later ones: the topic would lack an entry in the middle for ever."""
     topic, meddler = striped
     refused = [entry(3)]
 
@@ -614,7 +666,7 @@ def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]
 def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, Meddler]) -> None:
     topic, meddler = striped
     futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
-    again = topic.origins.replicate(ORIGIN, 1, entries(1, 6))  # waits for the outcome of those
+    again = topic.origins.replicate(ORIGIN, 1, entries(1, 6))  # it waits for the outcome of these entries
     assert not again.done()
     meddler.clear()
     meddler.end_held(meddler.fail)
@@ -625,7 +677,7 @@ def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, Med
 
 
 def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
-    """Pulsar #26113: what had no answer was sent again while it was on its way."""
+    """Pulsar #26113: entries without an answer were sent again while they were in flight."""
     topic, meddler = striped
     (first,) = hold(topic, meddler, [entries(1, 5)])
     with pytest.raises(OutcomeUnknownError):

@@ -1,5 +1,5 @@
-"""Owners that die at every write to the metadata store while another cluster replicates: what they said is stored is,
-nothing is stored twice, and the next owner goes on."""
+"""Owners die at each write to the metadata store while another cluster replicates: reported entries are stored, none is
+stored twice, and the next owner goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["nothing_is_left"]
 
 NAME = "t"
 LEFT_OUT = {3: 5, 11: 14, 17: 18, 23: 24}
-"""Offsets at the origin that are not sent, by where they begin."""
+"""Offsets at the origin that are not sent, by their start."""
 END = 24
 
 
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def history() -> list[OriginEntry | Gap]:
-    """What the origin sends, in order."""
+    """Return the entries and gaps of the origin, in order."""
     items: list[OriginEntry | Gap] = []
     at = 0
     while at < END:
@@ -45,13 +45,13 @@ def history() -> list[OriginEntry | Gap]:
 
 
 class Source:
-    """Sends all from what the target says it has on, as long as the owner lives.
+    """Sends all entries from the target's position on, as long as the owner lives.
 
-    told: what an owner said is stored.
+    reported: the highest position that an owner has reported as stored.
     """
 
-    def __init__(self, faults: Faults, told: int) -> None:
-        self.faults, self.told = faults, told
+    def __init__(self, faults: Faults, reported: int) -> None:
+        self.faults, self.reported = faults, reported
 
     def wait(self, future: AppendFuture[Any]) -> Any:
         if not self.faults.wait(future):
@@ -60,8 +60,8 @@ class Source:
 
     def send(self, topic: Topic, session: int) -> None:
         state = self.wait(topic.origins.open(ORIGIN, session))
-        assert state.stored >= self.told
-        self.told = state.stored
+        assert state.stored >= self.reported
+        self.reported = state.stored
         futures = []
         for item in history():
             if isinstance(item, Gap):
@@ -71,20 +71,20 @@ class Source:
             if len(futures) % 7 == 0:
                 topic.submit(b"local")
         for future in futures:
-            self.told = max(self.told, self.wait(future))
+            self.reported = max(self.reported, self.wait(future))
 
     def live(self, cluster: Cluster) -> None:
         for session in (1, 2):
             with cluster.topic(NAME, **SMALL) as topic:
                 self.send(topic, session)
-                assert self.told == END
+                assert self.reported == END
 
 
-def check(cluster: Cluster, told: int) -> None:
-    """What the next owner has, and that it goes on."""
+def check(cluster: Cluster, reported: int) -> None:
+    """Check the state at the next owner, and that it goes on."""
     with cluster.topic(NAME, **SMALL) as topic:
         state = opened(topic, 9)
-        assert state.stored >= told
+        assert state.stored >= reported
         expected = [item.first for item in history() if isinstance(item, OriginEntry)]
         for item in history():
             if isinstance(item, Gap):
@@ -122,4 +122,4 @@ def test_a_crash_at_every_write(cluster: Cluster, after: bool, seed: int) -> Non
             except (ReplogError, ClosedError, OutcomeUnknownError):
                 assert faults.is_dead, (at, faults.calls)
             kill(one)
-        check(cluster, source.told)
+        check(cluster, source.reported)

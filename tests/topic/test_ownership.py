@@ -1,4 +1,4 @@
-"""Who serves a topic: claims, waiting for them, losing them; in all three stores."""
+"""Ownership of topics: claims, waiting for claims, and losing them; in all three stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.metadata.conftest import other, shared_url, sqlite_url, store, url
 from tests.metadata.processes import Process
 from tests.waiting import until
 
-__all__ = ["other", "shared_url", "sqlite_url", "store", "url"]  # fixtures
+__all__ = ["other", "shared_url", "sqlite_url", "store", "url"]  # these are fixtures
 
 KEEPER = """
 import sys
@@ -42,11 +42,11 @@ with open_store(url) as store, Ownership(store, address="there:1", lease_s=float
     for line in sys.stdin:
         say("held" if claims[0].is_held else "not held")
 """
-"""Serves the topics a and b, and answers each line with whether a is held."""
+"""A program that claims topics a and b, and answers each line with whether it holds a."""
 
 
 LEASE_S = 3.0
-"""A process that has to wait for its processor for some time must not lose it meanwhile."""
+"""The lease outlasts pauses of a process that waits for the processor."""
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_every_topic_has_a_key(memory) -> None:
 
 
 def waiting(ownership: Ownership, topic: str, pool: ThreadPoolExecutor) -> Future[Claim]:
-    """A claim that is being waited for."""
+    """Claim a topic in another thread; return once the claim waits."""
     before = len(ownership._waiting)
     future = pool.submit(ownership.claim, topic, wait=60)
     until(lambda: len(ownership._waiting) > before)
@@ -161,7 +161,7 @@ def test_the_next_one_is_told_at_once(store, other) -> None:
             next_.result().release()
 
 
-def test_who_waits_in_vain(store, other) -> None:
+def test_waiting_for_a_claim_in_vain(store, other) -> None:
     with Ownership(store, address="here:1") as first, Ownership(other) as second, first.claim("t"):
         with pytest.raises(TopicOwnedError, match="here:1"):
             second.claim("t", wait=0.05)
@@ -177,7 +177,7 @@ def test_a_close_ends_the_waiting(memory) -> None:
 
 
 def test_one_at_a_time(sqlite_url) -> None:
-    """Four threads of two owners, each several times."""
+    """Four threads of two owners claim and release the topic, several times each."""
     holders: list[int] = []
     most: list[int] = []
 
@@ -253,7 +253,7 @@ def test_a_callback_may_claim_and_close(memory) -> None:
 
 
 def test_a_loss_that_is_noticed_by_a_claim(memory, monkeypatch) -> None:
-    """The key cannot be made, for the lease is gone: another lease is begun. The old claims hear of it later."""
+    """The key cannot be created, as the lease is gone: another lease is begun. Holders of old claims are told later."""
     with Ownership(memory) as ownership:
         lost = threading.Event()
         ownership.claim("a", on_lost=lost.set)
@@ -265,7 +265,7 @@ def test_a_loss_that_is_noticed_by_a_claim(memory, monkeypatch) -> None:
 
 
 def test_a_loss_that_is_not_noticed_yet(memory) -> None:
-    """What is released is the next owner's already."""
+    """A released topic may belong to the next owner already."""
     with Ownership(memory) as first, Ownership(memory) as second:
         claim = first.claim("t")
         memory.delete(owner_key("t"), memory.get(owner_key("t")).version)
@@ -276,7 +276,7 @@ def test_a_loss_that_is_not_noticed_yet(memory) -> None:
 
 
 def raising(error: Exception, after: Callable[..., object] | None = None) -> Callable[..., object]:
-    """A call that fails, behind or instead of what it should do."""
+    """Return a call that raises an error, after or in place of the real one."""
 
     def call(*args: object) -> object:
         if after is not None:
@@ -288,10 +288,11 @@ def raising(error: Exception, after: Callable[..., object] | None = None) -> Cal
 
 @pytest.mark.parametrize("ends", ["killed", "frozen"])
 def test_the_topics_of_a_process_that_died(shared_url, ends) -> None:
-    """kill -9, or SIGSTOP for longer than the lease lasts; the frozen one hears of it when it goes on."""
+    """The process ends by kill -9, or is stopped for longer than its lease; the stopped one learns of the loss when it
+    goes on."""
     with open_store(shared_url) as store, Process(KEEPER, shared_url, LEASE_S) as keeper, Ownership(store) as ownership:
         assert keeper.line() == "serving"
-        until(lambda: keeper.ask() == "held")  # in doubt it may be, when it stood still
+        until(lambda: keeper.ask() == "held")  # not at first, if the process had to wait for the processor
         with pytest.raises(TopicOwnedError, match=f"process {keeper.popen.pid} of .* at there:1"):
             ownership.claim("a")
         if ends == "killed":
@@ -302,9 +303,9 @@ def test_the_topics_of_a_process_that_died(shared_url, ends) -> None:
             assert claim.is_held and ownership.owner_of("a").pid == os.getpid()
             if ends == "frozen":
                 keeper.popen.send_signal(signal.SIGCONT)
-                said = [keeper.ask()]
-                until(lambda: said.append(keeper.ask()) or {"lost a", "lost b"} <= set(said))
-                assert "held" not in said and said.count("lost a") == said.count("lost b") == 1
+                lines = [keeper.ask()]
+                until(lambda: lines.append(keeper.ask()) or {"lost a", "lost b"} <= set(lines))
+                assert "held" not in lines and lines.count("lost a") == lines.count("lost b") == 1
             assert ownership.owner_of("a").pid == os.getpid()
 
 
@@ -361,7 +362,7 @@ def test_no_lease_to_be_had(memory, monkeypatch) -> None:
 
 
 def test_a_lease_that_is_lost_as_soon_as_it_is_made_is_given_back(memory, monkeypatch) -> None:
-    """Nobody else would: the store would renew it for ever."""
+    """Otherwise the store would renew it for ever."""
     leases: list[MemoryLease] = []
     make = memory.lease
 
@@ -372,8 +373,8 @@ def test_a_lease_that_is_lost_as_soon_as_it_is_made_is_given_back(memory, monkey
         return lease
 
     with Ownership(memory) as ownership:
-        with monkeypatch.context() as hasty:
-            hasty.setattr(memory, "lease", lost_at_once)
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "lease", lost_at_once)
             with pytest.raises(LeaseLostError):
                 ownership.claim("t")
         with pytest.raises(ClosedError):

@@ -1,4 +1,4 @@
-"""Partitioned topics: where messages go, how topics come, grow and go, and who owns the partitions."""
+"""Partitioned topics: routing, creation, growth and deletion, and the owners of partitions."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_closed_topic_refuses_calls_for_partitions_of_any_owner(cluster: Clust
 
 
 def test_one_that_another_thread_closes_is_opened_again(cluster: Cluster, topic: PartitionedTopic) -> None:
-    """Once its last messages are stored."""
+    """It is opened again once its last messages are stored."""
     with Meddler(cluster) as meddler, ThreadPoolExecutor(2) as pool:
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
         last = topic.submit(b"last", key_of(1, 3))
@@ -363,7 +363,7 @@ def test_one_that_another_thread_closes_is_opened_again(cluster: Cluster, topic:
         closing = pool.submit(topic.close)
         until(lambda: topic.is_closing)
         opening = pool.submit(cluster.topic, "t")
-        wait([opening], 0.2)  # it waits for the end of the former one
+        wait([opening], 0.2)  # it waits for the end of the former handle
         meddler.clear()
         meddler.release()
         again = opening.result(30)

@@ -1,4 +1,4 @@
-"""What is done to a partitioned topic is done to all of its partitions, here and through a server."""
+"""Changes of a partitioned topic apply to all its partitions, here and through a server."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.topic.partitioning import PLAIN, key_of, other_process, until
 
 PARTITIONS = 3
 MESSAGES = 4
-"""Of each partition."""
+"""How many messages each partition has."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(topics, "MAINTENANCE_S", 3600.0)  # nothing is trimmed but by the tests
+    monkeypatch.setattr(topics, "MAINTENANCE_S", 3600.0)  # only the tests trim messages
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
         yield cluster
 
@@ -79,7 +79,7 @@ def test_seeking_a_moment_moves_each_partition_to_its_own_place(topic: Any) -> N
     topic.create_subscription("s", start="latest")
     fill(topic)
     between_us = max(batch.publish_time.max() for at in range(PARTITIONS) for batch in topic.read(at)) + 1
-    until(lambda: time.time_ns() // 1000 > between_us + 10_000)  # append times have the tick of the kernel
+    until(lambda: time.time_ns() // 1000 > between_us + 10_000)  # append times have the resolution of the kernel's tick
     topic.publish(b"late", key_of(2, PARTITIONS))
     moment = datetime.fromtimestamp(int(between_us) / 1e6, UTC)
     assert topic.seek("s", moment) == [PartitionOffset(at, MESSAGES) for at in range(PARTITIONS)]
@@ -123,7 +123,7 @@ def test_settings_are_of_all_partitions_or_of_none(topic: Any) -> None:
 
 
 def test_trimming_drops_the_ledgers_of_all_partitions(topic: Any) -> None:
-    """Each partition has three full ledgers, of which nothing keeps two at least."""
+    """Each partition has three full ledgers, at least two of which are not needed."""
     topic.configure(roll_entries=1, retention_ms=None)
     for _ in range(MESSAGES):
         for partition in range(PARTITIONS):

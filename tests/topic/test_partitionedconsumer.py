@@ -1,4 +1,4 @@
-"""Consumers of partitioned topics: all partitions as one, and each by itself where it matters."""
+"""Consumers of partitioned topics: all partitions as one, or one partition where that matters."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def topic(tmp_path: Any) -> Iterator[PartitionedTopic]:
 
 
 def publish(topic: PartitionedTopic, count: int, partitions: int = PARTITIONS) -> list[bytes]:
-    """To the first of them, in turn; all values."""
+    """Publish to the first partitions in turn; return all values."""
     values = [b"%05d" % at for at in range(count)]
     topic.publish_batch(values, [KEYS[at % partitions] for at in range(count)])
     return values
 
 
 def backlog(topic: PartitionedTopic, subscription: str = "s") -> list[int]:
-    """By partition."""
+    """Return the backlog by partition."""
     return [part.subscriptions[0].backlog_messages for part in topic.stats().parts.values()]
 
 
@@ -108,7 +108,7 @@ def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: Partition
 
 
 def test_partitions_with_much_take_turns() -> None:
-    """One delivery of each, while each has some."""
+    """While each partition has messages, one delivery of each is returned in turn."""
     partitioned_consumer = PartitionedConsumer("t", "s", "c", wait=lambda future, timeout=None: future.result(timeout))
     parts = [
         PartitionConsumer(number, "t", "s", "c", queue=10, on_change=partitioned_consumer.changed)
@@ -190,7 +190,7 @@ def test_cumulative_acknowledgements_are_of_one_partition(topic: PartitionedTopi
 def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", start="earliest") as consumer:
         publish(topic, 40)
-        assert consumer.receive(timeout=PATIENCE_S) is not None  # others of its batch were begun, and wait
+        assert consumer.receive(timeout=PATIENCE_S) is not None  # the rest of its batch waits in the consumer
         assert consumer.seek("latest") == [PartitionOffset(partition, 10) for partition in range(PARTITIONS)]
         assert consumer.receive(timeout=0) is None
         assert consumer.seek(PartitionOffset(2, 7)) == [PartitionOffset(2, 7)]
@@ -225,14 +225,14 @@ def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
         for _ in range(30):
             publish(topic, 40)
         until(lambda: len(rows) == 1200)
-        topic.publish_batch([b"end"] * 3)  # one delivery, for all that wait
+        topic.publish_batch([b"end"] * 3)  # one delivery, for all waiting threads
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
         assert len(set(rows)) == 1200
 
 
-def test_who_waits_is_told_of_the_end(topic: PartitionedTopic) -> None:
+def test_waiting_receivers_get_an_error_at_the_end(topic: PartitionedTopic) -> None:
     errors: list[ReplogError] = []
 
     def wait() -> None:
@@ -306,7 +306,7 @@ def test_consumers_of_a_failover_subscription_share_the_partitions(topic: Partit
     with topic.subscribe("s", type="failover", start="earliest", name="b") as first:
         until(lambda: (first.is_active, first.active_partitions) == (True, [0, 1, 2, 3]))
         with topic.subscribe("s", type="failover", name="a") as second:
-            # by name, not by arrival
+            # sorted by name, not by arrival
             until(lambda: (first.active_partitions, second.active_partitions) == ([1, 3], [0, 2]))
             publish(topic, 40)
             assert {message.partition for message in receive(second, 20)} == {0, 2}
@@ -317,7 +317,8 @@ def test_consumers_of_a_failover_subscription_share_the_partitions(topic: Partit
         until(lambda: first.active_partitions == [0, 1, 2, 3])
         assert {message.partition for message in receive(first, 20)} == {0, 2}, "they were not acknowledged"
         with topic.subscribe("s", type="failover", name="c") as last, topic.subscribe("s", type="failover", name="a"):
-            until(lambda: (first.active_partitions, last.active_partitions) == ([1], [2]))  # p mod 3
+            # partition p goes to consumer p mod 3
+            until(lambda: (first.active_partitions, last.active_partitions) == ([1], [2]))
 
 
 def test_consumers_of_a_shared_subscription_all_get_some(topic: PartitionedTopic) -> None:

@@ -1,5 +1,5 @@
-"""A submission of several entries, of which a ledger that failed kept the first: its outcome is unknown, as no single
-answer would be true, and what was stored stays."""
+"""A ledger fails with the first entries of a submission: the outcome is unknown, as some messages are stored and others
+are not."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STRIPED: dict[str, Any] = {
     "ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "durability": "appended", "batch_messages": 1,
     "retention_bytes": None,
 }  # fmt: skip
-"""An entry for each message, every other one on the other bookie."""
+"""One message to an entry; entries alternate between the two bookies."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """No ledger is too young to be followed by the next one at once."""
+    """A cluster in which a failed ledger is replaced at once, however young it was."""
     monkeypatch.setattr(chain_writer, "YOUNG_S", 0.0)
     with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
         yield cluster
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.fixture
 def wire(cluster: Cluster) -> Iterator[Wire]:
-    """To a server of the cluster's topics."""
+    """A wire to a server of the cluster's topics."""
     with TopicServer(cluster) as server, Wire(server.address) as wire:
         yield wire
 
@@ -59,7 +59,7 @@ def meddler(cluster: Cluster, topic: Topic) -> Iterator[Meddler]:
 
 @pytest.fixture(params=["here", "elsewhere"])
 def publishes(request: pytest.FixtureRequest, wire: Wire, topic: Topic) -> Iterator[Any]:
-    """The topic, or a client's."""
+    """The topic itself, or the topic of a client."""
     if request.param == "here":
         yield topic
         return
@@ -68,7 +68,8 @@ def publishes(request: pytest.FixtureRequest, wire: Wire, topic: Topic) -> Itera
 
 
 def begin(topic: Topic, publishes: Any, meddler: Meddler) -> tuple[AppendFuture[range], Deed]:
-    """A submission of three, of which the ledger has confirmed the first; and what happens to the others with a deed."""
+    """Submit three messages, of which the ledger confirms the first; return the future, and a function that applies a
+    deed to the others."""
     ledger = topic.managed._writer.ledger
     assert ledger is not None and ledger.last_add_confirmed == 0
     meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
@@ -87,7 +88,7 @@ def begin(topic: Topic, publishes: Any, meddler: Meddler) -> tuple[AppendFuture[
 def test_no_ledger_takes_the_rest(
     cluster: Cluster, topic: Topic, publishes: Any, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was submitted behind it is not stored at all, and is told so."""
+    """Messages that were submitted later are not stored at all, and their error says so."""
     monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
     in_part, go_on = begin(topic, publishes, meddler)
     behind = publishes.submit_batch([b"none", b"of it"])
@@ -104,7 +105,7 @@ def test_no_ledger_takes_the_rest(
 
 
 def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, meddler: Meddler) -> None:
-    """That an entry was refused would say that nothing is stored."""
+    """EntryRefusedError alone would say that no message was stored."""
     in_part, go_on = begin(topic, publishes, meddler)
     go_on(meddler.saying(status=ReplyStatus.INVALID))
     with pytest.raises(OutcomeUnknownError, match="topic t: a part of the messages is stored, the others are not: "):
@@ -118,7 +119,7 @@ def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, meddler: Meddler)
 
 
 def test_the_link_is_lost_in_the_middle(wire: Wire, topic: Topic, meddler: Meddler) -> None:
-    """A client's connection goes when a part is stored. The owner stores the rest."""
+    """The connection of the client is lost when a part is stored. The owner stores the rest."""
     with connect(f"pyreplog://{wire.address}") as client:
         in_part, go_on = begin(topic, client.topic("t"), meddler)
         wire.cut()
@@ -132,7 +133,7 @@ def test_the_link_is_lost_in_the_middle(wire: Wire, topic: Topic, meddler: Meddl
 
 @pytest.mark.parametrize("bad", range(4), ids=["first", "second", "third", "last"])
 def test_only_what_bookies_refuse_fails(topic: Topic, meddler: Meddler, bad: int) -> None:
-    """Messages that were queued together are one request: others than the refused one are stored, in order."""
+    """Messages that were queued together are one request. All except the refused one are stored, in order."""
     values = [b"bad" if number == bad else b"good %d" % number for number in range(4)]
 
     def judge(bookie: str, request: Any, on_reply: Any) -> None:

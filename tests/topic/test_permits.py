@@ -1,4 +1,4 @@
-"""How much a consumer asks for."""
+"""How many messages a consumer asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Entries between submission and outcome: whatever ledgers do, offsets are dense, in order, and nobody is forgotten."""
+"""Entries between submission and outcome: whatever ledgers do, offsets are dense and in order, and each submission is
+settled."""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ EVENTS = st.lists(
 
 
 class Twin:
-    """A ledger that notes what it was given, and the messages that are in closed ledgers for good."""
+    """A model of a ledger, which records its entries and the messages of closed ledgers."""
 
     def __init__(self) -> None:
         self.pipeline = AppendPipeline(ORIGIN)
-        self.kept: list[bytes] = []  # the message at each offset
-        self.given: list[list[bytes]] = []  # entries of the open ledger
+        self.kept: list[bytes] = []  # the message of each offset
+        self.given: list[list[bytes]] = []  # entries in the open ledger
         self.acks: deque[AppendFuture[range]] = deque()
         self.confirmed = 0
         self.submitted: list[tuple[EntryBatch, list[bytes]]] = []
-        self.given_all: list[tuple[int, int]] = []  # entries and bytes of each
+        self.given_all: list[tuple[int, int]] = []  # entries and bytes of each submission
 
     def submit(self, counts: list[int]) -> None:
         number = len(self.submitted)
@@ -67,7 +68,7 @@ class Twin:
             settle(self.pipeline.take_confirmed()[0])
 
     def end(self, beyond: int) -> None:
-        """The ledger failed; it kept what was confirmed, and some more."""
+        """Fail the ledger, which has kept its confirmed entries and `beyond` more."""
         for future in self.acks:
             set_exception(future, NotEnoughBookiesError("gone"))
         settle(self.pipeline.take_confirmed()[0])
@@ -140,7 +141,7 @@ def test_when_a_ledger_is_full() -> None:
 
 
 def refused_together(pipeline: AppendPipeline, kept: int = 0) -> list[PublishBatch]:
-    """Send what is next to a ledger that refuses it; return what is given up."""
+    """Send the next entries to a ledger that refuses them; return the batches that are given up."""
     failed: AppendFuture[range] = AppendFuture()
     set_exception(failed, EntryRefusedError(1, "no"))
     pipeline.sent(pipeline.take(9), failed)
@@ -205,7 +206,7 @@ def test_batches_that_the_ledger_kept_are_no_suspects() -> None:
 
 
 def test_half_of_a_submission() -> None:
-    """The ledger that failed kept the first of its entries: the result covers both halves."""
+    """The ledger failed after the first entries: the result covers both parts."""
     pipeline = AppendPipeline(ORIGIN)
     first, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])
     for submission in (first, two):

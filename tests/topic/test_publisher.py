@@ -1,4 +1,4 @@
-"""Publishing to a topic: order, outcomes, room, lingering, callers of every sort."""
+"""Publishing to a topic: order, outcomes, room and lingering, from threads, coroutines and callbacks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_entries_are_compressed(compression: str) -> None:
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_everyones_who_was_in_it_and_nobody_elses() -> None:
+def test_a_failure_is_that_of_all_messages_in_the_batch_and_no_others() -> None:
     bench = Bench()
     futures = [bench.submit(b"%d" % n) for n in range(3)]
     bench.ledgers.fail(TopicFullError("news", "no more ledgers"))
@@ -245,7 +245,7 @@ def test_flush_waits_for_no_time() -> None:
 
 
 class Interrupted:
-    """A lock; `call` is called when it is to be taken next, as if another thread came before."""
+    """A lock. `call` runs when the lock is acquired next, as if another thread came first."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -362,7 +362,7 @@ def test_callbacks_publish_but_do_not_wait() -> None:
 
     bench.submit(b"0").add_done_callback(publish)
     bench.ledgers.holds = False
-    bench.submit_batch([b"1"])  # while it is submitted, the first one is confirmed
+    bench.submit_batch([b"1"])  # the first message is confirmed while the second one is submitted
     bench.ledgers.confirm()
     assert [future.result(0) for future in append_futures] == [2, 3]
     assert bench.ledgers.values() == [b"0", b"1", b"2", b"4"]

@@ -1,4 +1,4 @@
-"""Publishing to a topic that drops what was published before; producers."""
+"""Publishing to a topic that deduplicates, and producers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(**settings: Any) -> Bench:
 
 
 def reopened(bench: Bench, snapshot: tuple[int, bytes] | None = None, **settings: Any) -> Bench:
-    """By another owner, with a snapshot and what is stored behind it."""
+    """Return the publisher of another owner, with a snapshot and the messages stored after it."""
     producers, end = Producers(), sum(bench.ledgers.counts)
     offset, state = snapshot or (0, producers.snapshot())
     producers.restore(state)
@@ -124,7 +124,8 @@ def test_what_is_gathered_is_in_doubt_too() -> None:
 
 
 def test_a_head_that_failed_alone_is_not_lost() -> None:
-    """What was on its way behind it is stored; published again, it is no duplicate."""
+    """Messages that were in flight behind the failed one are stored. The failed one is no duplicate when it is
+    published again."""
     bench = make()
     head = bench.submit_batch([b"1", b"2"], sequences=[1, 2], producer="p")
     bench.submit_batch([b"3"], sequences=[3], producer="p")
@@ -181,7 +182,7 @@ def test_a_batch_in_doubt_waits_as_a_whole() -> None:
 
 
 def test_an_outcome_that_is_unknown_ends_it_all() -> None:
-    """Only what is stored can tell: nothing is taken before the topic is opened again."""
+    """Only the stored messages show what was stored: no message is accepted before the topic is opened again."""
     bench = make()
     bench.submit(b"1", sequence=1, producer="p")
     doubt, gathered = bench.submit(b"1", sequence=1, producer="p"), bench.submit(b"2", sequence=2, producer="p")
@@ -212,7 +213,7 @@ def test_a_snapshot_reaches_to_what_it_knows() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_message_is_stored_once_whatever_happens(seed: int) -> None:
-    """A producer that publishes again what has failed; calls fail, owners crash with something on its way."""
+    """A producer publishes failed messages again, while calls fail and owners crash with messages in flight."""
     rng = random.Random(seed)
     bench, snapshot = make(batch_messages=3), None
     todo, results = set(range(60)), dict[int, AppendFuture[int]]()
@@ -230,7 +231,7 @@ def test_every_message_is_stored_once_whatever_happens(seed: int) -> None:
                     todo.remove(number)
         if rng.random() < 0.3:
             while bench.ledgers.held and rng.random() < 0.5:
-                bench.ledgers.confirm()  # nobody hears of it
+                bench.ledgers.confirm()  # their outcomes are lost
             bench, results = reopened(bench, snapshot, batch_messages=3), {}
     values = [int(value) for value in bench.ledgers.values()]
     assert sorted(values) == list(range(60))

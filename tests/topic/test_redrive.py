@@ -1,4 +1,4 @@
-"""Dead letters are sent back, each to where it comes from, and acknowledged behind their copies; here and from afar."""
+"""Dead letters are published again to the topic from which they came, then acknowledged; by the cluster and by clients."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def place(here: Served, request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Each test has topics of its own."""
+    """A name of topics for this test only."""
     return request.node.name.replace("[", "-").replace("]", "")
 
 
 def letters_of(origin: str, numbers: range, **properties: str) -> dict[str, Any]:
-    """Arguments of publish_batch: what would have come from that topic."""
-    said = {"pyreplog.topic": origin, "pyreplog.subscription": "s", "pyreplog.cause": "nack", **properties}
-    return {"values": [b"%d" % number for number in numbers], "properties": [said] * len(numbers)}
+    """Return arguments of publish_batch for dead letters of that topic."""
+    all_properties = {"pyreplog.topic": origin, "pyreplog.subscription": "s", "pyreplog.cause": "nack", **properties}
+    return {"values": [b"%d" % number for number in numbers], "properties": [all_properties] * len(numbers)}
 
 
 def fail(topic: Any, count: int) -> None:
-    """The next messages of subscription `s`, each once, until they are dead letters."""
+    """Refuse the next messages of subscription `s` until they are dead letters."""
     before = dead_lettered(topic)
     with topic.subscribe("s") as consumer:
         left = count
@@ -87,7 +87,7 @@ def values(topic: Any) -> list[bytes]:
 def topic_and_dead_letters(
     place: Any, name: str, *, origin: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[Any, Any]:
-    """A topic, and one of its dead letters with a subscription `people`."""
+    """Return a topic and one for dead letters, which has a subscription `people`."""
     topic = place.topic(name, **PLAIN, **(origin or {}))
     dead = place.topic(f"{name}-dead", **PLAIN)
     dead.create_subscription("people", start="earliest", **settings)
@@ -195,7 +195,7 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Redrive `people` of a topic, which ends between the copies and the acknowledgements."""
+    """Return a function that redrives `people` and is interrupted between the copies and the acknowledgements."""
 
     def run(dead: Any, **arguments: Any) -> None:
         def acknowledge(consumer: Consumer, value: object) -> None:
@@ -255,7 +255,7 @@ def test_a_seek_has_all_sent_again(place: Any, name: str) -> None:
 
 
 def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
-    """Its offsets begin at 0 again."""
+    """The offsets of the new topic begin at 0 again."""
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     dead.publish_batch(**letters_of(name, range(10)))
     assert dead.redrive("people").sent == 10
@@ -268,7 +268,7 @@ def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
 
 
 def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, name: str) -> None:
-    """Of a shared subscription, behind later ones."""
+    """In a shared subscription they are delivered after later messages."""
     topic, dead = topic_and_dead_letters(
         place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5
     )
@@ -323,7 +323,7 @@ def test_refusals(place: Any, name: str) -> None:
 
 
 def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
-    """Those that `where` leaves out are not acknowledged, and no more may be."""
+    """Letters that `where` left out are not acknowledged, and the limit of unacknowledged messages is reached."""
     topic, dead = topic_and_dead_letters(place, name, max_unacked=4)
     dead.publish_batch(**letters_of(name, range(10)))
     with pytest.raises(SubscriptionBusyError, match="6 dead letters were not delivered"):
@@ -332,7 +332,7 @@ def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
 
 
 def test_dead_letters_of_a_dead_letter_topic(here: Served, name: str) -> None:
-    """A dead letter of a dead-letter topic goes back there."""
+    """A dead letter of a dead-letter topic is sent back to that topic."""
     _, dead = topic_and_dead_letters(here.cluster, name)
     deader = here.cluster.topic(f"{name}-deader", **PLAIN)
     deader.create_subscription("people", start="earliest")

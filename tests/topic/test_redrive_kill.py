@@ -1,4 +1,4 @@
-"""A redrive that is killed at any step: each dead letter is in its topic again, once where the topic deduplicates."""
+"""A redrive is killed at any step: each dead letter is in its topic again, and only once if the topic deduplicates."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
             if step:
                 process.wait()
             else:
-                process.hears("sent", 1)
+                process.wait_for("sent", 1)
                 process.kill()
         process = cast.start("tests.topic.redriving", url, "")
-        process.hears("done")
+        process.wait_for("done")
         process.wait()
         with Cluster.connect(url) as cluster:
             (subscriptions,) = cluster.topic(DEAD, wait=60.0).stats().subscriptions
@@ -47,5 +47,7 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
             for name in ("once", "again"):
                 topic = cluster.topic(name, wait=60.0)
                 copies = Counter(value for batch in topic.read() for value in batch.values())
-                assert {*copies} == {value for value, said in whose.items() if said["pyreplog.topic"] == name.encode()}
+                assert {*copies} == {
+                    value for value, properties in whose.items() if properties["pyreplog.topic"] == name.encode()
+                }
                 assert name == "again" or max(copies.values()) == 1, "a topic that deduplicates has each once"

@@ -1,4 +1,4 @@
-"""Topics over TCP, as those who use them see it: everything as at the owner, from other processes."""
+"""Topics over TCP, through the public API: a client in another process gets what the owner's process gets."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_was_published_before_is_dropped(client: Client, here: Served) -> N
     assert topic.stats().duplicates == 4
 
 
-def test_one_client_at_a_time_publishes_as_somebody(client: Client, here: Served) -> None:
+def test_one_client_at_a_time_publishes_with_a_producer_name(client: Client, here: Served) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     assert topic.producer("me").publish(b"0") == 0
     other = here.client().topic("news").producer("me")
@@ -170,7 +170,7 @@ def test_errors_are_those_of_the_owner(client: Client, topic: RemoteTopic) -> No
         pyreplog.connect("pyreplog://host:1", limits=Limits(max_body_bytes=1 << 20))
 
 
-def test_nobody_is_there(here: Served) -> None:
+def test_no_server_is_there(here: Served) -> None:
     address = here.server.address
     here.server.close()
     with pytest.raises(NotConnectedError):
@@ -246,21 +246,22 @@ def test_coroutines(topic: RemoteTopic) -> None:
 
 
 def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
-    told: list[Any] = []
+    errors: list[Any] = []
 
     def call(_: object) -> None:
         try:
-            told.append(in_callback() and topic.publish(b"two"))
+            errors.append(in_callback() and topic.publish(b"two"))
         except InvalidArgumentError as error:
-            told.append(error)
+            errors.append(error)
 
     held, added = threading.Event(), threading.Event()
-    pool_of(topic).reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
+    # no reply is handled before this callback returns
+    pool_of(topic).reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))
     assert held.wait(PATIENCE_S)
     topic.submit(b"one").add_done_callback(call)
     added.set()
-    until(lambda: told)
-    assert isinstance(told[0], InvalidArgumentError)
+    until(lambda: errors)
+    assert isinstance(errors[0], InvalidArgumentError)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Attaching whose outcome the client does not learn: no consumer stays behind in the way of the next attempt."""
+"""The client does not learn that it was attached: the attached consumer leaves before the next attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 
 
 class Unanswered:
-    """The next request of a kind is carried out, and its answer is lost, on a connection that lives."""
+    """Loses the answer to the next request of a kind, which is carried out, on a connection that stays open."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
         self.request = -1
@@ -44,19 +44,19 @@ class Unanswered:
 
 
 @pytest.mark.parametrize("kind", [protocol.Subscribe, protocol.Resume])
-def test_who_does_not_hear_that_it_is_attached_makes_room_for_its_next_attempt(
+def test_an_unanswered_attempt_to_attach_makes_room_for_the_next_one(
     here: Served, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     client = here.client()
     topic = client.topic("news", **PLAIN)
     topic.publish_batch(VALUES)
-    with topic.subscribe("s", start="earliest") as consumer:  # exclusive
+    with topic.subscribe("s", start="earliest") as consumer:  # an exclusive subscription
         assert receive(consumer, 2) == VALUES
         unanswered = Unanswered(monkeypatch, kind)
         pool_of(client).timeout = TIMEOUT_S
-        here.cluster.topic("news").close()  # so that it is attached again
+        here.cluster.topic("news").close()  # the consumer has to be attached again
         until(lambda: unanswered.request >= 0)
-        pool_of(client).timeout = PATIENCE_S / 3  # of the next attempts
+        pool_of(client).timeout = PATIENCE_S / 3  # the time-out of later attempts
         assert receive(consumer, 2) == VALUES
         assert len(topic.stats().subscriptions[0].consumers) == 1
 
@@ -85,8 +85,10 @@ def test_an_attempt_whose_acknowledgements_fail_makes_room_for_the_next_one(
         assert not failures and len(topic.stats().subscriptions[0].consumers) == 1
 
 
-def test_who_leaves_before_it_is_attached_is_not_attached_later(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server waits for the topic, perhaps longer than the client."""
+def test_a_consumer_that_leaves_before_it_is_attached_is_not_attached_later(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for the topic, and may wait longer than the client."""
     client = here.client()
     topic, pool = client.topic("news", **PLAIN), pool_of(client)
     topic.create_subscription("s", start="earliest")

@@ -29,7 +29,7 @@ def topic(client: Client) -> RemoteTopic:
 
 @pytest.fixture
 def spare() -> Iterator[ThreadPoolExecutor]:
-    """Threads for what waits."""
+    """Threads for calls that block."""
     with ThreadPoolExecutor(2) as pool:
         yield pool
 
@@ -54,7 +54,7 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
 
 
 def test_statistics_of_a_remote_consumer(topic: RemoteTopic) -> None:
-    """Where it is, since when, and what it was sent: rates between two looks."""
+    """The statistics have its address, its start, and rates between two looks."""
     before_us = time.time_ns() // 1000
     with topic.subscribe("s", start="earliest") as consumer:
         topic.stats()
@@ -90,7 +90,7 @@ def test_statistics_of_a_remote_consumer(topic: RemoteTopic) -> None:
 def test_closing_waits_until_its_place_is_free(
     topic: RemoteTopic, monkeypatch: pytest.MonkeyPatch, spare: ThreadPoolExecutor
 ) -> None:
-    """An exclusive subscription takes the next consumer at once."""
+    """An exclusive subscription accepts the next consumer at once."""
     consumer = topic.subscribe("s")
     asked, go = threading.Event(), threading.Event()
     detach = ConsumerSession.detach
@@ -187,7 +187,7 @@ def test_after_a_seek_nothing_old_comes(topic: RemoteTopic) -> None:
 
 
 def test_more_than_waits_anywhere_flows_through(topic: RemoteTopic) -> None:
-    """Permits come back: of the consumer's queue, and of the bytes that a server keeps for it."""
+    """Permits are sent again, within the limits of the consumer's queue and of the bytes that a server keeps for it."""
     values = [bytes(200_000) + b"%d" % number for number in range(60)]
     with topic.subscribe("s", queue=8) as consumer:
         for value in values:
@@ -227,7 +227,7 @@ def test_statistics_are_those_of_the_owner(topic: RemoteTopic, here: Served) -> 
             sub = stats.subscriptions[0]
             return sub.unacked, sub.mark, sub.consumers
 
-        until(lambda: of_consumers(topic.stats()) == of_consumers(local.stats()))  # permits go on for a moment
+        until(lambda: of_consumers(topic.stats()) == of_consumers(local.stats()))  # permits may still be in flight
         ours, theirs = topic.stats(), local.stats()
         assert ours.owner == here.server.address
         fields = ("name", "end", "published_messages", "storage_bytes", "epoch")
@@ -237,7 +237,8 @@ def test_statistics_are_those_of_the_owner(topic: RemoteTopic, here: Served) -> 
 
 
 def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: Served) -> None:
-    """Though more waits, for topics that take no more, than a server reads of one connection: they make room."""
+    """More requests to publish wait at the server than it reads from one connection. Acknowledgements are read all the
+    same, and make room."""
     topics = [client.topic(f"news {number}", **PLAIN) for number in range(6)]
     consumers = [topic.subscribe("s", start="earliest") for topic in topics]
     room: AppendFuture[None] = AppendFuture()

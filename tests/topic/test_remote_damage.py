@@ -1,4 +1,5 @@
-"""Damage on the wire, which TCP does not see: found before anything is stored, and before anybody is told."""
+"""Bytes that are damaged in transit without TCP noticing: a checksum finds the damage before messages are stored or
+delivered."""
 
 from __future__ import annotations
 
@@ -63,14 +64,14 @@ def test_no_bit_of_what_is_delivered_can_be_another() -> None:
     for bit in range(8 * len(body)):
         spoiled = bytearray(body)
         spoiled[bit // 8] ^= 1 << bit % 8
-        if bit // 8 in stamps:  # a log's own, of no meaning here
+        if bit // 8 in stamps:  # the stamp of a log has no meaning here
             continue
         with pytest.raises(InvalidMessageError):
             read(bytes(spoiled))
 
 
 def test_damaged_messages_are_not_stored(here: Served, wire: Wire) -> None:
-    """Those of a named producer are sent again; of others nobody knows, and nothing is stored."""
+    """Messages of a named producer are sent again. For others the outcome is unknown, and they are not stored."""
     client = here.client(wire.address)
     topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
     for each_topic in (topic, numbered):
@@ -99,7 +100,7 @@ def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:
 
 
 def test_an_older_client_is_understood(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an older server: nothing of theirs has a checksum."""
+    """An older server works as well: messages of either have no checksums."""
     from pyreplog.topic.client.remote import connection_pool
 
     monkeypatch.setattr(connection_pool, "VERSION", 1)

@@ -1,4 +1,4 @@
-"""What goes back and forth for messages that are published and taken one by one."""
+"""The requests that are exchanged when messages are published and received one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES = 20
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
-    """How many requests of each kind came to the server."""
+    """Count the requests of each kind that reach the server."""
     kinds: Counter[type] = Counter()
     handle = TopicService._handle
 
@@ -52,7 +52,7 @@ def test_an_acknowledgement_asks_for_the_next_message(here: Served, client: Clie
     assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[type]) -> None:
+def test_a_consumer_that_acknowledges_nothing_gets_more(client: Client, asked: Counter[type]) -> None:
     topic = client.topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         for number in range(MESSAGES):
@@ -65,7 +65,7 @@ def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[t
         assert subscription.backlog_messages == 0
 
 
-def test_batches_that_come_while_a_lane_is_opened_wait_for_it(
+def test_batches_that_come_while_a_session_is_opened_wait_for_it(
     here: Served, client: Client, asked: Counter[type]
 ) -> None:
     here.cluster.topic("news", **PLAIN)
@@ -77,7 +77,7 @@ def test_batches_that_come_while_a_lane_is_opened_wait_for_it(
 
 
 class Flows:
-    """A Subscription that hears of permits."""
+    """A subscription that records permits."""
 
     def __init__(self) -> None:
         self.given: list[int] = []
@@ -87,7 +87,7 @@ class Flows:
 
 
 def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
-    """Three entries, each nearly all that a delivery has."""
+    """Three entries, each of which nearly fills a delivery."""
     flows, answers = Flows(), list[tuple[int, int]]()
     outlet = ConsumerSession("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))
     outlet.attached(cast("Subscription", flows), 1)
@@ -107,7 +107,7 @@ def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
 
 
 def test_permits_are_passed_on_when_half_of_the_room_is_free() -> None:
-    """Not one for each message, and not so late that the consumer waits."""
+    """One request of permits covers many messages, and is sent early enough that the consumer does not wait."""
     flows, number = Flows(), 0
     session = ConsumerSession("c", lambda request, *buffers: None)
     session.attached(cast("Subscription", flows), 1)
@@ -120,7 +120,7 @@ def test_permits_are_passed_on_when_half_of_the_room_is_free() -> None:
         session.fetch(number := number + 1)
         return sum(flows.given)
 
-    for _ in range(20):  # until it knows how large messages are
+    for _ in range(20):  # until the size of messages is known
         session.flow(1)
         hand_out()
     before = sum(flows.given)

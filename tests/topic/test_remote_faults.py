@@ -1,4 +1,4 @@
-"""Connections that are cut, servers that are killed: nothing is lost, and nothing that is numbered is stored twice."""
+"""Connections are cut and servers are killed: no message is lost, and no numbered message is stored twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def values_of(here: Served, topic: str = "news") -> list[bytes]:
 def publishes(producer: Producer, value: bytes) -> bool:
     try:
         producer.publish(value)
-    except PeerError:  # nobody listens yet
+    except PeerError:  # no server listens yet
         return False
     return True
 
@@ -45,14 +45,14 @@ def connected(client: Client) -> bool:
 
 
 def attached(consumer: Consumer) -> bool:
-    """As far as it knows."""
+    """Return whether the consumer takes itself for attached."""
     source = consumer._source
     assert isinstance(source, RemoteSubscription)
     return source._handle > 0
 
 
 def asks(consumer: Consumer) -> bool:
-    """As soon as it is attached."""
+    """Return whether requests wait until the consumer is attached."""
     source = consumer._source
     assert isinstance(source, RemoteSubscription)
     return bool(source._waiting)
@@ -79,7 +79,7 @@ def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -
 
 
 def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wire: Wire) -> None:
-    """Though the acknowledgement, or all that the owner says, is lost with the connection."""
+    """The acknowledgement, or all answers of the owner, are lost with the connection."""
     topic = here.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         for turn in range(4):
@@ -116,7 +116,8 @@ def test_all_below_a_message_is_acknowledged_over_the_next_connection(here: Serv
 
 
 def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(here: Served, wire: Wire) -> None:
-    """Nobody can say whether they were meant: they do not count, and who flushes hears of it."""
+    """It is unknown whether they were meant for messages before or after the seek: they do not count, and the flush
+    raises an error."""
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
@@ -132,7 +133,7 @@ def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(here
 
 
 def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it was not told is unknown, and said to be."""
+    """It is unknown whether such a server got the acknowledgement, and the flush raises an error."""
     monkeypatch.setattr(link_module, "VERSION", 1)
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
@@ -149,7 +150,7 @@ def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypa
         assert receive(consumer, 3) == VALUES[1:]
 
 
-def test_who_flushes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+def test_a_flush_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
@@ -224,7 +225,7 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
 def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     producer = client.topic("news", **PLAIN, deduplicate=True).producer("me")
-    pool_of(client).timeout = 0.2  # of what is asked from now on
+    pool_of(client).timeout = 0.2  # the time-out of later requests
     wire.swallow()
     lost = producer.submit(b"lost")
     assert wire.swallowed.wait(PATIENCE_S)
@@ -241,12 +242,12 @@ def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire
     assert values_of(here) == [b"lost", b"new"]
 
 
-def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
+def test_requests_are_not_repeated_for_ever(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     with topic.subscribe("s") as consumer:
-        pool_of(client).timeout = 0.2  # of what is asked from now on
+        pool_of(client).timeout = 0.2  # the time-out of later requests
         here.server.close()
         with pytest.raises((NotConnectedError, OutcomeUnknownError)):
             producer.publish(b"x")
@@ -256,7 +257,7 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
             topic.stats()
 
 
-def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
+def test_a_request_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     topic = client.topic("news", **PLAIN)
     topic.publish(b"one")
@@ -271,7 +272,7 @@ def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Ser
             assert asked.result(PATIENCE_S).end.offset == 1
 
 
-def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> None:
+def test_a_request_while_the_server_is_away_fails_when_the_client_is_closed(here: Served) -> None:
     client = here.client()
     topic = client.topic("news", **PLAIN)
     here.server.close()
@@ -284,8 +285,8 @@ def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> N
             asked.result(PATIENCE_S)
 
 
-def test_who_asks_while_it_connects_is_told_of_the_end(here: Served, wire: Wire) -> None:
-    """Nobody is left to ask again later."""
+def test_a_request_while_it_connects_fails_when_the_client_is_closed(here: Served, wire: Wire) -> None:
+    """The closed client asks no server again later."""
     client = here.client(wire.address)
     client.topic("news", **PLAIN)
     with wire.apart():
@@ -342,9 +343,9 @@ def test_any_server_finds_the_owner(cast: Cast) -> None:
 
 
 def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
-    """Of a producer that numbers its messages, none is lost and none is there twice; a consumer goes on."""
+    """Of a producer that numbers its messages, none is lost and none is stored twice. A consumer goes on."""
     servers = [cast.start("tests.topic.topic_server", cast.url) for _ in range(2)]
-    addresses = [server.hears("address") for server in servers]
+    addresses = [server.wait_for("address") for server in servers]
     with connect(f"pyreplog://{','.join(addresses)}", timeout=60.0) as client:
         topic = client.topic("news", **PLAIN, deduplicate=True)
         assert topic.stats().owner == addresses[0]
@@ -375,7 +376,7 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
 
 
 def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease was lost, and it does not know: who publishes through it learns that somebody else owns the topic."""
+    """The server has lost its lease without noticing: publishing through it raises an error that names the new owner."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with ExitStack() as stack:
         old = stack.enter_context(Cluster.connect(cast.url))

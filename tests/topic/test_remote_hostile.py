@@ -1,4 +1,4 @@
-"""Clients of a topic server that ask for too much, or for what cannot be: others are served meanwhile."""
+"""Clients send requests that are too many or impossible: a topic server goes on to serve other clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.waiting import PATIENCE_S, until
 
 @contextmanager
 def black_holes(count: int) -> Iterator[list[str]]:
-    """Addresses of what takes connections and says nothing: as a server that was stopped, behind a kernel that runs."""
+    """Yield addresses of servers that accept connections and never answer, as a stopped process does."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         yield [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
@@ -59,7 +59,7 @@ def called(call: str, arguments: object) -> bytes:
 
 
 def hostile() -> Iterator[bytes]:
-    """Requests of which some number is at an extreme, or some text is none; as bytes, for no encoder would make them."""
+    """Yield requests with extreme numbers or malformed texts, as bytes, since no encoder would produce them."""
     for first, other in itertools.product(EXTREMES, EXTREMES):
         yield struct.pack(">BIIqq", 9, 1, 0, first, other)  # ACKNOWLEDGE_RANGE
         yield struct.pack(">BqqI", 15, first, other, 1) + name("t")  # READ
@@ -71,7 +71,7 @@ def hostile() -> Iterator[bytes]:
         yield struct.pack(">BIIIq", 8, 1, 0, low, 0)
         yield struct.pack(">BIIq", 10, 1, 0, first)  # ACKNOWLEDGE_CUMULATIVE
         yield struct.pack(">BIIq", 10, 1, low, 0)
-        yield struct.pack(">BI", 7, low)  # FETCH, of a consumer that is none
+        yield struct.pack(">BI", 7, low)  # FETCH of a consumer that does not exist
         for kind in range(5):
             yield struct.pack(">BIBq", 13, 1, kind, first)  # SEEK
         for start in (first, {"time_us": first}):
@@ -104,7 +104,7 @@ def encoded(request: Request) -> bytes:
 
 
 def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its calls block; those that were not begun when it goes never are."""
+    """The calls of the client block; those that have not begun when it leaves are dropped."""
     begun, may_end = [], threading.Event()
 
     def block(_: Any) -> str:
@@ -128,13 +128,13 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
 
 
 def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
-    """However many there are, and again when they are known."""
+    """This holds for any number of such servers, also when they are known to be silent."""
     with black_holes(4) as addresses, connect(f"pyreplog://{','.join(addresses)}", timeout=2.0) as client:
         for call in (lambda: client.topic("t"), client.topics):
             began = time.monotonic()
             with pytest.raises(NotConnectedError):
                 call()
-            assert time.monotonic() - began < 7.0  # 8 s if each of them took the time of all
+            assert time.monotonic() - began < 7.0  # it would be 8 s if each server took the whole time-out
 
 
 def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: 
 
 
 def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And others go on; no step of the server fails."""
+    """Other clients are served, and no step of the server fails."""
     with served(tmp_path) as service:
         topic = service.client().topic("t", **PLAIN)
         for number in range(5):
@@ -171,7 +171,7 @@ def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: 
 
 
 def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
-    """Also where all is known, and acknowledged."""
+    """This holds as well when all messages are known and acknowledged."""
     with served(tmp_path) as service:
         topic = service.client().topic("t", **PLAIN)
         for number in range(5):
@@ -187,7 +187,7 @@ def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
 
 
 def replicated(first: int, end: int, messages: int, value: bytes, gap: tuple[int, int] | None) -> bytes:
-    """A REPLICATE of one entry, with a gap before it, and one behind it."""
+    """Return a REPLICATE of one entry, with a gap before it and one after it."""
     gaps = b"" if gap is None else struct.pack(">qqB", *gap, 2)
     behind = struct.pack(">BqqB", 1, first, end, 3) if end else b"\0"
     entry = struct.pack(">IIIqqB", 1, len(value), messages % (1 << 32), first, 0, len(gaps) // 17)
@@ -195,7 +195,7 @@ def replicated(first: int, end: int, messages: int, value: bytes, gap: tuple[int
 
 
 def test_entries_of_an_origin_that_cannot_be_are_not_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is answered, or ends the connection; what is stored of the origin stays, and goes on."""
+    """Each request is answered or ends the connection; the stored entries of the origin stay, and replication goes on."""
     good = encode_messages([b"one", b"two"])
     with served(tmp_path) as there:
         topic = there.client().topic("t", ensemble=1, durability="synced", retention_bytes=None)

@@ -1,4 +1,4 @@
-"""Partitioned topics over TCP: as at their owners, which may be several servers, and change."""
+"""Partitioned topics over TCP: they work as at their owners, which may be several servers, and may change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topic(client: Client) -> RemotePartitionedTopic:
 
 
 def stored(topic: Any) -> list[list[bytes]]:
-    """Values, by partition."""
+    """Return the stored values by partition."""
     return [
         [value for batch in topic.read(partition) for value in batch.values()] for partition in range(topic.partitions)
     ]
@@ -118,7 +118,8 @@ def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here:
 
 
 def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePartitionedTopic, here: Served) -> None:
-    """By priority and name, whoever came first; the others go on when one goes."""
+    """The partitions are shared by priority and name, in whichever order consumers came. The others take over when one
+    leaves."""
     with topic.subscribe("s", type="failover", start="earliest", name="b") as second:
         first = here.client().topic("t").subscribe("s", type="failover", name="a")
         until(lambda: (first.active_partitions, second.active_partitions) == ([0, 2], [1]))
@@ -134,7 +135,7 @@ def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePa
 # ---- coming, growing, going ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_once_whoever_asks(here: Served) -> None:
+def test_a_topic_is_made_once_whichever_client_asks(here: Served) -> None:
     clients = [here.client() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda item: item.topic("t", partitions=4, **PLAIN), clients))
@@ -185,7 +186,7 @@ def test_deleting_deletes_all(here: Served, client: Client, topic: RemotePartiti
     topic.publish_batch(VALUES, KEYS)
     elsewhere = here.client()
     elsewhere.topic("t")
-    topic.partition(1).delete()  # as if an earlier try had ended there
+    topic.partition(1).delete()  # as if an earlier deletion had ended there
     topic.delete()
     assert (client.topics(), client.partitioned_topics()) == ([], [])
     for each_client in (client, elsewhere):
@@ -204,7 +205,7 @@ def test_a_topic_with_partitions_is_not_forgotten(client: Client, topic: RemoteP
 
 
 def test_partitions_of_several_servers_are_one_topic(here: Served, client: Client) -> None:
-    """Each at its owner, also after it has moved; consumers and producers go on."""
+    """Each partition is used at its owner, also after it has moved, and consumers and producers go on."""
     topic = client.topic("t", partitions=3, deduplicate=True, **PLAIN)
     with other_process(here.cluster) as other, TopicServer(other) as second:
         here.cluster.topics.get("t-partition-1").close()  # type: ignore[union-attr]

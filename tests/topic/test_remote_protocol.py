@@ -1,4 +1,5 @@
-"""Requests, replies, errors, statistics and messages as bytes: what goes out comes in, and garbage is refused."""
+"""Requests, replies, errors, statistics and messages as bytes: decoding returns what was encoded, and invalid bytes are
+refused."""
 
 from __future__ import annotations
 
@@ -239,13 +240,13 @@ def test_errors_keep_their_class_and_words(error: ReplogError) -> None:
 
 
 def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
-    def told(error: BaseException) -> ReplogError:
+    def decoded_fault(error: BaseException) -> ReplogError:
         return decode_fault(WireReader("reply", memoryview(encode_fault(error)), 1))[0]
 
-    assert type(told(errors.DisconnectedError("lost"))) is PeerError
-    strange = told(KeyError("x"))
+    assert type(decoded_fault(errors.DisconnectedError("lost"))) is PeerError
+    strange = decoded_fault(KeyError("x"))
     assert type(strange) is PeerError and "KeyError" in str(strange)
-    assert len(str(told(errors.ClosedError("é" * 5000)))) < 1024
+    assert len(str(decoded_fault(errors.ClosedError("é" * 5000)))) < 1024
 
 
 @given(st.binary(max_size=120), st.booleans())
@@ -262,7 +263,7 @@ def test_noise_is_no_reply_that_breaks_anything(body: bytes, messages: bool) -> 
 
 
 def batch_of(*entries: int) -> MessageBatch:
-    """Entries of so many messages, behind others of their ledger and topic."""
+    """Return entries with these numbers of messages, behind other entries of their ledger and topic."""
     encoded = [
         encode_messages([b"%d.%d" % (entry, number) for number in range(count)]) for entry, count in enumerate(entries)
     ]
@@ -302,7 +303,7 @@ def test_no_messages_are_told_too() -> None:
 
 @given(st.data())
 def test_garbled_messages_are_refused(data: st.DataObject) -> None:
-    """Whatever is changed: the records have checksums, the rest is checked against them."""
+    """Records have checksums, and all other fields are compared with the records."""
     body = bytearray(b"".join(bytes(part) for part in encode_delivered(Delivered(0, True, batch_of(2, 3), {}))))
     at = data.draw(st.integers(1, len(body) - 1))
     body[at] ^= data.draw(st.integers(1, 255))
@@ -328,16 +329,16 @@ def test_a_delivery_is_cut_between_entries() -> None:
 
 
 def test_offsets_of_what_is_stored() -> None:
-    def told(first: int, total: int, stored: int, bits: bytes = b"") -> Any:
+    def offsets_of(first: int, total: int, stored: int, bits: bytes = b"") -> Any:
         head = first.to_bytes(8, "big", signed=True) + total.to_bytes(4, "big") + stored.to_bytes(4, "big")
         return _offsets(WireReader("reply", memoryview(head + bits)), 10)
 
-    assert told(7, 10, 10) == range(7, 17)
-    assert told(-1, 10, 0) == [-1] * 10
-    assert told(7, 10, 3, b"\x41\x40") == [-1, 7, -1, -1, -1, -1, -1, 8, -1, 9]
+    assert offsets_of(7, 10, 10) == range(7, 17)
+    assert offsets_of(-1, 10, 0) == [-1] * 10
+    assert offsets_of(7, 10, 3, b"\x41\x40") == [-1, 7, -1, -1, -1, -1, -1, 8, -1, 9]
     for wrong in [(7, 9, 9, b""), (-1, 10, 10, b""), (7, 10, 2, b"\x41\x40"), (7, 10, 11, b""), (7, 10, 3, b"\x41")]:
         with pytest.raises(InvalidMessageError):
-            told(*wrong)
+            offsets_of(*wrong)
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------
@@ -363,7 +364,7 @@ def test_statistics_come_as_they_went() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "numbers"),
     [
         (TopicStats, {"name": "t", "at_us": 1}),
         (SubscriptionStats, {"name": "s", "at_us": 1}),
@@ -371,10 +372,10 @@ def test_statistics_come_as_they_went() -> None:
         (InternalStats, {"name": "t", "state": "open", "epoch": 1}),
     ],
 )
-def test_numbers_that_a_server_does_not_tell_are_0(kind: type[Stats], told: dict[str, Any]) -> None:
-    """A server of an older version, which does not count them."""
-    stats = decode_stats(kind, json.dumps(told))
-    others = [getattr(stats, item.name) for item in dataclasses.fields(stats) if item.name not in told]
+def test_numbers_that_a_server_does_not_tell_are_0(kind: type[Stats], numbers: dict[str, Any]) -> None:
+    """A server of an older version does not count these."""
+    stats = decode_stats(kind, json.dumps(numbers))
+    others = [getattr(stats, item.name) for item in dataclasses.fields(stats) if item.name not in numbers]
     numbers = [value for value in others if type(value) in (int, float)]
     assert numbers and not any(numbers)
 

@@ -1,4 +1,4 @@
-"""A quota that holds publishers, over TCP: they wait; who closes is told at once what was not published."""
+"""A quota holds publishers over TCP: they wait, and closing reports at once which messages were not published."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until
 
 NEVER_S = 1e6
-"""Who waits for a quota waits for ever."""
+"""A time-out so long that a publisher waits for the quota."""
 
 
 def held(here: Served, **settings: Any) -> Topic:
-    """A topic of one message, which a subscription has not acknowledged: no other one is let in."""
+    """Return a topic whose only message is not acknowledged and fills the quota."""
     topic = here.cluster.topic("news", **PLAIN, quota_bytes=1, **settings)
     topic.create_subscription("slow")
     topic.publish(b"first")
@@ -35,7 +35,7 @@ def values_of(topic: Topic) -> list[bytes]:
 
 
 def waits(topic: Topic) -> bool:
-    """Something of a client waits at the owner."""
+    """Return whether a message of a client waits at the owner."""
     return topic.publisher.waiting > 0
 
 
@@ -56,7 +56,7 @@ def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
 
 
 def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
-    """With the numbers that it had: whoever comes next under that name does not collide with what was refused."""
+    """They keep their sequence numbers: the next producer with this name does not collide with the refused messages."""
     owner = held(here, deduplicate=True)
     client = here.client(timeout=NEVER_S)
     producer = client.topic("news").producer("me")
@@ -73,7 +73,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     assert values_of(owner) == [b"first", b"0", b"1", b"2"]
 
 
-def test_who_does_not_close_waits(here: Served) -> None:
+def test_a_publisher_that_does_not_close_waits(here: Served) -> None:
     owner = held(here)
     topic = here.client(timeout=NEVER_S).topic("news")
     future = topic.submit(b"second")
@@ -85,7 +85,7 @@ def test_who_does_not_close_waits(here: Served) -> None:
 
 
 class Room:
-    """In place of a topic's publisher: has none until it is made. reason: why a quota holds publishers."""
+    """A publisher of a topic that has no room until `make`. reason: why a quota holds publishers."""
 
     def __init__(self) -> None:
         self.forwarded: list[AppendFuture[range]] = []
@@ -115,15 +115,15 @@ class Room:
 
 
 class Left:
-    """A lane at a server, with two PUBLISHes that wait for room, and its client has left."""
+    """A session at a server with two PUBLISHes that wait for room, whose client has left."""
 
     def __init__(self) -> None:
         self.room, self.answers, self.is_over = Room(), dict[int, bytes](), False
         topic: Any = SimpleNamespace(name="news", publisher=self.room)
-        lane = ProducerSession(topic, "", "client", self.answers.__setitem__)
+        session = ProducerSession(topic, "", "client", self.answers.__setitem__)
         for request in (1, 2):
-            lane.publish(request, [encode_messages([b"%d" % request])])
-        lane.leave(self.over)
+            session.publish(request, [encode_messages([b"%d" % request])])
+        session.leave(self.over)
 
     def over(self) -> None:
         assert not self.is_over, "told once"

@@ -1,4 +1,4 @@
-"""Acknowledgements of a client on their way to the owner while somebody else moves the subscription."""
+"""Acknowledgements of a client are in flight to the owner while another client moves the subscription."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ VALUES = [b"one", b"two", b"three", b"four"]
 ACKNOWLEDGE: dict[str, Callable[[Consumer], object]] = {
     "some": lambda consumer: consumer.acknowledge([0, 2]),
     "a range": lambda consumer: consumer.acknowledge([0, 1, 2]),
-    "up to one": lambda consumer: consumer._source.acknowledge_cumulative(consumer._id, 3),  # nobody hears of its end
+    "up to one": lambda consumer: consumer._source.acknowledge_cumulative(consumer._id, 3),  # its future is not used
 }
 
 
 @pytest.fixture
 def came(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when the owner has done with an acknowledgement of a client."""
+    """An event that is set when the owner has handled an acknowledgement of a client."""
     event = threading.Event()
     for name in ("acknowledge", "acknowledge_cumulative"):
         done = getattr(ConsumerSession, name)
@@ -66,27 +66,27 @@ def test_of_before_a_seek_that_the_client_has_not_heard_of(
 
 @pytest.mark.parametrize("how", ["some", "a range"])
 def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.Event, how: str) -> None:
-    """The consumer's deliveries are not discarded yet: another thread is about to."""
+    """The deliveries of the consumer are not discarded yet, as another thread is about to do that."""
     topic = here.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
-    at_it, go_on = threading.Event(), threading.Event()
+    is_blocked, go_on = threading.Event(), threading.Event()
 
-    def stand_still() -> None:
-        at_it.set()
+    def block() -> None:
+        is_blocked.set()
         assert go_on.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
         subscription = here.cluster.topic("news").subscription("s")
-        standing = pool.submit(subscription.events.post, stand_still)
+        blocking = pool.submit(subscription.events.post, block)
         try:
-            assert at_it.wait(PATIENCE_S)
+            assert is_blocked.wait(PATIENCE_S)
             sought = subscription.seek("earliest")
             ACKNOWLEDGE[how](consumer)
             assert came.wait(PATIENCE_S)
         finally:
             go_on.set()
-        standing.result(PATIENCE_S)
+        blocking.result(PATIENCE_S)
         assert sought.result(PATIENCE_S) == 0
         assert backlog(here) == 4
         assert receive(consumer, 4) == VALUES
@@ -94,14 +94,15 @@ def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.E
 
 @pytest.mark.parametrize("again", ["a seek", "others"])
 def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
-    """Messages come to the client behind the first of two, or what others had, when the other was taken already."""
+    """The client receives messages after the first of two seeks, or messages that another consumer had, when the second
+    seek is done already."""
     topic = here.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     delivered = threading.Event()
     stands = [(threading.Event(), threading.Event()) for _ in range(2)]
 
-    def stand_still(at_it: threading.Event, go_on: threading.Event) -> None:
-        at_it.set()
+    def block(is_blocked: threading.Event, go_on: threading.Event) -> None:
+        is_blocked.set()
         assert go_on.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
@@ -109,15 +110,15 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
         subscription = here.cluster.topic("news").subscription("s")
         (outlet,) = subscription.attached()
         assert isinstance(outlet, ConsumerSession)
-        until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, one by the delivery
-        standing = pool.submit(outlet._events.post, partial(stand_still, *stands[0]))
+        until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, and one by the delivery
+        blocking = pool.submit(outlet._events.post, partial(block, *stands[0]))
         try:
             assert stands[0][0].wait(PATIENCE_S)
             post = outlet.deliver
             monkeypatch.setattr(outlet, "deliver", lambda delivery: (post(delivery), delivered.set()))
             first = subscription.seek("earliest") if again == "a seek" else subscription.redeliver(outlet.number)
             assert delivered.wait(PATIENCE_S)
-            outlet._events.post(partial(stand_still, *stands[1]))
+            outlet._events.post(partial(block, *stands[1]))
             second = subscription.seek("earliest")
             stands[0][1].set()
             assert stands[1][0].wait(PATIENCE_S)
@@ -128,7 +129,7 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
         finally:
             for _, go_on in stands:
                 go_on.set()
-        standing.result(PATIENCE_S)
+        blocking.result(PATIENCE_S)
         assert second.result(PATIENCE_S) == 0 and (first is None or first.result(PATIENCE_S) == 0)
         assert receive(consumer, 4) == VALUES
         consumer.acknowledge([0, 2])
@@ -152,7 +153,7 @@ def test_behind_a_seek_that_the_client_has_heard_of(here: Served, how: str) -> N
 
 @pytest.mark.parametrize("how", ACKNOWLEDGE)
 def test_when_messages_go_to_another_without_a_seek(here: Served, wire: Wire, came: threading.Event, how: str) -> None:
-    """What the consumer has is not its own any more, but done with is done with."""
+    """The messages belong to another consumer now, but their acknowledgements still count."""
     here.client().topic("news", **PLAIN).publish_batch(VALUES)
     with here.client(wire.address).topic("news").subscribe("s", start="earliest", type="failover", priority=1) as first:
         assert receive(first, 4) == VALUES

@@ -1,4 +1,4 @@
-"""A consumer of a client, step by step: what it flushes by itself, repeats, drops and fetches."""
+"""A consumer of a client, step by step: which flushes, repetitions, discards and fetches it sends by itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ERA = 7
 
 
 class TimedHand(Hand):
-    """A pool whose timers the test runs."""
+    """A connection pool whose timers the test runs."""
 
     def __init__(self, version: int) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class TimedHand(Hand):
         return [request for request, _ in self._asked if isinstance(request, kind)]
 
 
-class Stand:
-    """A consumer that is attached by a pool, and has three messages."""
+class ConsumerLab:
+    """A consumer that was attached, and has three messages."""
 
     def __init__(self, consumer: Consumer, version: int = 2, *, durable: bool = True) -> None:
         self.consumer, self.link = consumer, TimedHand(version)
@@ -93,7 +93,7 @@ class Stand:
         return self.link.version(None) > 1
 
     def subscribed(self, *, counts: bool = True) -> None:
-        """The server attaches the consumer."""
+        """Answer that the consumer is attached."""
         self.link.answer(Subscribe, [encode_reply(Done())])
         if self.has_eras:
             self.link.answer(Resume, [encode_reply(Resumed(0, ERA, counts))])
@@ -110,12 +110,12 @@ class Stand:
         self.consumer.acknowledge([*offsets])
 
     def lose(self) -> None:
-        """The server closes the topic: the consumer asks to be attached again."""
+        """Close the topic at the server, so that the consumer asks to be attached again."""
         for _ in self.link.asked(Fetch):
             self.link.answer(Fetch, ClosedError("its topic was closed at this server"))
 
     def resume(self) -> tuple[int, int, list[list[int]]]:
-        """Attach the consumer, up to the RESUME that follows, and return what that says."""
+        """Attach the consumer; return the content of the RESUME that follows."""
         self.link.answer(Subscribe, [encode_reply(Done())])
         (request,) = self.link.asked(Resume)
         return request.era, request.end, request.ranges.tolist()
@@ -125,345 +125,350 @@ class Stand:
 
 
 @contextmanager
-def standing(version: int = 2) -> Iterator[Stand]:
+def attached_lab(version: int = 2) -> Iterator[ConsumerLab]:
     with Consumer("news", "s", "c") as consumer:
-        stand = Stand(consumer, version)
-        stand.deliver()
-        assert stand.received() == VALUES
-        yield stand
+        lab = ConsumerLab(consumer, version)
+        lab.deliver()
+        assert lab.received() == VALUES
+        yield lab
 
 
-def some(stand: Stand) -> None:
-    stand.acknowledge(0, 2)
+def some(lab: ConsumerLab) -> None:
+    lab.acknowledge(0, 2)
 
 
-def a_range(stand: Stand) -> None:
-    stand.acknowledge(0, 1)
+def a_range(lab: ConsumerLab) -> None:
+    lab.acknowledge(0, 1)
 
 
-def up_to_one(stand: Stand) -> None:
-    stand.consumer.acknowledge_cumulative_async(1)
+def up_to_one(lab: ConsumerLab) -> None:
+    lab.consumer.acknowledge_cumulative_async(1)
 
 
 HOW = [some, a_range, up_to_one]
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[Stand], None]) -> None:
-    """Once, however many follow; and no flush comes when there is nothing new."""
-    with standing() as stand:
-        assert not stand.link.timers, "nothing was acknowledged"
-        acknowledge(stand)
-        acknowledge(stand)
-        assert not stand.link.asked(Flush)
-        stand.link.pass_time()
-        assert len(stand.link.asked(Flush)) == 1
-        stand.flushed()
-        assert not stand.link.timers and not stand.link.asked(Flush)
-        acknowledge(stand)
-        stand.link.pass_time()
-        stand.flushed()
+def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[ConsumerLab], None]) -> None:
+    """One flush is sent for any number of acknowledgements, and none when there are no new ones."""
+    with attached_lab() as lab:
+        assert not lab.link.timers, "nothing was acknowledged"
+        acknowledge(lab)
+        acknowledge(lab)
+        assert not lab.link.asked(Flush)
+        lab.link.pass_time()
+        assert len(lab.link.asked(Flush)) == 1
+        lab.flushed()
+        assert not lab.link.timers and not lab.link.asked(Flush)
+        acknowledge(lab)
+        lab.link.pass_time()
+        lab.flushed()
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_comes_during_a_flush_has_another(acknowledge: Callable[[Stand], None]) -> None:
-    with standing() as stand:
-        acknowledge(stand)
-        stand.link.pass_time()
-        stand.acknowledge(1)
-        assert not stand.link.timers, "one at a time"
-        stand.flushed()
-        stand.link.pass_time()
-        stand.flushed()
-        assert not stand.link.timers
+def test_what_comes_during_a_flush_has_another(acknowledge: Callable[[ConsumerLab], None]) -> None:
+    with attached_lab() as lab:
+        acknowledge(lab)
+        lab.link.pass_time()
+        lab.acknowledge(1)
+        assert not lab.link.timers, "one at a time"
+        lab.flushed()
+        lab.link.pass_time()
+        lab.flushed()
+        assert not lab.link.timers
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_a_flush_that_failed_is_tried_again(acknowledge: Callable[[Stand], None]) -> None:
-    with standing() as stand:
-        acknowledge(stand)
+def test_a_flush_that_failed_is_tried_again(acknowledge: Callable[[ConsumerLab], None]) -> None:
+    with attached_lab() as lab:
+        acknowledge(lab)
         for _ in range(3):
-            stand.link.pass_time()
-            stand.link.answer(Flush, DiskError("for now"))
-        stand.link.pass_time()
-        stand.flushed()
-        assert not stand.link.timers
+            lab.link.pass_time()
+            lab.link.answer(Flush, DiskError("for now"))
+        lab.link.pass_time()
+        lab.flushed()
+        assert not lab.link.timers
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(acknowledge: Callable[[Stand], None]) -> None:
-    """It was repeated by the RESUME; the flush that the first connection has lost does not stand in its way."""
-    with standing() as stand:
-        acknowledge(stand)
-        stand.link.pass_time()
-        stand.lose()
-        stand.link.answer(Flush, ClosedError("its topic was closed at this server"))
-        assert not stand.link.timers, "there is no connection"
-        resumed = len(stand.link.asked(Flush))
-        stand.subscribed()
-        stand.link.pass_time()
-        assert len(stand.link.asked(Flush)) == resumed + 1
-        stand.flushed()
-        assert not stand.link.timers
+def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(
+    acknowledge: Callable[[ConsumerLab], None],
+) -> None:
+    """The RESUME repeats the acknowledgement. The flush that was lost with the first connection does not delay the next
+    one."""
+    with attached_lab() as lab:
+        acknowledge(lab)
+        lab.link.pass_time()
+        lab.lose()
+        lab.link.answer(Flush, ClosedError("its topic was closed at this server"))
+        assert not lab.link.timers, "there is no connection"
+        resumed = len(lab.link.asked(Flush))
+        lab.subscribed()
+        lab.link.pass_time()
+        assert len(lab.link.asked(Flush)) == resumed + 1
+        lab.flushed()
+        assert not lab.link.timers
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_a_flush_has_confirmed_is_not_repeated(acknowledge: Callable[[Stand], None]) -> None:
-    with standing() as stand:
-        acknowledge(stand)
-        stand.link.pass_time()
-        stand.flushed()
-        stand.lose()
-        assert stand.resume() == (ERA, 0, [])
+def test_what_a_flush_has_confirmed_is_not_repeated(acknowledge: Callable[[ConsumerLab], None]) -> None:
+    with attached_lab() as lab:
+        acknowledge(lab)
+        lab.link.pass_time()
+        lab.flushed()
+        lab.lose()
+        assert lab.resume() == (ERA, 0, [])
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_messages_of_before_a_seek_are_gone_with_its_answer(version: int) -> None:
-    """Though no later delivery has told of it."""
-    with standing(version) as stand:
-        stand.deliver()
-        sought = stand.subscription.seek("earliest")
-        stand.link.answer(Seek, [encode_reply(MovedTo(0, 1, ERA + 1) if version > 1 else Moved(0, 1))])
+    """They are dropped although no later delivery has reported the seek."""
+    with attached_lab(version) as lab:
+        lab.deliver()
+        sought = lab.subscription.seek("earliest")
+        lab.link.answer(Seek, [encode_reply(MovedTo(0, 1, ERA + 1) if version > 1 else Moved(0, 1))])
         assert sought.result(0) == 0
-        assert stand.received() == []
-        stand.deliver(generation=0)
-        assert stand.received() == [], "it was on its way"
-        stand.deliver(generation=1, era=ERA + 1)
-        assert stand.received() == VALUES
+        assert lab.received() == []
+        lab.deliver(generation=0)
+        assert lab.received() == [], "it was on its way"
+        lab.deliver(generation=1, era=ERA + 1)
+        assert lab.received() == VALUES
 
 
 def test_acknowledgements_behind_a_seek_count_in_its_generation() -> None:
-    with standing() as stand:
-        stand.acknowledge(0, 2)
-        stand.subscription.seek("earliest")
-        stand.link.answer(Seek, [encode_reply(MovedTo(0, 1, ERA + 1))])
-        stand.subscription.acknowledge_cumulative(1, 2)
-        assert [request.generation for request in stand.link.asked(AcknowledgeCumulative)] == [1]
-        stand.lose()
-        assert stand.resume() == (ERA + 1, 2, []), "those of before do not count"
+    with attached_lab() as lab:
+        lab.acknowledge(0, 2)
+        lab.subscription.seek("earliest")
+        lab.link.answer(Seek, [encode_reply(MovedTo(0, 1, ERA + 1))])
+        lab.subscription.acknowledge_cumulative(1, 2)
+        assert [request.generation for request in lab.link.asked(AcknowledgeCumulative)] == [1]
+        lab.lose()
+        assert lab.resume() == (ERA + 1, 2, []), "those of before do not count"
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_a_flush_that_is_due_while_there_is_no_connection_comes_later(acknowledge: Callable[[Stand], None]) -> None:
-    with standing() as stand:
-        acknowledge(stand)
-        stand.lose()
-        stand.link.pass_time()
-        assert not stand.link.asked(Flush) and not stand.link.timers
-        stand.subscribed()
-        stand.link.pass_time()
-        stand.flushed()
+def test_a_flush_that_is_due_while_there_is_no_connection_comes_later(
+    acknowledge: Callable[[ConsumerLab], None],
+) -> None:
+    with attached_lab() as lab:
+        acknowledge(lab)
+        lab.lose()
+        lab.link.pass_time()
+        assert not lab.link.asked(Flush) and not lab.link.timers
+        lab.subscribed()
+        lab.link.pass_time()
+        lab.flushed()
 
 
 def test_what_the_owner_refused_is_not_repeated() -> None:
-    with standing() as stand:
+    with attached_lab() as lab:
         for acknowledge, kind in ((some, Acknowledge), (up_to_one, AcknowledgeCumulative)):
-            acknowledge(stand)
-            stand.link.answer(kind, InvalidArgumentError("not so"))
-        stand.lose()
-        assert stand.resume() == (ERA, 0, [])
+            acknowledge(lab)
+            lab.link.answer(kind, InvalidArgumentError("not so"))
+        lab.lose()
+        assert lab.resume() == (ERA, 0, [])
 
 
 def test_what_comes_behind_the_resume_is_sent_when_that_is_answered() -> None:
-    """And what was in it is not sent twice."""
-    with standing() as stand:
-        stand.acknowledge(0)
-        stand.lose()
-        assert stand.resume() == (ERA, 0, [[0, 1]])
-        stand.acknowledge(2)
-        sent = len(stand.link.asked(AcknowledgeRange))
-        stand.link.answer(Resume, [encode_reply(Resumed(3, ERA, True))])
-        assert [request[1:] for request in stand.link.asked(AcknowledgeRange)[sent:]] == [(3, 2, 3)]
+    """The acknowledgements of the RESUME are not sent twice."""
+    with attached_lab() as lab:
+        lab.acknowledge(0)
+        lab.lose()
+        assert lab.resume() == (ERA, 0, [[0, 1]])
+        lab.acknowledge(2)
+        sent = len(lab.link.asked(AcknowledgeRange))
+        lab.link.answer(Resume, [encode_reply(Resumed(3, ERA, True))])
+        assert [request[1:] for request in lab.link.asked(AcknowledgeRange)[sent:]] == [(3, 2, 3)]
 
 
 def test_acknowledgements_that_do_not_count_any_more_are_unknown_to_who_flushes() -> None:
-    """Once: what is acknowledged later has nothing to do with them."""
-    with standing() as stand:
-        stand.acknowledge(0)
-        stand.lose()
-        stand.subscribed(counts=False)
+    """The error is raised once, as later acknowledgements are not affected."""
+    with attached_lab() as lab:
+        lab.acknowledge(0)
+        lab.lose()
+        lab.subscribed(counts=False)
         with pytest.raises(OutcomeUnknownError, match="a seek moved the subscription"):
-            stand.consumer.flush_async().result(0)
-        assert not stand.link.asked(Flush)
-        stand.acknowledge(1)
-        flushing = stand.consumer.flush_async()
-        stand.flushed()
+            lab.consumer.flush_async().result(0)
+        assert not lab.link.asked(Flush)
+        lab.acknowledge(1)
+        flushing = lab.consumer.flush_async()
+        lab.flushed()
         flushing.result(0)
-        stand.lose()
-        assert stand.resume() == (ERA, 0, []), "a flush that was asked for confirms as well"
+        lab.lose()
+        assert lab.resume() == (ERA, 0, []), "a flush that was asked for confirms as well"
 
 
 def test_a_delivery_of_the_same_generation_leaves_those_before() -> None:
-    with standing() as stand:
-        stand.deliver()
-        stand.deliver()
-        assert [stand.received(), stand.received(), stand.received()] == [VALUES, VALUES, []]
+    with attached_lab() as lab:
+        lab.deliver()
+        lab.deliver()
+        assert [lab.received(), lab.received(), lab.received()] == [VALUES, VALUES, []]
 
 
 @pytest.mark.parametrize("is_new_era", [True, False])
 def test_acknowledgements_that_a_seek_has_overtaken_are_not_sent(is_new_era: bool) -> None:
-    """They wait in the consumer for more of them. A redelivery has no new era, and leaves them."""
-    with standing() as stand:
-        stand.deliver()
-        message = stand.consumer.receive(timeout=0)
+    """They were gathered in the consumer. A redelivery does not change the era, so that they stay valid."""
+    with attached_lab() as lab:
+        lab.deliver()
+        message = lab.consumer.receive(timeout=0)
         assert message is not None
-        stand.consumer.acknowledge(message)
-        ((seconds, send),) = stand.link.timers
+        lab.consumer.acknowledge(message)
+        ((seconds, send),) = lab.link.timers
         assert seconds == ACKS_WAIT_S
-        stand.link.timers.clear()
-        stand.subscription.redeliver(1)
-        stand.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA + is_new_era))])
-        sent = len(stand.link.asked(AcknowledgeRange))
+        lab.link.timers.clear()
+        lab.subscription.redeliver(1)
+        lab.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA + is_new_era))])
+        sent = len(lab.link.asked(AcknowledgeRange))
         send()
-        assert len(stand.link.asked(AcknowledgeRange)) == sent + (not is_new_era)
-        stand.lose()
-        assert stand.resume() == (ERA + is_new_era, 0, [] if is_new_era else [[0, 1]])
+        assert len(lab.link.asked(AcknowledgeRange)) == sent + (not is_new_era)
+        lab.lose()
+        assert lab.resume() == (ERA + is_new_era, 0, [] if is_new_era else [[0, 1]])
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
 def test_fetches_are_sent_anew_when_few_are_left() -> None:
-    """Not with each delivery: the acknowledgement of it may fetch as well."""
+    """A delivery alone causes no fetch, as its acknowledgement may carry one."""
     with Consumer("news", "s", "c") as consumer:
-        stand = Stand(consumer)
-        counts = [len(stand.link.asked(Fetch))]
+        lab = ConsumerLab(consumer)
+        counts = [len(lab.link.asked(Fetch))]
         for _ in range(4):
-            stand.deliver()
-            counts.append(len(stand.link.asked(Fetch)))
+            lab.deliver()
+            counts.append(len(lab.link.asked(Fetch)))
         assert counts == [FETCHES, FETCHES_LEAST, FETCHES, FETCHES_LEAST, FETCHES]
 
 
 def test_the_next_connection_permits_what_has_not_come() -> None:
-    """And as many again as were taken, and as were discarded: those come again."""
+    """It permits as many messages as were received or discarded: discarded ones are delivered again."""
     with Consumer("news", "s", "c", queue=8) as consumer:
-        stand = Stand(consumer)
-        stand.deliver()
-        assert stand.received() == VALUES
-        stand.deliver()
-        assert [request.messages for request in stand.link.asked(Flow)] == [8], "half of them have not come"
-        stand.lose()
-        stand.subscribed()
-        assert [request.messages for request in stand.link.asked(Flow) if request.consumer == 2] == [8]
-        assert stand.received() == []
+        lab = ConsumerLab(consumer)
+        lab.deliver()
+        assert lab.received() == VALUES
+        lab.deliver()
+        assert [request.messages for request in lab.link.asked(Flow)] == [8], "half of them have not come"
+        lab.lose()
+        lab.subscribed()
+        assert [request.messages for request in lab.link.asked(Flow) if request.consumer == 2] == [8]
+        assert lab.received() == []
 
 
 def test_what_comes_too_late_is_permitted_again() -> None:
-    with standing() as stand:
-        stand.subscription.redeliver(1)
-        stand.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA))])
-        before = len(stand.link.asked(Flow))
-        stand.deliver(generation=0)
-        assert [request.messages for request in stand.link.asked(Flow)[before:]] == [len(VALUES)]
+    with attached_lab() as lab:
+        lab.subscription.redeliver(1)
+        lab.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA))])
+        before = len(lab.link.asked(Flow))
+        lab.deliver(generation=0)
+        assert [request.messages for request in lab.link.asked(Flow)[before:]] == [len(VALUES)]
 
 
 @pytest.mark.parametrize(("durable", "start"), [(True, "earliest"), (False, 3)])
 def test_a_subscription_that_is_not_durable_goes_on_behind_the_last_message(durable: bool, start: object) -> None:
     with Consumer("news", "s", "c") as consumer:
-        stand = Stand(consumer, durable=durable)
-        stand.lose()
-        (first,) = stand.link.asked(Subscribe)
+        lab = ConsumerLab(consumer, durable=durable)
+        lab.lose()
+        (first,) = lab.link.asked(Subscribe)
         assert first.start == "earliest", "there was no message"
-        stand.subscribed()
-        stand.deliver()
-        stand.lose()
-        (again,) = stand.link.asked(Subscribe)
+        lab.subscribed()
+        lab.deliver()
+        lab.lose()
+        (again,) = lab.link.asked(Subscribe)
         assert again.start == start
 
 
 def test_a_delivery_says_who_is_active_and_what_it_comes_behind() -> None:
-    with standing() as stand:
+    with attached_lab() as lab:
         for is_active in (False, False, True):
-            stand.deliver(active=is_active)
-            assert (stand.consumer.is_active, stand.received()) == (is_active, VALUES)
-        stand.deliver()
-        stand.acknowledge(0)
-        stand.deliver(generation=1, era=ERA + 1)
-        assert [stand.received(), stand.received()] == [VALUES, []], "those of before a seek are gone"
-        assert stand.subscription.era == ERA + 1
-        stand.lose()
-        assert stand.resume() == (ERA + 1, 0, [])
+            lab.deliver(active=is_active)
+            assert (lab.consumer.is_active, lab.received()) == (is_active, VALUES)
+        lab.deliver()
+        lab.acknowledge(0)
+        lab.deliver(generation=1, era=ERA + 1)
+        assert [lab.received(), lab.received()] == [VALUES, []], "those of before a seek are gone"
+        assert lab.subscription.era == ERA + 1
+        lab.lose()
+        assert lab.resume() == (ERA + 1, 0, [])
 
 
 def test_an_error_that_does_not_pass_ends_the_consumer() -> None:
-    with standing() as stand:
-        stand.link.answer(Fetch, InvalidArgumentError("not so"))
-        assert not stand.link.asked(Subscribe)
+    with attached_lab() as lab:
+        lab.link.answer(Fetch, InvalidArgumentError("not so"))
+        assert not lab.link.asked(Subscribe)
         with pytest.raises(InvalidArgumentError, match="not so"):
-            stand.received()
+            lab.received()
         with pytest.raises(InvalidArgumentError, match="not so"):
-            stand.consumer.flush_async().result(0)
+            lab.consumer.flush_async().result(0)
 
 
 def test_a_consumer_that_has_ended_takes_no_acknowledgement_of_a_message() -> None:
-    """Nor does it collect them, as it does while nothing is wrong."""
-    with standing() as stand:
-        stand.deliver()
-        message = stand.consumer.receive(timeout=0)
+    """It does not gather acknowledgements either, as it does while there is no error."""
+    with attached_lab() as lab:
+        lab.deliver()
+        message = lab.consumer.receive(timeout=0)
         assert message is not None
-        stand.consumer.acknowledge(message)
-        stand.link.answer(Fetch, InvalidArgumentError("not so"))
+        lab.consumer.acknowledge(message)
+        lab.link.answer(Fetch, InvalidArgumentError("not so"))
         for _ in range(2):
             with pytest.raises(InvalidArgumentError, match="not so"):
-                stand.consumer.acknowledge(message)
+                lab.consumer.acknowledge(message)
 
 
 # ---- acknowledgements that are repeated ------------------------------------------------------------------------------
 
 
 def test_one_range_goes_with_the_next_fetch() -> None:
-    """As many fetches wait then as may: the next range goes alone."""
-    with standing() as stand:
-        stand.acknowledge(0, 1)
-        stand.acknowledge(2)
-        assert [request[1:] for request in stand.link.asked(AcknowledgeAndFetch)] == [(0, 0, 2)]
-        assert [request[1:] for request in stand.link.asked(AcknowledgeRange)] == [(0, 2, 3)]
+    """Then as many fetches as allowed are waiting: the next range is sent alone."""
+    with attached_lab() as lab:
+        lab.acknowledge(0, 1)
+        lab.acknowledge(2)
+        assert [request[1:] for request in lab.link.asked(AcknowledgeAndFetch)] == [(0, 0, 2)]
+        assert [request[1:] for request in lab.link.asked(AcknowledgeRange)] == [(0, 2, 3)]
 
 
 def test_acknowledgements_that_were_lost_are_repeated() -> None:
-    with standing() as stand:
-        stand.acknowledge(0, 2)
-        done = stand.consumer.acknowledge_cumulative_async(1)
+    with attached_lab() as lab:
+        lab.acknowledge(0, 2)
+        done = lab.consumer.acknowledge_cumulative_async(1)
         for kind in (Acknowledge, AcknowledgeCumulative):
-            stand.link.answer(kind, ClosedError("its topic was closed at this server"))
-        assert stand.resume() == (ERA, 2, [[0, 1], [2, 3]])
+            lab.link.answer(kind, ClosedError("its topic was closed at this server"))
+        assert lab.resume() == (ERA, 2, [[0, 1], [2, 3]])
         assert not done.done()
-        stand.link.answer(Resume, [encode_reply(Resumed(0, ERA, True))])
-        assert done.result(0) is None and not stand.link.asked(AcknowledgeCumulative), "the RESUME had it"
+        lab.link.answer(Resume, [encode_reply(Resumed(0, ERA, True))])
+        assert done.result(0) is None and not lab.link.asked(AcknowledgeCumulative), "the RESUME had it"
 
 
 def test_what_the_owner_has_but_no_flush_has_confirmed_is_repeated() -> None:
-    with standing() as stand:
-        done = stand.consumer.acknowledge_cumulative_async(1)
-        stand.link.answer(AcknowledgeCumulative, [encode_reply(Done())])
+    with attached_lab() as lab:
+        done = lab.consumer.acknowledge_cumulative_async(1)
+        lab.link.answer(AcknowledgeCumulative, [encode_reply(Done())])
         assert done.result(0) is None
-        stand.lose()
-        assert stand.resume() == (ERA, 2, [])
+        lab.lose()
+        assert lab.resume() == (ERA, 2, [])
 
 
 @pytest.mark.parametrize("has_moved", [False, True])
 def test_one_below_a_message_that_comes_behind_the_resume_is_sent(has_moved: bool) -> None:
-    """Unless a seek has moved the subscription meanwhile: then it does not count."""
-    with standing() as stand:
-        stand.lose()
-        assert stand.resume() == (ERA, 0, [])
-        done = stand.consumer.acknowledge_cumulative_async(1)
-        stand.link.answer(Resume, [encode_reply(Resumed(3, ERA + has_moved, not has_moved))])
-        sent = [request[1:] for request in stand.link.asked(AcknowledgeCumulative)]
+    """It is not sent if a seek has moved the subscription meanwhile, as it does not count then."""
+    with attached_lab() as lab:
+        lab.lose()
+        assert lab.resume() == (ERA, 0, [])
+        done = lab.consumer.acknowledge_cumulative_async(1)
+        lab.link.answer(Resume, [encode_reply(Resumed(3, ERA + has_moved, not has_moved))])
+        sent = [request[1:] for request in lab.link.asked(AcknowledgeCumulative)]
         assert (sent, done.done()) == (([], True) if has_moved else ([(3, 2)], False))
 
 
 def test_at_a_server_without_eras_one_below_a_message_is_sent_once() -> None:
-    """If nobody has told what came of it, it is unknown."""
-    with standing(version=1) as stand:
-        stand.lose()
-        waited = stand.consumer.acknowledge_cumulative_async(0)
-        stand.subscribed()
-        stand.link.answer(AcknowledgeCumulative, [encode_reply(Done())])
+    """If its answer was lost, the outcome is unknown."""
+    with attached_lab(version=1) as lab:
+        lab.lose()
+        waited = lab.consumer.acknowledge_cumulative_async(0)
+        lab.subscribed()
+        lab.link.answer(AcknowledgeCumulative, [encode_reply(Done())])
         assert waited.result(0) is None
-        lost = stand.consumer.acknowledge_cumulative_async(1)
-        stand.link.answer(AcknowledgeCumulative, ClosedError("its topic was closed at this server"))
-        stand.subscribed()
+        lost = lab.consumer.acknowledge_cumulative_async(1)
+        lab.link.answer(AcknowledgeCumulative, ClosedError("its topic was closed at this server"))
+        lab.subscribed()
         with pytest.raises(OutcomeUnknownError, match="before the answer arrived"):
             lost.result(0)
-        assert not stand.link.asked(AcknowledgeCumulative)
+        assert not lab.link.asked(AcknowledgeCumulative)

@@ -1,4 +1,5 @@
-"""Which ledgers go: never what a durable cursor may go back to, and then what is too old or too much."""
+"""Which ledgers are trimmed: none that a durable cursor may need again, and of the others those that are too old or too
+many."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MB = 1 << 20
 
 
 def chain(*sizes: int, closed_s: float = 3600.0) -> list[ClosedLedger]:
-    """Closed so many seconds ago, all of them; a message per byte."""
+    """Return ledgers of one message per byte that were all closed so many seconds ago."""
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return [
         ClosedLedger(TopicPosition(end, end, end), NOW - round(closed_s * S), size)
@@ -45,7 +46,7 @@ def test_what_the_slowest_durable_cursor_has_passed(slowest: int | None, goes: i
 
 
 def test_retention_by_size() -> None:
-    """Ten of a megabyte, five kept: five go, and with the open one six are left."""
+    """Of ten closed megabytes five are kept: five ledgers go, and with the open one six are left."""
     assert count(chain(*[MB] * 10), None, bytes_=5 * MB, ms=None) == 5
     assert count(chain(*[MB] * 10), None, bytes_=5 * MB + 1, ms=None) == 4, "what is kept is not less than that"
     assert count(chain(*[MB] * 10), None, open_size=3 * MB, bytes_=5 * MB, ms=None) == 8, "the open one counts"
@@ -164,7 +165,7 @@ def test_a_change_keeps_the_other_limit() -> None:
 def test_stored_settings_keep_their_meaning(
     kept: tuple[int | None, int | None], wanted: tuple[int | None, int | None]
 ) -> None:
-    """In metadata a 0 beside anything else leaves the decision to the other one. What is written has no such pair."""
+    """In metadata, a 0 beside another limit leaves the decision to that limit. Such a pair is not written any more."""
     chain = LedgerChain(topic="t", token="a", epoch=1, owner="me", nonce="b", created_us=1, config=TopicConfig())
     body = json.loads(chain.encode())
     assert (body["config"]["retention_bytes"], body["config"]["retention_ms"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""Partitions that messages go to."""
+"""Routing of messages to partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PULSAR = {
     b"key01": 39696932,
     b"key02": 751761803,
 }
-"""What Pulsar's clients make of these keys."""
+"""The hashes of Pulsar's clients for these keys."""
 
 
 @pytest.mark.parametrize("key", PULSAR)
@@ -70,7 +70,7 @@ def test_columns_split_as_their_keys(keys: list[bytes], partitions: int) -> None
 
 
 def test_many_columns_split_as_their_keys() -> None:
-    """The hashes are made without the GIL."""
+    """With so many keys, the hashes are computed without the GIL."""
     keys = [b"%06d" % n for n in range(20_000)]
     router = Router("t", 5)
     array = numpy.array(keys)

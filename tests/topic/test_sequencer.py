@@ -1,4 +1,5 @@
-"""The sequencer: what is sent at once and what waits for company; outcomes in order, whatever order they come in."""
+"""The sequencer: which batches are sent at once and which are gathered; outcomes are reported in order, in whichever
+order they arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ FULL = TopicFullError("bench", "it is full")
 
 
 class Plane(BatchEntrant):
-    """A batch of one entry. encoding: called when it is encoded."""
+    """A batch of one entry. encoding: called when the batch is encoded."""
 
     def __init__(self, port: Port, name: bytes, size: int, encoding: Callable[[], object]) -> None:
         self.name, self.size, self.messages, self.messages_submitted = name, size, 1, 1
@@ -43,14 +44,14 @@ class Plane(BatchEntrant):
 
 
 class FakeSink:
-    """at_once: it confirms within `submit_all`."""
+    """A sink of batches. at_once: confirm them within `submit_all`."""
 
     pending = None
 
     def __init__(self, *, at_once: bool) -> None:
         self.at_once = at_once
         self.taken: list[bytes] = []
-        self.calls: list[int] = []  # how many batches each had
+        self.calls: list[int] = []  # the number of batches of each call
         self.open: list[PublishBatch] = []
         self.on_room: Callable[[], object] = lambda: None
 
@@ -68,7 +69,7 @@ class FakeSink:
 
 
 class Port:
-    """A Sequencer with what is around it. has_thread: something can be called soon."""
+    """A sequencer with its sink and runtime. has_thread: whether another thread can run a call soon."""
 
     def __init__(self, *, at_once: bool, has_thread: bool = True) -> None:
         self.sink = FakeSink(at_once=at_once)
@@ -103,7 +104,7 @@ class Port:
         return plane
 
     def send_together(self, *names: bytes, size: int = 1) -> None:
-        """The first one is encoded last: it takes all with it."""
+        """Enter several batches, the first of which is encoded last, and takes all others with it."""
         first, *others = names
 
         def enter_others() -> None:
@@ -134,7 +135,7 @@ def test_where_it_is_confirmed_at_once_others_are_waited_for() -> None:
     assert len(port.soon) == 2
 
 
-def test_who_waits_sends_what_was_before() -> None:
+def test_a_waiting_caller_sends_earlier_batches() -> None:
     port = Port(at_once=True)
     for name in (b"a", b"b"):
         port.send(name)
@@ -161,7 +162,7 @@ def test_a_flush_sends_everything() -> None:
     assert port.sink.taken == [b"a", b"b"] and flushed.done()
 
 
-def test_nobody_waits_for_a_thread_that_is_gone() -> None:
+def test_batches_do_not_wait_for_a_thread_that_is_gone() -> None:
     port = Port(at_once=True, has_thread=False)
     for name in (b"a", b"b"):
         port.send(name)

@@ -1,4 +1,5 @@
-"""Topics of clusters with fewer bookies than the default ensemble: what they have without being told, and what is refused."""
+"""Topics in clusters with fewer bookies than the default ensemble: the default settings there, and settings that are
+refused."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def receive_one(cluster: Cluster, name: str, value: bytes) -> None:
 
 @pytest.mark.parametrize(("bookies", "ensemble"), [(1, 1), (2, 2), (3, 3), (5, 3)])
 def test_the_default_is_no_larger_than_the_cluster(tmp_path: Path, bookies: int, ensemble: int) -> None:
-    """Of messages and of cursors, which are kept in ledgers, too."""
+    """This holds for the ledgers of messages and for those of cursors."""
     with embedded(tmp_path, bookies) as cluster:
         receive_one(cluster, "t", b"value")
         assert cluster.topic("t").config.ensemble == ensemble
@@ -53,7 +54,7 @@ def test_settings_that_are_given_stay(tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
-    """With what to do, and nothing is made."""
+    """The error says what to do, and no topic is created."""
     with embedded(tmp_path, 2) as cluster:
         for settings in ({"ensemble": 3}, {"write_quorum": 3}, {"partitions": 4, "ensemble": 3}):
             with pytest.raises(
@@ -70,7 +71,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_wants_more_than_there_are_says_so_at_once(tmp_path: Path) -> None:
-    """One that was made so before, or elsewhere: it can be read, and given another ensemble."""
+    """Such a topic was created earlier or elsewhere. It can be read, and can get another ensemble."""
     with embedded(tmp_path, 1) as cluster:
         ManagedLedger.open(cluster, "t", config=TopicConfig()).close()
         topic = cluster.topic("t")
@@ -97,7 +98,7 @@ def nodes(tmp_path: Path) -> Iterator[list[BookieNode]]:
 
 
 def test_nothing_shrinks_because_bookies_are_away(tmp_path: Path, nodes: list[BookieNode]) -> None:
-    """They are in the metadata: one of three is enough to know how many there are."""
+    """The metadata name all bookies, so that the size of the cluster is known although only one of three runs."""
     nodes[0].close()
     nodes[1].close()
     with Cluster.connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:

@@ -1,4 +1,4 @@
-"""What the metadata store keeps of a subscription: bytes that come back, owners that exclude each other."""
+"""The metadata of a subscription: encoding, and changes of which only the owner may make any."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ OLDER_FIELDS = {
 
 
 def test_settings_are_a_property_that_older_readers_keep() -> None:
-    """Those of version 1 refused a field that they did not know."""
+    """Readers of version 1 refused a field that they did not know."""
     config = SubscriptionConfig(type="key_shared", max_redeliveries=3, dead_letter="ä")
     stored = MADE.with_config(config)
     body = json.loads(stored.encode())
@@ -267,7 +267,8 @@ def test_a_former_owner_of_the_topic_does_not_take_it_back(memory: MemoryStore, 
     ],
 )  # fmt: skip
 def test_all_others_take_it_over(memory: MemoryStore, owner: str) -> None:
-    """A later owner, the same one, one of a topic that was created again, and those whose epoch is not known."""
+    """These are a later owner, the same one, an owner of a topic that was created again, and owners with an unknown
+    epoch."""
     create_subscription(memory, "t", "s", MADE)
     take_over(memory, "t", "s", owner_token("a", 1, TopicEpoch("t1", 10)))
     assert take_over(memory, "t", "s", owner).owner == owner

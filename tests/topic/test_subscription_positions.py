@@ -1,4 +1,4 @@
-"""Subscriptions that are moved, made and deleted: from where they go on, and what is left of them."""
+"""Subscriptions are moved, created and deleted: the position from which they go on, and the messages that are left."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Ite
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
-    """Twenty messages, two to an entry, six to a ledger; all are kept."""
+    """A topic of twenty messages, two to an entry and six to a ledger; all are kept."""
     with cluster.topic(request.node.name[:100], **SMALL) as topic:
         fill(topic, 20)
         yield topic
 
 
 def rest(consumer: Consumer, last: int) -> list[int]:
-    """Offsets of all that comes, up to the last."""
+    """Return the offsets of all messages up to the last one."""
     numbers: list[int] = []
     while not numbers or numbers[-1] < last:
         numbers += received(consumer, 1)
@@ -100,7 +100,7 @@ def test_seek_to_a_moment(topic: Topic, clock: ManualClock) -> None:
 
 
 def test_seek_with_messages_on_their_way(topic: Topic) -> None:
-    """None of what was read for the place before comes afterwards, however the seek meets it."""
+    """No message that was read for the former position is delivered after the seek."""
     topic.publish_batch(values(500))
     with topic.subscribe("s", start="earliest", type="shared", queue=30) as consumer:
         for target in (400, 3, 77, 460, 41, 0):
@@ -110,26 +110,26 @@ def test_seek_with_messages_on_their_way(topic: Topic) -> None:
 
 
 def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their timer runs out behind the seek, while another thread is about to tell the consumer of it."""
+    """Their timer fires after the seek, before another thread has told the consumer of it."""
     monkeypatch.setattr(consumers, "ACKS_WAIT_S", 3600.0)
-    at_it, go_on = threading.Event(), threading.Event()
+    is_blocked, go_on = threading.Event(), threading.Event()
 
-    def stand_still() -> None:
-        at_it.set()
+    def block() -> None:
+        is_blocked.set()
         assert go_on.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         for message in receive(consumer, 5)[:4:2]:
             consumer.acknowledge(message)
         subscription = topic.subscription("s")
-        standing = pool.submit(subscription.events.post, stand_still)
+        blocking = pool.submit(subscription.events.post, block)
         try:
-            assert at_it.wait(PATIENCE_S)
+            assert is_blocked.wait(PATIENCE_S)
             sought = subscription.seek("earliest")
             consumer._acks_due()
         finally:
             go_on.set()
-        standing.result(PATIENCE_S)
+        blocking.result(PATIENCE_S)
         assert sought.result(PATIENCE_S) == 0
         check_backlog(topic, "s", range(20))
         assert received(consumer, 20) == list(range(20))
@@ -149,7 +149,7 @@ def test_gathered_acknowledgements_hold_when_another_consumer_takes_over(
 
 
 def test_different_subscriptions_seek_at_once(topic: Topic) -> None:
-    """Scenario 22: each one ends where it asked to."""
+    """Scenario 22: each subscription ends where its seek moved it."""
     names = [f"s{at}" for at in range(5)]
     for name in names:
         topic.create_subscription(name)
@@ -162,13 +162,13 @@ def test_different_subscriptions_seek_at_once(topic: Topic) -> None:
 
 
 def test_skip_and_clear(topic: Topic) -> None:
-    """Scenario 21: what is acknowledged already is not counted."""
+    """Scenario 21: messages that are acknowledged already are not counted."""
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         receive(consumer, 20)
         consumer.acknowledge([1, 2, 5])
         consumer.flush()
         topic.skip("s", 0)
-        topic.skip("s", 3)  # 0, 3 and 4
+        topic.skip("s", 3)  # messages 0, 3 and 4
         check_backlog(topic, "s", range(6, 20))
         topic.skip("s", 1000)
         check_backlog(topic, "s", [])
@@ -202,9 +202,10 @@ def test_it_needs_no_consumer(topic: Topic) -> None:
 
 
 def test_one_that_is_not_durable(topic: Topic) -> None:
-    """Scenario 38: it ends with its last consumer, and keeps nothing."""
+    """Scenario 38: the subscription ends with its last consumer, and keeps no messages."""
     with topic.subscribe("s", start=4, durable=False, type="shared") as consumer:
-        with topic.subscribe("s", durable=False, type="shared", priority=1):  # it gets nothing beside the other
+        # a second consumer of the exclusive subscription is refused
+        with topic.subscribe("s", durable=False, type="shared", priority=1):
             pass
         assert topic.subscriptions() == ["s"]
         assert received(consumer, 4) == [4, 5, 6, 7]
@@ -282,7 +283,7 @@ def test_closing_a_consumer_twice_and_using_it_afterwards(topic: Topic) -> None:
 
 
 def test_trimming_under_a_reader_moves_it(topic: Topic) -> None:
-    """Scenarios 34, 35 and 38: a place that is gone is where what is left begins."""
+    """Scenarios 34, 35 and 38: a position that was trimmed becomes the first message that is left."""
     with topic.subscribe("s", start="earliest", durable=False, queue=1) as consumer:
         assert received(consumer, 1) == [0]
         trim(topic)

@@ -1,4 +1,4 @@
-"""Settings of subscriptions: kept with them, changed by who gives others, the same for all consumers."""
+"""Settings of subscriptions: they are stored, replaced when others are given, and equal for all consumers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WORK: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "nack_max_ms": 0, "m
 
 
 def settings_of(cluster: Cluster, topic: str = "t") -> SubscriptionConfig:
-    """As its owner uses them, and as they are stored: the same."""
+    """Return the settings that the owner uses; check that the stored ones are equal."""
     used = cluster.topic(topic).subscription("s").settings
     assert load_subscription(cluster.metadata, topic, "s").config == used
     return used
 
 
 def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
-    """A consumer that gives none, of a process that was started later, has those of who made the subscription."""
+    """A consumer without settings, of a process that starts later, uses the stored ones."""
     with open_cluster(tmp_path / "c") as cluster:
         topic = cluster.topic("t", **PLAIN)
         topic.create_subscription("s", start="earliest", properties={"of": "us"}, **WORK)
@@ -133,7 +133,7 @@ def test_new_partitions_have_the_settings_of_the_others(here: Served, place: Clu
 
 
 def test_records_of_before_have_the_default_settings(here: Served) -> None:
-    """And one whose settings are the defaults is as before: older processes know all of its fields."""
+    """A subscription with default settings has a record of the former form, all fields of which older processes know."""
     topic = here.cluster.topic("t", **PLAIN)
     topic.create_subscription("s", type="shared")
     stored = here.cluster.metadata.get(subscription_key("t", "s"))

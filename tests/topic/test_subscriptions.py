@@ -1,4 +1,5 @@
-"""Subscriptions through their consumers: who gets what, acknowledged how, and what comes again."""
+"""Subscriptions through their consumers: which consumer gets a message, how it is acknowledged, and what is delivered
+again."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Ite
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
-    """Twenty messages, two to an entry, six to a ledger; all are kept."""
+    """A topic of twenty messages, two to an entry and six to a ledger; all are kept."""
     with cluster.topic(request.node.name[:100], **SMALL) as topic:
         fill(topic, 20)
         yield topic
@@ -102,8 +103,8 @@ def test_exclusive(topic: Topic) -> None:
         assert received(second, 24) == list(range(24))
 
 
-def test_who_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic) -> None:
-    """Wherever its name sorts: the next has what is left when the first goes, no more and no less."""
+def test_a_consumer_that_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic) -> None:
+    """Wherever its name sorts, it takes over exactly the remaining messages when the first consumer leaves."""
     first = topic.subscribe("s", start="earliest", type="failover", name="b")
     had = receive(first, 12)
     first.acknowledge([had[0], had[5]])
@@ -118,7 +119,7 @@ def test_who_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic
         second.flush()
         check_backlog(topic, "s", [])
         with topic.subscribe("s", type="failover", name="z", priority=-1) as third:
-            until(lambda: third.is_active and not second.is_active)  # a lower number goes first
+            until(lambda: third.is_active and not second.is_active)  # a lower number has priority
 
 
 def test_failover(topic: Topic) -> None:
@@ -170,7 +171,8 @@ def test_settings_of_others_must_be_the_same(topic: Topic) -> None:
 
 
 def test_a_refused_consumer_takes_no_read_with_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes before the subscription has heard that the topic grew: who is there gets everything all the same."""
+    """It comes before the subscription knows that the topic has grown. The present consumer gets all messages all the
+    same."""
     with topic.subscribe("s", start="latest") as consumer:
         subscription = topic.subscription("s")
         with monkeypatch.context() as deaf:
@@ -183,7 +185,7 @@ def test_a_refused_consumer_takes_no_read_with_it(topic: Topic, monkeypatch: pyt
 
 
 def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
-    """Nothing is lost or comes twice while nobody refuses anything."""
+    """While no consumer refuses messages, none is lost and none is delivered twice."""
     topic.configure(roll_entries=50)
     count, counts, lock = 250, Counter[bytes](), threading.Lock()
     consumers = [topic.subscribe("s", type="shared", queue=50) for _ in range(8)]
@@ -221,7 +223,8 @@ def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
 
 
 def test_in_any_order_across_ledgers(topic: Topic) -> None:
-    """Scenarios 7, 9 and 10: the backlog falls by one each time, the mark jumps over what it reaches."""
+    """Scenarios 7, 9 and 10: each acknowledgement lowers the backlog by one, and the mark jumps over acknowledged
+    messages."""
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         messages = receive(consumer, 20)
         left = set(range(20))
@@ -243,7 +246,7 @@ def test_cumulatively_in_the_middle_of_entries(topic: Topic) -> None:
         consumer.acknowledge([9, 10])
         consumer.acknowledge_cumulative(messages[2])
         check_backlog(topic, "s", set(range(3, 20)) - {9, 10})
-        consumer.acknowledge_cumulative(8)  # reaches the hole
+        consumer.acknowledge_cumulative(8)  # up to the hole
         assert topic.subscription("s").cursor.mark.offset == 11
         for to in (2, 10):
             consumer.acknowledge_cumulative(10) if to == 10 else None
@@ -260,11 +263,11 @@ def test_cumulatively_in_the_middle_of_entries(topic: Topic) -> None:
 def test_what_never_went_out_is_acknowledged_before_flush_returns(
     cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its entries are located first; a clean close waits for that, too."""
+    """The entries are located first, and a clean close waits for that, too."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
         places = HeldPlaces(monkeypatch)
-        consumer.acknowledge([3])  # in the first ledger, which was read
-        consumer.flush(PATIENCE_S)  # from now on there is nothing else to wait for
+        consumer.acknowledge([3])  # a message of the first ledger, which was read
+        consumer.flush(PATIENCE_S)  # the later flush has no other acknowledgement to wait for
         consumer.acknowledge([11, 12, 13, 18])
         flushed = topic.subscription("s").flush_async()
         with pytest.raises(OutcomeUnknownError):
@@ -282,7 +285,7 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
 
 
 def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Single acknowledgements are gathered for a moment; whoever flushes finds that another thread sends them."""
+    """Single acknowledgements are gathered for a moment. A flush waits for those that another thread is sending."""
     taken, go_on = threading.Event(), threading.Event()
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         take = consumer._take_last
@@ -307,7 +310,7 @@ def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytes
 
 
 def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its entry was located after it."""
+    """Its entry is located only after the seek."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
         places = HeldPlaces(monkeypatch)
         consumer.acknowledge([3, 7, 15, 16])
@@ -353,7 +356,8 @@ def test_what_a_consumer_had_goes_to_the_others(topic: Topic) -> None:
 
 
 def test_late_acknowledgements(topic: Topic) -> None:
-    """Time-outs are of real time, so any may come again before it is acknowledged here; two are not."""
+    """Time-outs run in real time, so that messages may be delivered again before they are acknowledged here; two are
+    not acknowledged."""
     with topic.subscribe("s", start=10, type="shared", ack_timeout_ms=20) as consumer:
         again: dict[int, int] = {}
         while not (len(again) == 10 and again[10] and again[11]):
@@ -362,7 +366,7 @@ def test_late_acknowledgements(topic: Topic) -> None:
             if message.offset > 11:
                 consumer.acknowledge([message])
         consumer.redeliver()
-        consumer.flush(PATIENCE_S)  # nothing waits in it now that came before
+        consumer.flush(PATIENCE_S)  # no earlier message waits in its queue now
         assert set(received(consumer, 6)) == {10, 11}
 
 

@@ -1,4 +1,4 @@
-"""Cursors of pyreplog's own that are stored, and that nothing in the owner moves: nothing is deleted on doubt."""
+"""Stored system cursors that no code of this owner moves: in doubt, they keep their messages."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.topic.remoting import Served
 
 NAME = "t"
 NEWER = "pyreplog.newer.b"
-"""A cursor that this version does not know."""
+"""The name of a cursor of a newer version."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Whose topics nobody looks at but the tests."""
+    """A cluster without periodic maintenance of its topics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
         with open_cluster(tmp_path_factory.mktemp("system")) as cluster:
@@ -60,14 +60,15 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 
 
 def make(cluster: Cluster, count: int = 30, **settings: Any) -> TopicPosition:
-    """A closed topic of so many messages, two to an entry and six to a ledger; position in the midst of it."""
+    """Create and close a topic of so many messages, two to an entry and six to a ledger; return a position in its
+    middle."""
     with cluster.topic(NAME, **SMALL, **settings) as topic:
         fill(topic, count)
         return position(topic.managed, 14).result(PATIENCE_S)
 
 
 def store(cluster: Cluster, record: bytes, name: str = NEWER) -> None:
-    """As a process of another version did."""
+    """Store a cursor as a process of another version does."""
     metadata = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=record)
     create_subscription(cluster.metadata, NAME, name, metadata)
 
@@ -77,7 +78,7 @@ def store_mark(cluster: Cluster, mark: TopicPosition, name: str = NEWER) -> None
 
 
 def make_newer(cluster: Cluster, name: str = NEWER) -> bytes:
-    """Its metadata need a newer reader; their bytes."""
+    """Change the stored cursor so that only a newer version can read its metadata; return their bytes."""
     key = subscription_key(NAME, name)
     item = cluster.metadata.get(key)
     assert item is not None
@@ -100,10 +101,10 @@ class Moved:
         return self._sequence, self._records.pop(0)
 
     def persisted(self, sequence: int) -> None:
-        """Nobody asks."""
+        """Do nothing: the test does not wait for it."""
 
     def lost(self, error: ReplogError) -> None:
-        """Nobody asks."""
+        """Do nothing: the test does not wait for it."""
 
 
 def move(cluster: Cluster, *records: bytes) -> None:
@@ -117,7 +118,7 @@ def move(cluster: Cluster, *records: bytes) -> None:
 
 
 def states(topic: Topic) -> dict[str, tuple[str, int]]:
-    """State and mark of each cursor; each is listed once."""
+    """Return state and mark of each cursor; check that each is listed once."""
     cursors = topic.internal_stats().cursors
     assert len({cursor.name for cursor in cursors}) == len(cursors)
     return {cursor.name: (cursor.state, cursor.mark.offset) for cursor in cursors}
@@ -127,7 +128,8 @@ def states(topic: Topic) -> dict[str, tuple[str, int]]:
 
 
 def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """Over opening again, and over the death of an owner; until it is deleted."""
+    """The messages are kept after the topic is opened again, and after the death of an owner, until the cursor is
+    deleted."""
     store_mark(cluster, make(cluster))
     with cluster.topic(NAME) as topic:
         assert trim(topic) == 12
@@ -162,7 +164,7 @@ def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCapt
 def test_nothing_is_said_of_those_that_are_adopted_later(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """They keep messages until then, and nobody is advised to delete them; one that cannot be read is an alarm."""
+    """They keep messages until then, without advice to delete them. A cursor that cannot be read raises an alarm."""
     store_mark(cluster, make(cluster), name)
     with cluster.topic(NAME) as topic:
         assert states(topic) == {name: ("stored", 14)} and name not in caplog.text
@@ -181,7 +183,7 @@ def test_the_newest_record_in_a_cursor_ledger_counts(cluster: Cluster) -> None:
 
 
 def test_messages_before_its_mark_were_trimmed_already(cluster: Cluster) -> None:
-    """By a version that did not ask: no quota counts them."""
+    """A version without this rule has trimmed them: they count in no quota."""
     with cluster.topic(NAME, **SMALL) as topic:
         fill(topic, 30)
         assert trim(topic) == 30
@@ -239,7 +241,7 @@ def test_an_older_mark_counts_if_the_newest_record_is_not_understood(cluster: Cl
 def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark in the metadata is older, and keeps more."""
+    """The mark in the metadata is older, so that it keeps more messages."""
     mark = make(cluster)
     store_mark(cluster, ORIGIN)
     move(cluster, SystemCursorRecord(11, ORIGIN, b"").to_bytes(), SystemCursorRecord(12, mark, b"").to_bytes())
@@ -301,7 +303,7 @@ def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> 
 
 
 def test_two_that_begin_at_the_same_time(cluster: Cluster) -> None:
-    """As those of two other clusters, and that of the origins: each keeps its messages."""
+    """Each cursor keeps its messages, when those of two other clusters and that of the origins begin together."""
     stored = list[str]()
 
     class Begins:
@@ -313,7 +315,7 @@ def test_two_that_begin_at_the_same_time(cluster: Cluster) -> None:
             meanwhile, self._meanwhile = self._meanwhile, None
             if meanwhile is not None:
                 meanwhile.start()
-                meanwhile.join(0.5)  # it may have to wait
+                meanwhile.join(0.5)  # this thread may have to wait
             return self._name
 
         def store(self) -> None:
@@ -358,7 +360,7 @@ def test_a_former_owner_deletes_nothing(cluster: Cluster, newer: bool) -> None:
 
 
 def test_opening_asks_the_metadata_store_for_no_more(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no system cursor is stored, the one list of subscriptions is all."""
+    """Without stored system cursors, opening lists the subscriptions once and reads nothing else."""
     make(cluster)
     asked: list[str] = []
     for name in ("get", "list"):
@@ -373,7 +375,7 @@ def test_opening_asks_the_metadata_store_for_no_more(cluster: Cluster, monkeypat
 
 
 def test_the_cursor_of_deduplication_goes_when_that_is_switched_off(cluster: Cluster) -> None:
-    """When the topic is opened next. Switched on again, it knows the messages that are kept."""
+    """It is deleted when the topic is opened next. Switched on again, deduplication knows the messages that are kept."""
     with cluster.topic(NAME, **SMALL, deduplicate=True) as topic:
         for number in range(6):
             topic.publish(b"%d" % number, producer="p", sequence=number)
@@ -401,8 +403,10 @@ def test_a_newer_version_of_that_cursor_stays(cluster: Cluster) -> None:
         assert (trim(topic), states(topic)) == (0, {"pyreplog.dedup": ("unknown", 0)})
 
 
-def test_who_was_slow_to_open_the_topic_deletes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process has it meanwhile, and deduplicates."""
+def test_an_owner_that_was_slow_to_open_the_topic_deletes_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process owns the topic by then, and deduplicates."""
     make(cluster, deduplicate=True)
     with cluster.topic(NAME) as topic:
         topic.configure(deduplicate=False)

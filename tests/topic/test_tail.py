@@ -1,4 +1,4 @@
-"""Subscriptions at the end of a topic: what was just published comes from its owner's memory, once it is confirmed."""
+"""Subscriptions at the end of a topic get confirmed messages from the memory of the owner."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def is_nothing_kept(topic: Topic) -> bool:
 
 
 def test_no_bookie_is_asked(cluster: Cluster) -> None:
-    """But for what another thread, which was at the subscription just then, came late for."""
-    topic, told = open_topic(cluster), list[tuple[object, ...]]()
+    """Only a thread that was delivering at that moment, and came late, may read from bookies."""
+    topic, delivered = open_topic(cluster), list[tuple[object, ...]]()
     with topic.subscribe("one") as new_consumer, topic.subscribe("two") as two, Meddler(cluster) as meddler:
 
         def came_without() -> bool:
@@ -46,16 +46,16 @@ def test_no_bookie_is_asked(cluster: Cluster) -> None:
             for consumer in (new_consumer, two):
                 message = consumer.receive(timeout=PATIENCE_S)
                 assert message is not None and message.offset == number
-                told.append(said(message))
+                delivered.append(fields_of(message))
             return meddler.count(RequestKind.READ) == before
 
         until(came_without)
         until(lambda: is_nothing_kept(topic))
-    texts = [said(message) for batch in topic.read(0) for message in batch]
-    assert told == [item for item in texts for _ in ("one", "two")]
+    texts = [fields_of(message) for batch in topic.read(0) for message in batch]
+    assert delivered == [item for item in texts for _ in ("one", "two")]
 
 
-def said(message: Message) -> tuple[object, ...]:
+def fields_of(message: Message) -> tuple[object, ...]:
     return (
         message.offset, message.value, message.key, message.properties, message.publish_time, message.event_time,
         message.deliver_at, message.sequence, message.producer,
@@ -63,7 +63,7 @@ def said(message: Message) -> tuple[object, ...]:
 
 
 def test_nothing_stays(cluster: Cluster) -> None:
-    """Whether somebody reads or not."""
+    """This holds with and without readers."""
     topic = open_topic(cluster)
     topic.publish(b"nobody")
     until(lambda: is_nothing_kept(topic))
@@ -92,7 +92,7 @@ def test_nothing_comes_before_it_is_confirmed(cluster: Cluster) -> None:
 
 
 def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Cluster) -> None:
-    """No bookie has it, so the next owner writes something else in its place; the acks come, too late."""
+    """No bookie has the message, so that the next owner stores another one at its offset; the acks arrive too late."""
     ledgers: Ledgers = cluster
     with process(ledgers, Faults()) as new_process:
         before = ManagedLedger.open(new_process, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))

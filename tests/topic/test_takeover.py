@@ -1,4 +1,4 @@
-"""One owner after the other: the next one fences the last, and completes what it left, wherever that died."""
+"""Changes of the owner: the next owner fences the former one, and completes what that left, wherever it died."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest, cluster: LedgerCluster) -> Iterator[str]:
-    """A topic of this test, which leaves no ledgers behind."""
+    """Name a topic for one test, and delete its ledgers afterwards."""
     name: str = request.node.name
     yield name
     try:
@@ -79,7 +79,7 @@ def test_the_second_owner_fences_the_first(cluster: LedgerCluster, name: str) ->
 
 
 def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: LedgerCluster, name: str) -> None:
-    """It has no ledger whose bookies could tell it: the chain does, and the ledger it had made goes."""
+    """It has no open ledger whose bookies could refuse it: the chain does. The ledger that it created is deleted."""
     with (
         ManagedLedger.open(cluster, name, config=config()) as managed_ledger,
         ManagedLedger.open(cluster, name, owner="b") as two,
@@ -105,7 +105,7 @@ def test_whatever_writes_the_chain_is_fenced(cluster: LedgerCluster, name: str, 
 
 
 def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) -> None:
-    """The next owner has those that it found, at the same offsets; of the others nobody says that they are there."""
+    """Entries that the next owner finds have the same offsets there. The former owner confirms no others."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as managed_ledger:
         result(publish(managed_ledger, [b"a"]))
         lost: list[OnReply] = []
@@ -119,7 +119,7 @@ def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) ->
             until(lambda: len(lost) == 2)
             pending += [
                 publish(managed_ledger, [b"%d" % number]) for number in (1, 2)
-            ]  # these wait until it is confirmed
+            ]  # these wait until the first is confirmed
         with ManagedLedger.open(cluster, name) as two:
             for on_reply in lost:
                 on_reply(DisconnectedError("the reply was lost"))
@@ -131,7 +131,8 @@ def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) ->
 
 
 def test_several_take_over_at_once(cluster: LedgerCluster, name: str) -> None:
-    """The last one has it, with all that was acknowledged; the others are fenced, some while they open."""
+    """The last one owns the topic, with all acknowledged messages. The others are fenced, some while they open the
+    topic."""
 
     def take(_: int) -> ManagedLedger | None:
         try:
@@ -170,11 +171,11 @@ def test_a_lost_reply_to_taking_over(cluster: LedgerCluster, name: str, done: bo
 
 
 def test_a_write_that_comes_late(cluster: LedgerCluster, name: str) -> None:
-    """It was given up as not done, and then it is: the next one finds it there."""
+    """The write was taken for lost and is done later: the next write finds it."""
     ChainStore(cluster.metadata, name, "one").take(config(), US, create=True)
 
     class Late:
-        """The first put is done just before the second."""
+        """A store whose first put is done just before the second one."""
 
         def __init__(self) -> None:
             self.late: tuple[Any, ...] | None = None
@@ -200,7 +201,7 @@ def test_a_write_that_comes_late(cluster: LedgerCluster, name: str) -> None:
 
 
 def test_edits_of_others_stay(cluster: LedgerCluster, name: str) -> None:
-    """A tool may change settings in the store: that takes nothing over."""
+    """A tool may change settings in the store, which takes no topic over."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         chain = find_chain(cluster.metadata, name)
         assert chain is not None and chain.chain is not None
@@ -212,11 +213,11 @@ def test_edits_of_others_stay(cluster: LedgerCluster, name: str) -> None:
 
 
 def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name: str) -> None:
-    """By a tool, or by whoever buries its ledgers: it goes all the same."""
+    """The edit is by a tool, or by the deletion of ledgers: the topic is deleted all the same."""
     ManagedLedger.open(cluster, name, config=config()).close()
 
     class Edited:
-        """The key is written just before the first delete."""
+        """A store that writes the key just before the first delete."""
 
         def __init__(self) -> None:
             self.deletes = 0
@@ -242,7 +243,7 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
 
 
 def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: str) -> None:
-    """It is there as the parent of other keys, whose topic was deleted."""
+    """The key exists only as the parent of other keys, since its topic was deleted."""
     chain_store = ChainStore(cluster.metadata, name, "one")
     chain_store.take(config(), US, create=True)
     stored = cluster.metadata.get(f"/topics/{name}")
@@ -260,7 +261,7 @@ def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: s
 
 
 def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
-    """What it kept has its offsets, the rest goes to the next one; nobody is told."""
+    """Entries that the ledger kept have their offsets, and the others go to the next ledger; publishers get no error."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         acked = [result(publish(topic, [b"a"]))]
         with Meddler(cluster) as meddler:
@@ -275,27 +276,27 @@ def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
 
 
 def batch(number: int) -> tuple[list[bytes], list[int]]:
-    """Two entries with three messages."""
+    """Publish two entries with three messages."""
     value = b"%d" % number
     return [entry(value), entry(value, value)], [1, 2]
 
 
-def test_a_ledger_that_somebody_closed(cluster: LedgerCluster, name: str) -> None:
-    """Recovered, which is not how topics are taken over: then it is fenced; or deleted."""
+def test_a_ledger_that_another_client_closed(cluster: LedgerCluster, name: str) -> None:
+    """The ledger was recovered, which is not a takeover of the topic: the owner is fenced, or its ledger deleted."""
     with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as topic:
         result(publish(topic, [b"a"]))
         assert topic._writer.ledger is not None
         with cluster.open_ledger(topic._writer.ledger.id) as reader:
             assert reader.metadata.state is State.CLOSED
-        with pytest.raises(TopicFencedError) as told:
+        with pytest.raises(TopicFencedError) as caught:
             result(publish(topic, [b"b"]))
-        assert LedgerFencedError.__name__ not in str(told.type)
+        assert LedgerFencedError.__name__ not in str(caught.type)
     with ManagedLedger.open(cluster, name) as topic:
         assert read_all(topic) == {0: b"a"}
 
 
 def test_a_ledger_that_is_deleted_while_it_is_written(cluster: LedgerCluster, name: str) -> None:
-    """What was in it is lost; its offsets are not given to others."""
+    """The messages of the ledger are lost, and their offsets are not used again."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         assert result(publish(topic, [b"a", b"b"])) == range(2)
         ledger = topic.chain.ledgers[-1].ledger
@@ -310,7 +311,7 @@ def test_a_ledger_that_is_deleted_while_it_is_written(cluster: LedgerCluster, na
 
 
 def test_more_ledgers_than_fit(cluster: LedgerCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger that there is goes on; without one, nothing is published until some are trimmed."""
+    """The open ledger goes on. Without one, publishers wait until some ledgers are trimmed."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         for _ in range(4):
             result(publish(topic, [b"a"]))

@@ -1,4 +1,4 @@
-"""Calls of topics end in time: nothing is answered, no server is there, a window is full."""
+"""Calls of topics return in time when no answer arrives, no server runs, or a window is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, r
 
 SOON_S = 0.3
 LATE_S = 12.0
-"""A connection that says nothing is given up after 15 s: nobody waits for that."""
+"""A connection without answers is closed after 15 s: no call waits for that."""
 
 
 def ends_in_time(call: Callable[[], object]) -> None:
@@ -33,7 +33,7 @@ def test_without_answers_all_calls_of_a_client_end(here: Served, wire: Wire) -> 
     topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
     parts = client.topic("parts", partitions=2, **PLAIN)
     producer = numbered.producer("me")
-    with pytest.raises(OutcomeUnknownError):  # as closing does, too
+    with pytest.raises(OutcomeUnknownError):  # closing the topic, too
         with topic.subscribe("s", start="earliest") as consumer, parts.subscribe("s", start="earliest") as several:
             topic.publish_batch([b"one", b"two"])
             assert receive(consumer, 2) == [b"one", b"two"]
@@ -81,7 +81,7 @@ def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None
         wire.cut()
         consumer.flush(PATIENCE_S)
         topic.publish(b"end")
-        topic.publish(b"end", producer="me")  # behind all that was sent again
+        topic.publish(b"end", producer="me")  # after all requests that were sent again
     values = [value for batch in here.cluster.topic("news").read() for value in batch.values()]
     assert values.count(b"three") == 1, "a named producer goes on"
 
@@ -91,7 +91,7 @@ def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: 
     publisher = here.cluster.topic("news").publisher
     with pytest.MonkeyPatch.context() as patch:
         publisher.set_quota("held", "the test holds it")
-        patch.setattr(publisher, "set_quota", lambda *_: None)  # whoever looks at the topic finds no quota
+        patch.setattr(publisher, "set_quota", lambda *_: None)  # no maintenance ends the quota
         if place is here.cluster:
             with pytest.raises(WindowFullError, match="nothing was published"):
                 topic.publish(b"x", timeout=SOON_S)
@@ -104,8 +104,8 @@ def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: 
     assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is here.cluster else 1)
 
 
-def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
-    """What has no number, too: it was never sent."""
+def test_publishing_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+    """A message without a sequence number waits as well, as it was never sent."""
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
     here.server.close()
@@ -119,7 +119,7 @@ def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire:
             assert publishing.result(PATIENCE_S) == 1
 
 
-def test_who_publishes_and_no_server_comes_back_is_told_that_nothing_was_sent(here: Served) -> None:
+def test_publishing_without_a_server_reports_that_nothing_was_sent(here: Served) -> None:
     topic = here.client(timeout=3.0).topic("news", **PLAIN)
     topic.publish(b"one")
     here.server.close()
@@ -140,7 +140,7 @@ def test_a_mere_question_is_asked_again(here: Served, wire: Wire) -> None:
 
 @pytest.mark.parametrize("call", ["flush", "seek", "acknowledge_cumulative"])
 def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served, call: str) -> None:
-    """Nobody hears of what is between a client and its servers."""
+    """The lost state is at the server only, so that the client learns of it by the error of its call."""
     topic = here.client().topic("news", **PLAIN)
     topic.publish_batch([b"one", b"two"])
     with topic.subscribe("s", start="earliest") as consumer:
@@ -152,12 +152,12 @@ def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served,
         with ThreadPoolExecutor(1) as pool:
             calling = pool.submit(getattr(consumer, call), *arguments)
             until(lambda: calling.done() or not consumer._source._handle)  # type: ignore[attr-defined]
-            outlet.detach(ClosedError("forgotten"))  # its place is free
+            outlet.detach(ClosedError("forgotten"))  # the former consumer has left
             calling.result(PATIENCE_S)
         assert receive(consumer, 1) == [b"one" if call == "flush" else b"two"]
 
 
-def test_where_nobody_listens_the_error_says_so() -> None:
+def test_an_address_without_a_server_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         address = f"127.0.0.1:{bound.getsockname()[1]}"
     with connect(f"pyreplog://{address}", timeout=SOON_S) as client, pytest.raises(NotConnectedError) as caught:

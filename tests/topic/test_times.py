@@ -1,4 +1,4 @@
-"""Times that callers give: datetimes with a time zone, or microseconds since 1970; what cannot be these is refused."""
+"""Times as arguments: datetimes with a time zone, or microseconds since 1970; other values are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 MOMENT = datetime(2033, 5, 18, 3, 33, 20, 7, tzinfo=UTC)
 MOMENT_US = 2_000_000_000_000_007
 CLOCK_UNSET = datetime(1970, 1, 1, 0, 20, tzinfo=UTC)
-"""As a number of microseconds it looks like seconds; of a datetime nobody is in doubt."""
+"""As a number of microseconds it might be meant as seconds; as a datetime it is unambiguous."""
 
 WHERE = ("local", "remote", "local partitioned", "remote partitioned")
 Topics = dict[str, Any]
@@ -47,7 +47,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
 
 
 def event_times(topic: Any) -> list[int]:
-    """Of all messages that have one, ascending."""
+    """Return all event times of a topic, in ascending order."""
     places = range(topic.partitions) if hasattr(topic, "partitions") else [None]
     batches = [batch for at in places for batch in (topic.read() if at is None else topic.read(at))]
     return sorted(message.event_time for batch in batches for message in batch if message.event_time is not None)
@@ -104,7 +104,7 @@ def test_a_time_of_another_unit_is_refused_and_nothing_published(topics: Topics,
 
 @pytest.mark.parametrize("unit", [1, 1_000])
 def test_the_bounds_of_what_is_refused(unit: int) -> None:
-    """Seconds and milliseconds of moments from 2001 to 2100; an integer beside them is in no doubt."""
+    """Refused are numbers that are seconds or milliseconds of moments from 2001 to 2100; other integers are accepted."""
     first, end = (moment // 1_000_000 * unit for moment in (YEAR_2001_US, YEAR_2100_US))
     for time in (first, end - 1):
         for call in (lambda time: as_time_us("t", time), lambda time: as_times_us("t", [time])):
@@ -133,7 +133,7 @@ def test_the_row_of_a_wrong_time_is_named() -> None:
 
 
 def test_what_was_stored_is_not_in_doubt() -> None:
-    """Dead letters, and rows of typed columns, are published with the times they have."""
+    """Dead letters and rows of typed columns are published with the times that they have."""
     stored = [known_time(1_800_000_000), known_time(None), known_time(PLAIN_MAX_US)]
     assert as_times_us("t", as_times_us("t", stored)) == [1_800_000_000, None, PLAIN_MAX_US]
     assert type(as_time_us("t", stored[0])) is int

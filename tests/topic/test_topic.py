@@ -1,4 +1,4 @@
-"""The handle of a topic: publishing, reading, opening it again, its settings, and all ends that it may have."""
+"""The handle of a topic: publishing, reading, reopening, settings, and all its ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_published_is_read_across_ledgers(topic: Topic) -> None:
 
 
 def test_the_entry_that_was_confirmed_last(topic: Topic) -> None:
-    """`pyreplog ledger read` is given it: it is the last one that there is, and is numbered from 0 on in each ledger."""
+    """The entry number is that of the ledger, as `pyreplog ledger read` expects it."""
     assert topic.internal_stats().last_entry is None
     topic.publish(b"0")
     (ledger,) = topic.internal_stats().ledgers
@@ -116,7 +116,7 @@ def test_an_empty_topic(topic: Topic) -> None:
 
 
 def test_a_waiting_read_wakes_when_something_is_published(topic: Topic) -> None:
-    """Scenario 20: consumers that wait at the end all get what comes."""
+    """Scenario 20: consumers that wait at the end get each new message."""
     consumers = [topic.subscribe(f"s{at}") for at in range(10)]
     with ThreadPoolExecutor(10) as pool:
         waiting = [pool.submit(received, consumer, 100) for consumer in consumers]
@@ -134,7 +134,7 @@ def test_in_asyncio(topic: Topic) -> None:
                 waiting = asyncio.create_task(consumer.receive_async())
                 assert await topic.submit(b"a") == 0
                 assert (await waiting).value == b"a"
-                for _ in range(20):  # whoever gives up loses nothing
+                for _ in range(20):  # a read that is cancelled loses no message
                     given_up = asyncio.create_task(consumer.receive_async())
                     await asyncio.sleep(0)
                     future = topic.submit(b"b")
@@ -154,7 +154,7 @@ def test_in_asyncio(topic: Topic) -> None:
 
 
 def test_acknowledgements_survive_a_clean_close(cluster: Cluster) -> None:
-    """Scenarios 11 and 15: holes of several subscriptions, in a ledger that they share, closed with the topic."""
+    """Scenarios 11 and 15: several subscriptions with holes share a cursor ledger, which is closed with the topic."""
     with cluster.topic("again", **SMALL) as topic:
         fill(topic, 20)
         topic.create_subscription("b", start=2, properties={"for": "b"})
@@ -174,7 +174,7 @@ def test_acknowledgements_survive_a_clean_close(cluster: Cluster) -> None:
             assert received(consumer, 15) == sorted(set(range(20)) - {0, 1, 5, 11, 12})
 
 
-def test_a_clean_close_stores_what_nobody_flushed(tmp_path: Path) -> None:
+def test_a_clean_close_stores_unflushed_acknowledgements(tmp_path: Path) -> None:
     with open_cluster(tmp_path, flush_ms=3_600_000) as cluster:
         with cluster.topic("t", **SMALL) as topic, topic.subscribe("s", start="earliest") as consumer:
             fill(topic, 6)
@@ -276,7 +276,7 @@ def test_closing_in_a_callback_is_refused(cluster: Cluster) -> None:
         future.result(PATIENCE_S)
         until(lambda: came or topic._error)
         if came:
-            topic.publish(b"y")  # nothing happened to it
+            topic.publish(b"y")  # the topic stays open
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
@@ -339,7 +339,7 @@ def test_ctrl_c_while_receiving_loses_nothing(topic: Topic) -> None:
             raise KeyboardInterrupt
 
     def interrupt(consumer: Consumer) -> None:
-        """As often as it takes: Python does not see a signal that comes just before it waits for a lock."""
+        """Send signals until one arrives in time: Python misses a signal just before it waits for a lock."""
         until(lambda: consumer._waiting)
         while not caught.is_set():
             os.kill(os.getpid(), signal.SIGINT)

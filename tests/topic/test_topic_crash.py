@@ -1,4 +1,5 @@
-"""Owners that die, or whose metadata store fails, at every write: nothing acknowledged is lost, nothing stays behind."""
+"""Owners die, or their metadata store fails, at each write: no acknowledged message is lost, and no ledger is left
+over."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is tried again soon."""
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry failed writes after a short time."""
     for module, name in (
         (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (ledgers, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
     ):  # fmt: skip
@@ -42,7 +43,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Life:
-    """What an owner does until something stops it: publishes across ledgers, rolls, trims, clears, closes."""
+    """The calls of an owner: it publishes over several ledgers, rolls, trims, clears and closes."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -50,7 +51,7 @@ class Life:
         self.trimmed = 0
 
     def wait(self, future: AppendFuture[Any]) -> Any:
-        """Its result; MetadataUnavailableError when the owner is dead before that."""
+        """Return the result of a future; raise MetadataUnavailableError if the owner dies before."""
         if not self.faults.wait(future):
             raise MetadataUnavailableError("it died")
         return future.result()
@@ -62,7 +63,7 @@ class Life:
             self.acked.update(zip(offsets, values, strict=True))
 
     def insist(self, call: Callable[[], T]) -> T:
-        """Again, when the store was away for a moment."""
+        """Repeat a call while the store fails."""
         while True:
             try:
                 return call()
@@ -98,7 +99,8 @@ def writes_of_a_life(cluster: LedgerCluster) -> int:
 
 
 def check(cluster: LedgerCluster, life: Life) -> None:
-    """As the next owner finds it: what was acknowledged is there, offsets are dense, nothing is left over."""
+    """Check the topic as its next owner: acknowledged messages are stored, offsets are dense, and no ledger is left
+    over."""
     with ManagedLedger.open(cluster, NAME, config=config()) as topic:
         records = read_all(topic)
         start, end = topic.start.offset, topic.end.offset
@@ -130,7 +132,7 @@ def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool, seed: int) 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not-done", "done"])
 def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool, seed: int) -> None:
-    """The store was away for a moment, or its reply was lost: nobody notices."""
+    """The store was away for a moment, or its reply was lost: the owner goes on without an error."""
     share = one_in(12)
     for at in range(seed % share, writes_of_a_life(cluster), share):
         faults = Faults(at, after=after)
@@ -143,7 +145,7 @@ def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool, seed: int) 
 
 
 class Opening:
-    """Opens a topic in a thread of its own, as who dies in it never comes back."""
+    """Opens a topic in a thread of its own, which does not return if its process dies."""
 
     def __init__(self, cluster: LedgerCluster) -> None:
         self.future: AppendFuture[ManagedLedger] = AppendFuture()
@@ -163,7 +165,7 @@ class Opening:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write_of_taking_over(cluster: LedgerCluster, after: bool) -> None:
-    """The owner before died with its ledger open. Whoever was dead for a while, and goes on, has lost the topic."""
+    """The former owner died with an open ledger. A process that was taken for dead, and goes on, has lost the topic."""
     at, died = 0, True
     while died:
         dead, faults = Faults(), Faults(at, after=after, dies=True)

@@ -1,5 +1,5 @@
-"""Topics that deduplicate, through all that may happen to their owners: nothing is stored twice, nothing is taken for
-stored that is not."""
+"""Topics that deduplicate, while owners fail and change: no message is stored twice, and none is dropped that is not
+stored."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics of lives that begin now store a snapshot when the test says so, and not with their first look as well."""
+    """Topics of later owners store a snapshot when the test says so, and not in their first maintenance."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
 
 
 def publish(topic: Topic, numbers: range) -> list[int]:
-    """One entry each."""
+    """Publish one entry for each number."""
     return [topic.publish(b"%d" % number, producer="p", sequence=number) for number in numbers]
 
 
@@ -58,7 +58,7 @@ def test_duplicates_are_known_after_a_clean_close(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
-    """From the last snapshot on all is read again."""
+    """All entries after the last snapshot are read again."""
     with life(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(7))
@@ -73,7 +73,7 @@ def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -> None:
-    """Though no subscription needs it: what the snapshot that is stored knows, and no more, may go."""
+    """No subscription needs the messages, and yet only those that the stored snapshot covers are trimmed."""
     with life(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
@@ -89,7 +89,7 @@ def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -
 
 @pytest.mark.usefixtures("unwatched")
 def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
-    """So that after a crash little is read again."""
+    """After a crash, few entries have to be read again."""
     with life(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
@@ -131,7 +131,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
 
 
 def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own cursor counts for quotas, and moves when it is asked to: nobody waits for long."""
+    """The cursor of deduplication counts for quotas, and moves on request: publishers do not wait for long."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.01)
     with life(cluster) as owner, owner.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
         states: list[str] = []
@@ -140,14 +140,14 @@ def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: p
             topic.publisher, "set_quota", lambda state, reason: (states.append(state), put(state, reason))
         )
         for number in range(20):
-            topic.publish(b"x" * 2000, producer="p", sequence=number)  # the quota is over at once
+            topic.publish(b"x" * 2000, producer="p", sequence=number)  # the quota is free again at once
             if number % 5 == 4:
                 topic.maintain()
         assert "held" in states and topic.end == 20
 
 
-def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
-    """Owners come and go, and lose each other; a producer sends again what has no outcome: all is there, once."""
+def test_retries_at_changing_owners(cluster: Cluster) -> None:
+    """Owners change and fence each other; a producer repeats messages without an outcome. Each message is stored once."""
     rng = random.Random(5)
     count, done = 120, 0
     with life(cluster) as first, life(cluster) as second:
@@ -185,7 +185,7 @@ def test_numbers_without_a_producer_are_not_compared(cluster: Cluster) -> None:
 
 
 def test_a_producer_whose_numbers_are_used_up(cluster: Cluster) -> None:
-    """What is refused before it has a place takes no room of the window."""
+    """A message that is refused before it has an offset takes no room of the window."""
     topic = cluster.topic(NAME, **DEDUP)
     topic.publish(b"last", producer="p", sequence=SEQUENCE_MAX)
     for _ in range(3):

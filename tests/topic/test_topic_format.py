@@ -1,4 +1,4 @@
-"""FORMAT.md's tables of topics, on the wire and in ledgers, and the code."""
+"""FORMAT.md's tables of topics, on the wire and in ledgers, match the code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def types(cell: str) -> list[str]:
 
 
 def documented() -> dict[int, tuple[str, list[str]]]:
-    """kind -> (name, types of its fields)"""
+    """Return for each kind its name and the types of its fields."""
     rows = re.findall(
         r"^\| (\d+)(?: \((?:[234]|feature `[a-z-]+`)\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE
     )
@@ -69,25 +69,27 @@ def shouted(kind: type[Any]) -> str:
 
 
 def test_requests_and_their_fields() -> None:
-    said = documented()
+    documents = documented()
     assert {kind: (shouted(request), len(of.fields)) for kind, (request, of) in protocol._REQUESTS.items()} == {
-        kind: (name, len(of)) for kind, (name, of) in said.items()
+        kind: (name, len(of)) for kind, (name, of) in documents.items()
     }
     for kind, (_, of) in protocol._REQUESTS.items():
-        assert all(field in TYPES[name] for field, name in zip(of.fields, said[kind][1], strict=True)), said[kind]
+        assert all(field in TYPES[name] for field, name in zip(of.fields, documents[kind][1], strict=True)), documents[
+            kind
+        ]
 
 
 def test_replies_and_their_fields() -> None:
     rows = dict(re.findall(r"^\| ([A-Z][A-Za-z]+)(?: \(2\))? \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
     for kind, of in protocol._REPLIES.items():
-        said = types(rows["Moved" if kind is protocol.MovedTo else kind.__name__])
+        documents = types(rows["Moved" if kind is protocol.MovedTo else kind.__name__])
         if kind is protocol.Moved:
-            said = said[:-1]  # the era is of a MovedTo alone
-        assert all(field in TYPES[name] for field, name in zip(of.fields, said, strict=True)), kind
+            documents = documents[:-1]  # only a MovedTo has the era
+        assert all(field in TYPES[name] for field, name in zip(of.fields, documents, strict=True)), kind
 
 
 class Twin:
-    """Reads a request by FORMAT.md alone."""
+    """A decoder of requests that was written from FORMAT.md alone."""
 
     def __init__(self, body: bytes) -> None:
         self.body, self.at = body, 0
@@ -143,7 +145,7 @@ class Twin:
 
 
 def plain(value: Any) -> Any:
-    """As the twin reads it."""
+    """Return a value as the decoder of this test returns it."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -192,7 +194,7 @@ def test_codes_and_limits_of_the_wire() -> None:
 )
 def test_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
     text = section(title).partition(f"`{layout.format}`")[2]
-    if layout is pages._PART:  # both layouts are named above the first table
+    if layout is pages._PART:  # the first table is preceded by the names of both layouts
         text = section(title).partition("\nPart, ")[2]
     table = text.partition(f"| {fixed} |")[2].partition("\n\n")[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", table, re.MULTILINE)]

@@ -1,4 +1,4 @@
-"""TopicLike, ProducerLike and ConsumerLike: all topics have their methods, with their parameters."""
+"""TopicLike, ProducerLike and ConsumerLike: all topics have these methods, with these parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS = [
 
 
 def parameters(kind: type, name: str) -> list[inspect.Parameter]:
-    """Of a method, without self."""
+    """Return the parameters of a method, without self."""
     return list(inspect.signature(getattr(kind, name)).parameters.values())[1:]
 
 
@@ -62,7 +62,7 @@ def test_the_protocols_have_the_verbs() -> None:
 
 @pytest.mark.parametrize(("protocol", "kind", "name"), PAIRS)
 def test_all_have_its_parameters(protocol: type, kind: type, name: str) -> None:
-    """More of them are keywords that may be left out."""
+    """Further parameters are keywords with defaults."""
     expected = [shown(parameter) for parameter in parameters(protocol, name)]
     if name == "acknowledge":
         expected = [(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default) for key, _, default in expected]

@@ -1,4 +1,4 @@
-"""Topics' metrics: names, labels, and what they say when nobody is connected."""
+"""Metrics of topics: names, labels, and values for subscriptions without consumers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.topic.stats_samples import NOW, orders
 
 
 def values(metrics: list[Metric], name: str) -> dict[tuple[str, ...], float]:
-    """By the values of the labels."""
+    """Return the values by the values of the labels."""
     (metric,) = [metric for metric in metrics if metric.name == f"pyreplog_{name}"]
     return {tuple(labels.values()): value for labels, value in metric.samples}  # type: ignore[misc]
 
 
-def test_lag_is_told_of_a_subscription_nobody_is_connected_to() -> None:
+def test_the_lag_of_a_subscription_without_consumers() -> None:
     metrics = topic_metrics([orders()])
     assert values(metrics, "subscription_lag_seconds") == {
         ("orders", "used"): 2.0, ("orders", "left"): 3600.0, ("orders", "reader"): 9999.0

@@ -1,6 +1,8 @@
-"""A topic against what can be said of it in a few lines: a list of messages, and for each subscription a set of those
-that are acknowledged. Three notions of a backlog agree: what statistics say, what reading all shows, what consumers
-get; also after crashes, which may bring back what was not flushed, and nothing else."""
+"""A topic compared with a small model: a list of messages, and a set of acknowledged offsets for each subscription.
+
+The backlogs of the statistics, of reading all messages and of consumers agree. This holds after crashes, too, which may
+undo only acknowledgements that were not flushed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ from tests.topic.handling import (
     counted_backlog,
     open_cluster,
     receive,
+    reported_backlog,
     stored,
-    told_backlog,
     trim,
     values,
 )
@@ -52,7 +54,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Model(RuleBasedStateMachine):
-    """hand: what a consumer was given and has neither acknowledged nor refused; flushed: acknowledged for good."""
+    """Random calls of a topic.
+
+    Attributes:
+        hand: messages that a consumer has, neither acknowledged nor refused.
+        flushed: offsets whose acknowledgement is stored.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -120,7 +127,7 @@ class Model(RuleBasedStateMachine):
     @rule(name=names, count=st.integers(1, 8))
     def receive(self, name: str, count: int) -> None:
         coming = self.left(name) - self.hand[name]
-        if name == "keys":  # those behind a refused one of their key may have to wait
+        if name == "keys":  # messages behind a refused one of the same key may have to wait
             count = min(count, 1)
         for message in receive(self.consumers[name], min(count, len(coming))):
             assert message.offset in coming and message.value == b"%d" % message.offset
@@ -140,7 +147,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.end)
     @rule(name=names, wanted=some)
     def acknowledge_anything(self, name: str, wanted: list[int]) -> None:
-        """What never went out, or is acknowledged already, too; not what is gone."""
+        """Acknowledge any messages that are kept, also ones that were never delivered or are acknowledged already."""
         offsets = self.pick(wanted, set(range(self.end)))
         if offsets[0] >= self.start:
             self.consumers[name].acknowledge(offsets)
@@ -150,19 +157,19 @@ class Model(RuleBasedStateMachine):
         self.acked[name].update(offsets)
         self.consumers[name].flush()
         self.flushed[name] = set(self.acked[name])
-        self._redeliver(name)  # what waits in it may be acknowledged by now
+        self._redeliver(name)  # messages in the consumer's queue may be acknowledged by now
 
     def _redeliver(self, name: str) -> None:
-        """From now on the consumer hands out nothing that waited in it."""
+        """Discard the messages in the consumer's queue, so that it returns none of them."""
         self.consumers[name].redeliver()
-        self.consumers[name].flush()  # another thread may be at it, and drop that
+        self.consumers[name].flush()  # another thread may be delivering, and discards as well
         self.flushed[name] = set(self.acked[name])
         self.hand[name].clear()
 
     @precondition(lambda self: any(self.hand.values()))
     @rule(data=st.data(), wanted=some)
     def acknowledge_late(self, data: st.DataObject, wanted: list[int]) -> None:
-        """Not flushed: a crash may forget it."""
+        """Acknowledge without a flush, which a crash may undo."""
         name = data.draw(st.sampled_from([name for name, hand in sorted(self.hand.items()) if hand]))
         offsets = self.pick(wanted, self.hand[name])
         self.consumers[name].acknowledge(offsets)
@@ -245,12 +252,12 @@ class Model(RuleBasedStateMachine):
     # ---- always ------------------------------------------------------------------------------------------------
 
     @invariant()
-    def told_is_counted(self) -> None:
+    def backlogs_are_equal(self) -> None:
         if hasattr(self, "topic"):
             assert self.topic.end == self.end and self.topic.start == self.start
             assert stored(self.topic) == dict(enumerate(values(self.end - self.start, self.start), self.start))
             for name in TYPES:
-                assert told_backlog(self.topic, name) == counted_backlog(self.topic, name)[1]
+                assert reported_backlog(self.topic, name) == counted_backlog(self.topic, name)[1]
 
     @rule(name=names)
     def check(self, name: str) -> None:
@@ -260,7 +267,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=names)
     def drain(self, name: str) -> None:
-        """Everything that is left comes, and nothing else."""
+        """Check that exactly the remaining messages are delivered."""
         self._redeliver(name)
         numbers: set[int] = set()
         while numbers != self.left(name):

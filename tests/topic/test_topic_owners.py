@@ -1,4 +1,4 @@
-"""A topic that changes hands, while its former owner goes on: nothing that one does shows at the new one."""
+"""A topic has a new owner while its former owner goes on: no call of the former owner has an effect at the new one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def shown(topic: Topic) -> object:
 
 
 def all_that_it_can(topic: Topic) -> list[BaseException]:
-    """What its calls raise; each of them does."""
+    """Call each method of a former owner; each raises an error. Return the errors."""
     calls = [
         lambda: topic.publish(b"late"), lambda: topic.publish_batch([b"late"]), lambda: topic.seek("s", "latest"),
         lambda: topic.clear("t"), lambda: topic.skip("t", 1), lambda: topic.trim(), lambda: topic.configure(ttl_ms=1),
@@ -91,7 +91,7 @@ def all_that_it_can(topic: Topic) -> list[BaseException]:
 
 
 def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
-    """Scenario 33, with subscriptions: it was paused, and wakes up when another one owns the topic."""
+    """Scenario 33, with subscriptions: the former owner was paused, and goes on when another one owns the topic."""
     with life(cluster) as owner, life(cluster) as other:
         old = owner.topic(NAME, **SMALL)
         fill(old, 12)
@@ -130,7 +130,8 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("at", range(11))
 def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has not heard of anything: whatever it tries first does nothing, and tells."""
+    """The former owner does not know that it lost the topic: its first call, whichever it is, has no effect and raises
+    an error."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with life(cluster) as owner, life(cluster) as other:
         old = owner.topic(NAME, **SMALL)
@@ -160,7 +161,7 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
 def test_a_former_owner_does_not_take_subscriptions_of_the_new_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not know them, nor the messages that were published since: it would set their cursors back."""
+    """It does not know these subscriptions, nor messages that were published since, and would set cursors back."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with life(cluster) as one, life(cluster) as other:
         old = one.topic(NAME, **SMALL)
@@ -183,7 +184,7 @@ def test_a_former_owner_does_not_take_subscriptions_of_the_new_one(
 def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stood still when it had the topic, and not yet the subscriptions; another one had both meanwhile."""
+    """It paused when it had the topic and not its subscriptions yet; meanwhile another owner had both."""
     recover = Subscriptions.recover
     with life(cluster) as one, life(cluster) as other:
         with one.topic(NAME, **SMALL, deduplicate=True) as topic:
@@ -214,8 +215,8 @@ def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
             check_backlog(third, "s", [])
 
 
-def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though nothing happens there."""
+def test_a_waiting_read_at_a_former_owner_fails(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is made there."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
     with life(cluster) as owner, life(cluster) as other, ThreadPoolExecutor(1) as pool:
         consumer = owner.topic(NAME, **SMALL).subscribe("s")
@@ -233,10 +234,10 @@ def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: 
             owner.topic(NAME)
 
 
-def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    let_go = Topic._let_go
-    monkeypatch.setattr(Topic, "_let_go", lambda topic: (told.append(topic._error), let_go(topic)))
+def test_a_call_while_it_closes_names_the_cause(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    let_go = Topic._do_close
+    monkeypatch.setattr(Topic, "_do_close", lambda topic: (errors.append(topic._error), let_go(topic)))
     with life(cluster) as owner, life(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         lose_lease(owner)
@@ -244,11 +245,11 @@ def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeyp
         with pytest.raises(TopicFencedError):
             topic.publish(b"x")
         until(topic.gone.done)
-        assert isinstance(told[0], TopicFencedError)
+        assert isinstance(errors[0], TopicFencedError)
 
 
-def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the moment before it closes by itself, too."""
+def test_a_fenced_owner_reports_no_change_as_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds also before it closes the topic by itself."""
     with life(cluster) as owner, life(cluster) as other:
         old = owner.topic(NAME, **SMALL)
         fill(old, 6)
@@ -268,7 +269,8 @@ def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monke
 
 
 def claimed_again(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *failures: ReplogError) -> None:
-    """Or gone. It hears that it lost the lease; to claim it again fails so often at first."""
+    """Tell the owner that its lease is lost, let it claim the lease again with so many failures, and wait until the
+    topic has its lease or is closed."""
     ownership, left = cluster.topics.ownership, list(failures)
     claim = ownership.claim
 
@@ -286,7 +288,7 @@ def claimed_again(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has taken the topic meanwhile: then it goes on as if nothing had been, and others find its owner again."""
+    """No other process took the topic meanwhile: it goes on, and clients find its owner again."""
     with life(cluster) as owner, life(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         with topic.subscribe("s", start="earliest") as consumer:
@@ -303,7 +305,7 @@ def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.Monke
 
 
 def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic was closed meanwhile, and may be another's at once."""
+    """The topic was closed meanwhile, and another process may own it."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with life(cluster) as owner, life(cluster) as other:
         with owner.topic(NAME, **SMALL) as topic:
@@ -317,7 +319,7 @@ def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: py
 
 
 def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has gone again, so the lease is free; but it has fenced the topic."""
+    """The other owner has left, so that the lease is free; but it has fenced the topic."""
     with life(cluster) as owner, life(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         topic.publish(b"x")
@@ -333,8 +335,9 @@ def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, mon
 
 
 def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made them died before its chain named them; what is in use, and other people's, stays."""
-    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1)
+    """A process died after it created ledgers and before the chain named them. Ledgers in use, and those of other
+    programs, stay."""
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 1)
     mine = cluster.create_ledger(1, 1, 1, properties={"of": "somebody else"})
     faults = Faults()
     with life(cluster, faults) as owner:
@@ -356,8 +359,8 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
     cluster.delete_ledger(mine.id)
 
 
-def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:
-    """The former owner's handle closes by itself; opening it again there waits for that."""
+def test_a_topic_returns_to_its_former_owner(cluster: Cluster) -> None:
+    """The handle of the former owner closes by itself; opening the topic there again waits for that."""
     with life(cluster) as owner, life(cluster) as other:
         for turn in range(5):
             old = owner.topic(NAME, **SMALL)
@@ -373,7 +376,8 @@ def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:
 
 
 def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its chain and its subscriptions another one comes: whoever loses says so at once."""
+    """Another process opens the topic between reading the chain and reading the subscriptions: the loser gets an error
+    at once."""
     with life(cluster) as owner, life(cluster) as other:
         with owner.topic(NAME, **SMALL) as topic:
             fill(topic, 4)
@@ -394,10 +398,11 @@ def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.Mon
 
 
 def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
-    """What was confirmed is there, nothing is skipped, and what comes twice was not stored as acknowledged."""
+    """Confirmed messages are stored, no message is skipped, and only messages without a stored acknowledgement are
+    delivered again."""
     rng = random.Random(7)
     confirmed: dict[int, bytes] = {}
-    acked: set[int] = set()  # before a flush that returned
+    acked: set[int] = set()  # acknowledgements before a flush that returned
     seen: set[int] = set()
     fenced = 0
     for turn in range(8):

@@ -1,4 +1,4 @@
-"""Stats: what is derived, what JSON says, and rates."""
+"""Stats: derived values, JSON, and rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyreplog.topic.model.stats import (
 from tests.topic.stats_samples import NOW, S, orders
 
 
-def test_lag_is_the_age_of_the_oldest_message_whoever_is_connected() -> None:
+def test_lag_is_the_age_of_the_oldest_message_with_or_without_consumers() -> None:
     used, left, _ = orders().subscriptions
     assert (used.lag_s, used.backlog_no_delayed) == (2.0, 5)
     assert left.consumers == () and left.lag_s == 3600.0
@@ -74,43 +74,43 @@ def test_json_of_the_inside() -> None:
 
 def test_rates_are_of_the_last_minute() -> None:
     meter = RateMeter()
-    rates = [meter.look(t * S, {"n": 10 * t if t <= 60 else 600})["n"] for t in range(0, 301, 10)]
+    rates = [meter.measure(t * S, {"n": 10 * t if t <= 60 else 600})["n"] for t in range(0, 301, 10)]
     assert rates[0] == 0.0 and rates[1:7] == [10.0] * 6
     assert rates[9] == pytest.approx(5.0) and rates[12:] == [0.0] * 19
 
 
-def test_who_seldom_looks_gets_the_time_between() -> None:
+def test_rare_looks_get_the_rate_between_them() -> None:
     meter = RateMeter()
-    meter.look(0, {"n": 0})
-    assert meter.look(600 * S, {"n": 6000})["n"] == 10.0
-    assert meter.look(1200 * S, {"n": 6600})["n"] == 1.0
+    meter.measure(0, {"n": 0})
+    assert meter.measure(600 * S, {"n": 6000})["n"] == 10.0
+    assert meter.measure(1200 * S, {"n": 6600})["n"] == 1.0
 
 
-def test_who_often_looks_keeps_little() -> None:
+def test_frequent_looks_keep_few_samples() -> None:
     meter = RateMeter()
-    rates = [meter.look(t * S // 100, {"n": t})["n"] for t in range(1, 20_000)]
-    assert rates[1:] == [pytest.approx(100.0)] * 19_998 and len(meter._seen) <= 8
+    rates = [meter.measure(t * S // 100, {"n": t})["n"] for t in range(1, 20_000)]
+    assert rates[1:] == [pytest.approx(100.0)] * 19_998 and len(meter._samples) <= 8
 
 
 def test_counters_that_begin_anew() -> None:
     meter = RateMeter()
-    meter.look(0, {"n": 1000, "m": 5})
-    assert meter.look(10 * S, {"n": 3, "m": 6}) == {"n": 0.0, "m": 0.0}
-    assert meter.look(20 * S, {"n": 13, "m": 6, "new": 20}) == {"n": 1.0, "m": 0.0, "new": 2.0}
-    assert meter.look(20 * S, {"n": 13, "m": 6, "new": 20})["n"] == 1.0
-    assert meter.look(30 * S, {"m": 6}) == {"m": 0.0}, "a counter that is gone begins anew"
+    meter.measure(0, {"n": 1000, "m": 5})
+    assert meter.measure(10 * S, {"n": 3, "m": 6}) == {"n": 0.0, "m": 0.0}
+    assert meter.measure(20 * S, {"n": 13, "m": 6, "new": 20}) == {"n": 1.0, "m": 0.0, "new": 2.0}
+    assert meter.measure(20 * S, {"n": 13, "m": 6, "new": 20})["n"] == 1.0
+    assert meter.measure(30 * S, {"m": 6}) == {"m": 0.0}, "a counter that is gone begins anew"
 
 
 @given(st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(0, 1000)), min_size=1))
 def test_rates_are_never_absurd(steps: list[tuple[int, int]]) -> None:
-    """At most the highest rate between two looks."""
+    """A rate is at most the highest rate between two looks."""
     meter, at, n, highest = RateMeter(), 0, 0, 0.0
-    meter.look(at, {"n": n})
+    meter.measure(at, {"n": n})
     pending = 0
     for us, more in steps:
         at, n, pending = at + us, n + more, pending + more
         if us:
             highest, pending = max(highest, pending / us * 1e6), 0
-        rate = meter.look(at, {"n": n})["n"]
+        rate = meter.measure(at, {"n": n})["n"]
         assert rate >= 0.0
         assert us == 0 or rate <= highest * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What topics do by themselves: quotas, expiry, retention and trimming, through their handles."""
+"""Maintenance of topics: quotas, expiry, retention and trimming, through the handles of topics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
-    """Whose topics nobody looks at but the tests: a look in between would hold a test that still publishes."""
+    """A cluster without periodic maintenance, which could hold a test that still publishes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
         with open_cluster(tmp_path_factory.mktemp("upkeep"), clock=clock) as cluster:
@@ -64,15 +64,15 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
-    """Of another cluster, that looks all the time at what was used."""
+    """A topic of another cluster, whose maintenance checks all the time which topics were used."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
-    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1 << 30)
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 1 << 30)
     with open_cluster(tmp_path) as cluster, cluster.topic("watched", **SMALL) as topic:
         yield topic
 
 
 def entry_size(topic: Topic) -> int:
-    """Of an entry as `fill` makes them while offsets have two digits."""
+    """Return the size of an entry that `fill` makes while offsets have two digits."""
     fill(topic, 20)
     before = topic.managed.end.size
     fill(topic, 2)
@@ -83,7 +83,7 @@ def entry_size(topic: Topic) -> int:
 
 
 def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) -> None:
-    """Nobody looks at the topic but the process itself."""
+    """Only the maintenance of the process itself checks the topic."""
     size = entry_size(watched)
     consumer = watched.subscribe("s", start="latest")
     fill(watched, 14)
@@ -106,7 +106,7 @@ def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) ->
 
 
 def test_acknowledgements_alone_make_a_topic_be_looked_at(watched: Topic) -> None:
-    """What nobody needs any more goes soon, not with the next publish."""
+    """Messages that no subscription needs are trimmed soon, and not only after the next publish."""
     watched.configure(retention_bytes=0)
     with watched.subscribe("s") as consumer:
         fill(watched, 12)
@@ -137,21 +137,21 @@ def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
 
 
 def test_holds_that_change_at_the_same_time(topic: Topic) -> None:
-    """Two parts of the process hold publishers: the publisher is in the last state, whoever is slower to tell it."""
-    maintenance, told = topic.maintenance, list[str]()
+    """Two threads change the state of the quota: the publisher ends in the last state, whichever thread is slower."""
+    maintenance, states = topic.maintenance, list[str]()
 
     class Slow:
-        """Another thread lets publishers go before the first call has come through."""
+        """A publisher to which another thread reports the end of the quota before the first report has arrived."""
 
         def set_quota(self, publishing: str, reason: str) -> None:
-            if publishing == "held" and not told:
-                told.append("meanwhile")
+            if publishing == "held" and not states:
+                states.append("meanwhile")
                 maintenance.hold("b", "open", "")
-            told.append(publishing)
+            states.append(publishing)
 
     maintenance.follow(cast(Publisher, Slow()))
     maintenance.hold("b", "held", "b is slow")
-    assert told[-1] == maintenance.decision.publishing == "open"
+    assert states[-1] == maintenance.decision.publishing == "open"
     maintenance.follow(topic.publisher)
 
 
@@ -169,7 +169,7 @@ def test_a_quota_that_refuses(topic: Topic) -> None:
 
 
 def test_evicting_moves_exactly(topic: Topic) -> None:
-    """Whole entries, down to nine tenths of the quota, of those that are over it."""
+    """Entries are skipped as a whole, down to nine tenths of the quota, for cursors that exceed it."""
     size = entry_size(topic)
     topic.create_subscription("slow")
     fill(topic, 20)
@@ -177,7 +177,7 @@ def test_evicting_moves_exactly(topic: Topic) -> None:
     topic.configure(quota_bytes=8 * size, quota_policy="evict")
     fill(topic, 4)
     topic.maintain()
-    left = (8 * size * 9 // 10) // size  # whole entries that fit
+    left = (8 * size * 9 // 10) // size  # how many whole entries fit
     check_backlog(topic, "slow", range(46 - 2 * left, 46))
     check_backlog(topic, "fast", range(42, 46))
     assert topic.stats().publishing == "open"
@@ -204,7 +204,7 @@ def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
 
 
 def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
-    """Also for who is not durable; acknowledged holes are not counted twice."""
+    """They expire for subscriptions that are not durable, too. Acknowledged messages are not counted twice."""
     topic.configure(ttl_ms=10_000, **KEPT)
     topic.create_subscription("s")
     fill(topic, 6)
@@ -220,7 +220,7 @@ def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
     assert drain(topic, "s", 4) == [6, 7, 8, 9]
 
 
-def test_subscriptions_that_nobody_uses_go(topic: Topic, clock: ManualClock) -> None:
+def test_unused_subscriptions_are_deleted(topic: Topic, clock: ManualClock) -> None:
     topic.configure(subscription_expiry_ms=10_000)
     topic.create_subscription("idle")
     with topic.subscribe("used"):
@@ -241,7 +241,7 @@ def test_subscriptions_that_nobody_uses_go(topic: Topic, clock: ManualClock) -> 
 
 
 def test_nothing_that_a_subscription_needs_is_trimmed(topic: Topic) -> None:
-    """Scenario 32: by the slowest durable one's mark, whole ledgers."""
+    """Scenario 32: whole ledgers are trimmed, up to the mark of the slowest durable subscription."""
     topic.configure(**KEPT)
     fill(topic, 60)
     topic.create_subscription("a", start=31)
@@ -256,13 +256,13 @@ def test_nothing_that_a_subscription_needs_is_trimmed(topic: Topic) -> None:
 
 
 def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what a crash would leave, not by what was acknowledged."""
+    """The mark that a crash would leave counts, not the one in memory."""
     topic.configure(**KEPT)
     fill(topic, 30)
     topic.create_subscription("s", start=3)
     persister = topic.subscription("s").persister
     assert persister is not None
-    monkeypatch.setattr(type(persister), "dirty", lambda persister: None)  # nothing is stored by itself
+    monkeypatch.setattr(type(persister), "dirty", lambda persister: None)  # no acknowledgement is stored before a flush
     with topic.subscribe("s") as consumer:
         consumer.acknowledge_cumulative(receive(consumer, 27)[-1])
         check_backlog(topic, "s", [])
@@ -276,7 +276,7 @@ def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, mon
 
 
 def test_trimming_while_messages_are_acknowledged(topic: Topic) -> None:
-    """Scenario 35: none is skipped, the counts stay right."""
+    """Scenario 35: no message is skipped, and the counts stay right."""
     topic.configure(**KEPT)
     fill(topic, 300, by=3)
     topic.configure(retention_bytes=0)
@@ -303,7 +303,7 @@ def test_trimming_while_messages_are_acknowledged(topic: Topic) -> None:
 
 
 def test_seeking_back_while_it_is_trimmed(topic: Topic) -> None:
-    """Either the messages are there, or the seek says that they are not."""
+    """Either the messages are delivered, or the seek raises an error."""
     for turn in range(15):
         topic.configure(**KEPT)
         first = topic.end
@@ -338,7 +338,7 @@ def test_a_ledger_that_is_too_old_ends(topic: Topic, clock: ManualClock) -> None
 
 
 def test_rolling_while_consuming(topic: Topic) -> None:
-    """Nobody notices where ledgers end."""
+    """Consumers are not affected by the ends of ledgers."""
     with topic.subscribe("s", start="latest") as consumer, ThreadPoolExecutor(1) as pool:
         receiving = pool.submit(received, consumer, 120)
         for at in range(120):
@@ -356,7 +356,7 @@ def test_internal_statistics_count_the_open_ledger_too(topic: Topic) -> None:
 
 
 def test_time_alone_makes_a_topic_be_looked_at(watched: Topic) -> None:
-    """What is too old goes although nobody uses the topic any more."""
+    """Old messages are trimmed although the topic is not used any more."""
     watched.configure(ttl_ms=300)
     watched.create_subscription("s")
     fill(watched, 20)
@@ -370,7 +370,7 @@ def test_time_alone_makes_a_topic_be_looked_at(watched: Topic) -> None:
 
 
 def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it raises."""
+    """The error may be of any class."""
     looked = threading.Event()
     failures: list[Exception] = [ValueError("a bug"), MetadataUnavailableError("away")]
 
@@ -387,7 +387,7 @@ def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.M
 def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its owner closed it: nobody is warned."""
+    """Its owner closed it, and no warning is logged."""
     topic = cluster.topic("closed-meanwhile", **SMALL)
     topic.create_subscription("one")
     topic.publish(b"value")
@@ -396,3 +396,22 @@ def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
     monkeypatch.setattr(cluster.topics, "opened", lambda: [topic])
     cluster.topics._maintain()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_each_unused_topic_is_maintained_once_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 5)
+    with open_cluster(tmp_path) as cluster:
+        opened = [cluster.topic(f"idle-{number}", **SMALL) for number in range(12)]
+        until(lambda: not any(topic.is_used for topic in opened))
+        maintained: list[str] = []
+        maintain = Topic.maintain
+
+        def note(topic: Topic) -> None:
+            maintained.append(topic.name)
+            maintain(topic)
+
+        monkeypatch.setattr(Topic, "maintain", note)
+        until(lambda: len(maintained) >= 4 * len(opened))
+        turn, second, third = (maintained[start : start + len(opened)] for start in (0, len(opened), 2 * len(opened)))
+        assert {*turn} == {topic.name for topic in opened} and turn == second == third

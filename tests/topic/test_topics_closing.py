@@ -1,4 +1,5 @@
-"""Many topics are closed at once, within one time for all; those that cannot store anything do not keep the others."""
+"""Many topics are closed together, with one time-out for all. Topics that cannot store their messages do not delay the
+others."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ COUNT = 12
 
 
 class Stuck(Meddler):
-    """Adds to these ledgers are lost."""
+    """Loses the adds to these ledgers."""
 
     def __init__(self, cluster: Cluster, ledgers: set[int]) -> None:
         super().__init__(cluster)
@@ -37,7 +38,7 @@ def fails(future: AppendFuture[int]) -> bool:
 
 
 def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One after the other each would have its own: and then nothing is left of what waited for it."""
+    """If each topic had a time-out of its own, no time would be left for the last ones."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         topics = [cluster.topic(f"t{number}", **PLAIN) for number in range(COUNT)]
         for topic in topics:
@@ -55,7 +56,7 @@ def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pyt
 
 
 def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
-    """Whichever it is: what the others were given, and what was acknowledged there, is stored."""
+    """Whichever topic is stuck, messages and acknowledgements of the others are stored."""
     stuck, *others = [f"t{number}" for number in range(COUNT)]
     with open_cluster(tmp_path, flush_ms=60_000) as cluster:
         topics = {name: cluster.topic(name, **PLAIN) for name in (stuck, *others)}
@@ -77,7 +78,7 @@ def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
 
 
 def test_a_second_call_takes_nothing_from_the_first_one(tmp_path: Path) -> None:
-    """As of a program whose first call was abandoned with its task: the thread goes on with it."""
+    """The first call was abandoned with its task, and its thread goes on."""
     with open_cluster(tmp_path) as cluster:
         topics, topic = cluster.topics, cluster.topic("t", **PLAIN)
         topic.publish(b"a")

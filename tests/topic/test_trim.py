@@ -1,4 +1,4 @@
-"""What `trim` returns, of a topic here and at another process: as a log's, the first one left."""
+"""`trim` returns the first offset that is left, here and at another process, as `trim` of a log does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.topic.owners import until
 
 
 def test_trim_returns_the_first_message_left(place: Cluster | Client) -> None:
-    """Of three ledgers of five messages, two at least have their end."""
+    """Of three ledgers of five messages, at least two are closed."""
     topic = place.topic("news", ensemble=1, durability="appended", roll_entries=1, retention_ms=None)
     assert topic.trim() == 0
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Acknowledgements of a client that no flush has confirmed, against a model: sets of offsets."""
+"""Acknowledgements of a client that no flush has confirmed, compared with sets of offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STEPS = st.lists(st.one_of(st.integers(0, 30), st.just("cut"), st.integers(-4, -
 
 @given(STEPS)
 def test_against_a_model(steps: list[int | str]) -> None:
-    """Numbers from 0 on are acknowledged, those below confirm one of the last cuts."""
+    """Offsets are acknowledged in the order of numbers from 0 on; negative numbers confirm one of the last cuts."""
     kept, model, cuts = UnconfirmedAcks(), list[tuple[int, int]](), list[tuple[int, int]]()
     for turn, step in enumerate(steps):
         if step == "cut":

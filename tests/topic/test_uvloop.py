@@ -1,4 +1,4 @@
-"""uvloop, if a program runs it: pyreplog has no event loop of its own, and waits in the one it is called in."""
+"""Programs that run uvloop: pyreplog has no event loop of its own, and works in the loop in which it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that publishes into an embedded cluster and waits syncs itself, if no time-out limits it."""
+"""A thread that publishes to an embedded cluster and waits, without a time-out, syncs by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDS_STILL_S = 10.0
 
 
 class Syncs:
-    """The syncs of an embedded bookie: the threads that made them, and whether they go on."""
+    """The syncs of an embedded bookie, with the threads that make them. The test may hold them back."""
 
     def __init__(self, genuine: Callable[[], object]) -> None:
         self._genuine = genuine
@@ -49,7 +49,7 @@ def watched(cluster: Cluster) -> Syncs:
 
 def test_a_thread_that_waits_for_its_message_syncs(cluster: Cluster) -> None:
     topic = cluster.topic("a")
-    topic.publish(b"0")  # opens its ledger
+    topic.publish(b"0")  # the first message opens the ledger
     syncs = watched(cluster)
     assert [topic.publish(b"%d" % number) for number in range(1, 4)] == [1, 2, 3]
     assert syncs.threads == [threading.get_ident()] * 3

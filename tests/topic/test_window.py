@@ -1,4 +1,4 @@
-"""How much of a topic may be on its way: ledgers are asked rarely, and no more is taken for that."""
+"""The limit of messages in flight of a topic: ledgers are asked rarely, and the limit still holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyreplog.topic.client.publishing.window import Window
 
 
 class Ledgers:
-    """Hold all that entered, until copies are there."""
+    """Fake ledgers that hold all entries until their copies are complete."""
 
     def __init__(self) -> None:
         self.bytes = self.entries = self.asked = 0
@@ -17,7 +17,7 @@ class Ledgers:
 
 
 def filled(window: Window, ledgers: Ledgers, size: int) -> int:
-    """How many entries of a size were taken, of which each has its outcome at once."""
+    """Return how many entries of a size are accepted, when each has its outcome at once."""
     count = 0
     while window.has_room() and count < 2000:
         window.enter(size, 1)
@@ -48,7 +48,7 @@ def test_what_has_no_outcome_counts_though_ledgers_hold_none() -> None:
     assert window.has_room() and not window.has_room(0.5)
 
 
-def test_who_is_held_waits_though_there_is_room() -> None:
+def test_a_held_publisher_waits_although_there_is_room() -> None:
     window = Window(1000, 1 << 20, beyond=lambda: (0, 0))
     assert window.has_room()
     window.is_held = True

@@ -1,6 +1,6 @@
-"""Arguments of a wrong type, to every public method of clusters, ledgers, topics, consumers, producers, logs and nodes.
+"""Arguments of a wrong type, for each public method of clusters, ledgers, topics, consumers, producers, logs and nodes.
 
-Each is refused before anything is done, with an error that names the argument, what was expected and what was given.
+Each is refused before any effect. The error names the argument, the expected type and the value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_PATH = (7, b"x", None, STRANGE)
 
 
 class World(NamedTuple):
-    """One of each that has arguments."""
+    """One object of each class that has methods with arguments."""
 
     folder: Path
     cluster: pyreplog.Cluster
@@ -84,7 +84,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 class Case(NamedTuple):
-    """on: objects whose method it is; call: it with a wrong value; wrong: such values. name: of the argument."""
+    """A method and an argument of it.
+
+    Attributes:
+        on: the objects that have the method.
+        call: calls it with a wrong value.
+        wrong: wrong values.
+        name: of the argument.
+    """
 
     what: str
     name: str
@@ -94,7 +101,7 @@ class Case(NamedTuple):
 
 
 def drained(value: Any) -> None:
-    """What is looked at when the first is asked for."""
+    """Take the first item, as an iterator checks its arguments only then."""
     for _ in value:
         return
 

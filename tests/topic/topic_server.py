@@ -1,5 +1,7 @@
-"""A server of topics in a process of its own, to be killed: `python -m tests.topic.topic_server URL`. Says its address,
-and serves until its standard input has a line."""
+"""A server of topics in a process of its own, which a test kills: `python -m tests.topic.topic_server URL`.
+
+It prints its address, and serves until its standard input has a line.
+"""
 
 from __future__ import annotations
 

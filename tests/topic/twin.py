@@ -1,4 +1,4 @@
-"""Values of batch entries in plain Python, from what FORMAT.md says of them alone."""
+"""A second implementation of batch entries in plain Python, written from FORMAT.md alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ends_of(parts: Sequence[bytes]) -> list[int]:
 
 
 def encode(messages: Sequence[TwinMessage], producer: bytes = b"") -> bytes:
-    """As `encode_messages` of a whole call."""
+    """Encode messages, as one call of `encode_messages` does."""
     count = len(messages)
     keys = [message.key or b"" for message in messages]
     properties = [
@@ -79,7 +79,7 @@ def encode(messages: Sequence[TwinMessage], producer: bytes = b"") -> bytes:
 def decode(
     entry: bytes, decompress: Callable[[int, bytes, int], bytes] | None = None
 ) -> tuple[bytes, list[TwinMessage]]:
-    """(producer, messages); BadEntry when it is none."""
+    """Return (producer, messages); raise BadEntry if the value is malformed."""
     expect(len(entry) >= HEADER.size, "header")
     version, codec, flags, producer, _, count, raw_size, first, last = HEADER.unpack_from(entry)
     expect(version == 1 and codec <= 2 and flags < 32, "version, codec, flags")
@@ -112,7 +112,7 @@ def decode(
 
 
 def _columns(body: bytes, flags: int, count: int) -> tuple[dict[int, list[int]], int]:
-    """The columns by their flag, and where they end."""
+    """Return the columns by their flag, and the offset of their end."""
     columns, at = {}, 0
     widths = ((0, "I"), (KEYS, "I"), (EVENT_TIMES, "q"), (SEQUENCES, "q"), (DELIVER_AT, "q"), (PROPERTIES, "I"))
     for flag, code in widths:

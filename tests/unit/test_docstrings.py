@@ -116,7 +116,7 @@ def raised(entry: griffe.Object) -> set[str]:
     return names & {*pyreplog.errors.__all__}
 
 
-def told(error: str, named: set[str]) -> bool:
+def is_documented(error: str, named: set[str]) -> bool:
     """Whether an error or one that it is a kind of is named."""
     kinds = {kind.__name__ for kind in getattr(pyreplog.errors, error).__mro__} - {"Exception", "object"}
     return bool(kinds & {name.rpartition(".")[2] for name in named})
@@ -136,7 +136,7 @@ def complaints(name: str, entry: griffe.Object) -> Iterator[str]:
     described = named.get("parameters", set()) | named.get("attributes", set())
     if missing := parameters(entry) - described:
         yield f"{name}: not in Args: or Attributes:: {', '.join(sorted(missing))}"
-    if unknown := {error for error in raised(entry) if not told(error, named.get("raises", set()))}:
+    if unknown := {error for error in raised(entry) if not is_documented(error, named.get("raises", set()))}:
         yield f"{name}: not in Raises:: {', '.join(sorted(unknown))}"
 
 

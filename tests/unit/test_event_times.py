@@ -74,3 +74,28 @@ def test_selected_rows_of_a_batch(log):
     with pytest.raises(IndexError):
         batch.select([len(batch)])
     assert isinstance(log.hold_segment(0)[1], Segment)
+
+
+def test_the_index_tells_which_blocks_have_event_times_in_a_range(tmp_path):
+    """All that have some, and no others; adjacent ones are one range."""
+    block = 64 << 10
+    with pyreplog.open(tmp_path / "blocks", segment_bytes=1 << 20) as log:
+        times = [entry // 65 * 3 % 7 if entry // 195 % 2 else None for entry in range(900)]
+        for time in times:
+            log.append(bytes(1000), event_time=time)
+        _pin, segment = log.hold_segment(0)
+        by_block = {}
+        for entry, time in enumerate(times):
+            if time is not None:
+                by_block.setdefault(log.position_of(entry) // block, []).append(time)
+        assert len(by_block) > 5 and max(by_block) - min(by_block) > len(by_block), "there are gaps"
+        for low in range(-1, 13):
+            for high in range(low, 13):
+                wanted = [at for at, found in by_block.items() if min(found) < high and max(found) >= low]
+                ranges = []
+                for at in sorted(wanted):
+                    if ranges and ranges[-1][1] == at * block:
+                        ranges[-1] = ranges[-1][0], (at + 1) * block
+                    else:
+                        ranges.append((at * block, (at + 1) * block))
+                assert segment.index.event_time_blocks(low, high) == ranges, (low, high)

@@ -397,7 +397,7 @@ def test_checkpoint_missing_broken_foreign_or_impossible(log, tmp_path):
 def test_one_torn_checkpoint_slot_is_a_note(log):
     flip(log / names.CHECKPOINT, 20)
     report = fsck.check(log)
-    assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one counts",)
+    assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one is used",)
 
 
 def test_a_broken_truncation_marker(log):

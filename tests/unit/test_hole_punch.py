@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ledger_log.entries import parse_entries
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
-from pyreplog.log import commit_log, names
+from pyreplog.log import commit_log, hole_punch, housekeeper, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
@@ -214,3 +217,80 @@ def test_backup_and_restore(path: Path) -> None:
     with open_log(path.with_name("restored")) as log:
         assert {ledger: read_all(log, ledger) for ledger in (1, 2, 3)} == expected
     assert check(path.with_name("restored")).damages == ()
+
+
+class Noting(RealFiles):
+    """Notes which files are changed, in order; `fails`: the step that fails."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.steps, self.fails = list[str](), fails
+
+    def note(self, step: str) -> None:
+        self.steps.append(step)
+        if step == self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        self.note(f"create {path.suffix}")
+        return super().create(path, size, zeroed=zeroed)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:  # type: ignore[override]
+        self.note(f"write {min(offset, SEGMENT_BYTES - 1)}")
+        RealFiles.write(fd, data, offset)
+
+    def sync(self, fd: int) -> None:
+        self.note("sync")
+        super().sync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        self.note("sync the directory")
+        super().sync_directory(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.note(f"rename {old.suffix} {new.suffix}")
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        if path.exists():
+            self.steps.append(f"remove {path.suffix}")
+        super().remove(path)
+
+
+STEPS = ["create .seg", "write 0", "write 4096", f"write {SEGMENT_BYTES - 1}", "sync", "remove .idx", "remove .led",
+         "sync the directory", "rename .seg .log", "sync the directory"]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", ["", *STEPS[:5], "rename .seg .log"])
+def test_the_indexes_go_before_the_hollow_file_comes(fails: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails before that leaves the segment whole, no other file, and no descriptor."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)  # nothing is prepared meanwhile
+    with open_log(path, "appended") as log:
+        (base, *_) = fill(log)
+        log.commit_log.sync()
+        log.commit_log.run_background_tasks()
+        _pin, segment = log.commit_log.hold_segment(base)
+        file = names.segment_path(path, base)
+        before, names_before = file.read_bytes(), {each.name for each in path.iterdir()}
+        descriptors = len([*Path("/proc/self/fd").iterdir()])
+        files = Noting(fails)
+        if fails:
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
+                hole_punch.replace(path, files, segment)
+            assert file.read_bytes() == before
+            assert isinstance(caught.value, DiskError) is (fails in STEPS[:5])
+            if isinstance(caught.value, DiskError):
+                assert {each.name for each in path.iterdir()} == names_before
+        else:
+            hole_punch.replace(path, files, segment)
+            after = file.read_bytes()
+            assert files.steps == STEPS and len(after) == len(before)
+            assert (
+                after[:HEADER_BYTES] == before[:HEADER_BYTES]
+                and after[HEADER_BYTES + 32 :].count(0) == len(after) - HEADER_BYTES - 32
+            )
+            hollow = Segment(files.open(file, writable=False), str(file), writable=False)
+            assert hole_punch.is_hole_punched(hollow) and not hole_punch.is_hole_punched(segment)
+            assert hollow.find_blank(HEADER_BYTES) == HEADER_BYTES
+            assert hollow.head_at(HEADER_BYTES)[3] == segment.head_at(segment.end)[3], "the time of its last record"
+            del hollow
+        assert len([*Path("/proc/self/fd").iterdir()]) == descriptors

@@ -16,7 +16,8 @@ from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedE
 from pyreplog.log import housekeeper, names, retention, truncation
 from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
-from pyreplog.log.housekeeper import BackgroundTask
+from pyreplog.log.housekeeper import BackgroundTask, Housekeeper
+from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime
 from tests.crash.disk import run_each
 from tests.waiting import until
 
@@ -245,3 +246,103 @@ def test_no_more_removed_segments_are_kept_than_are_soon_wanted(tmp_path: Path, 
         in_use_now = 1
         kept = len(names.segment_bases(path)) + len(names.spare_paths(path)) - in_use_now
         assert 2 <= kept <= 4
+
+
+class StubLog:
+    """As a housekeeper sees a log."""
+
+    def __init__(self) -> None:
+        self.path, self.is_usable = Path("log"), True
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_both_tasks_run_when_a_log_is_opened_and_none_behind_its_close(shares: bool):
+    """On threads of a runtime and on its own: the end waits for the run that is under way."""
+    log, begun, go, ran, ended = StubLog(), threading.Event(), threading.Event(), list[str](), threading.Event()
+
+    def prepare(_: StubLog) -> float:
+        ran.append("prepare")
+        begun.set()
+        assert go.wait(WAIT_S)
+        return 0.0
+
+    def sync(_: StubLog) -> float:
+        ran.append("sync")
+        return WAIT_S
+
+    def poison(_: StubLog, stage: str, error: OSError) -> PoisonedError:
+        raise AssertionError("nothing fails")
+
+    def stop() -> None:
+        keeper.stop()
+        ended.set()
+
+    with LogRuntime() as runtime:
+        keeper = Housekeeper(
+            log, preparing=[BackgroundTask("prepare", prepare)], syncing=[BackgroundTask("sync", sync)], poison=poison,
+            runtime=runtime if shares else None,
+        )  # fmt: skip
+        assert keeper.is_shared is shares and not keeper.is_stopping
+        keeper.start()
+        assert begun.wait(WAIT_S)
+        until(lambda: "sync" in ran)
+        closing = threading.Thread(target=stop)
+        closing.start()
+        until(lambda: keeper.is_stopping)
+        assert not ended.wait(0.05)
+        go.set()
+        assert ended.wait(WAIT_S)
+        closing.join()
+        count = len(ran)
+        keeper.wake_preparing()
+        keeper.wake_syncing()
+        if shares:
+            runtime.preparing.add(lambda: begun.clear() or WHEN_WOKEN).wake()  # type: ignore[func-returns-value]
+            until(lambda: not begun.is_set())
+        assert len(ran) == count
+
+
+def test_a_log_that_cannot_be_used_is_left_alone():
+    """A failed sync proves that later ones prove nothing."""
+    log, ran, poisoned = StubLog(), list[str](), list[str]()
+
+    def sync(_: StubLog) -> float:
+        ran.append("sync")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def poison(of: StubLog, stage: str, error: OSError) -> PoisonedError:
+        poisoned.append(f"{stage}: {error.errno}")
+        of.is_usable = False
+        return PoisonedError("of a test")
+
+    idle = BackgroundTask[StubLog]("prepare", lambda _: WAIT_S)
+    keeper = Housekeeper(log, preparing=[idle], syncing=[BackgroundTask("sync", sync)], poison=poison)
+    keeper.start()
+    until(lambda: bool(poisoned))
+    keeper.wake_syncing()
+    keeper.stop()
+    assert (ran, poisoned) == (["sync"], [f"housekeeping: {errno.EIO}"])
+
+
+def test_a_step_goes_on_while_there_is_more_to_prepare():
+    log, done = StubLog(), list[str]()
+    pauses = iter((0.0, 0.0, 7.0))
+
+    def retain(_: StubLog) -> float:
+        done.append("retain")
+        return 1.0
+
+    def prepare(_: StubLog) -> float:
+        done.append("prepare")
+        return next(pauses)
+
+    def sync(_: StubLog) -> float:
+        done.append("sync")
+        return 1.0
+
+    def poison(_: StubLog, stage: str, error: OSError) -> PoisonedError:
+        raise AssertionError("nothing fails")
+
+    tasks = [BackgroundTask("retain", retain), BackgroundTask("prepare", prepare)]
+    Housekeeper(log, preparing=tasks, syncing=[BackgroundTask("sync", sync)], poison=poison).step(log)
+    assert done == ["retain", "prepare"] * 3 + ["sync"]

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -524,3 +525,82 @@ def test_appends_and_reads_while_a_log_is_closed_and_opened_all_the_time(
         for i in range(3):
             own = [value for value in log[:] if value.startswith(b"%d " % i)]
             assert own == [b"%d %d" % (i, number) for number in range(60)]
+
+
+# ---- how many logs have files open -----------------------------------------------------------------------------
+
+
+class StubUser:
+    """A log that notes when it is asked to close its files."""
+
+    def __init__(self, name: str, asked: list[str]) -> None:
+        self.name, self._asked = name, asked
+
+    def ask_close(self) -> None:
+        self._asked.append(self.name)
+
+
+def test_the_log_that_opened_its_files_first_is_asked_to_close_them():
+    asked = list[str]()
+    open_logs, users = OpenLogs(2), [StubUser(name, asked) for name in "abcdef"]
+    a, b, c, d, e, f = users
+    for user in (a, b):
+        open_logs.add(user)
+    assert asked == []
+    open_logs.add(c)
+    assert asked == ["a"]
+    open_logs.add(d)
+    assert asked == ["a", "b"]
+    open_logs.remove(b)  # it has done so
+    open_logs.note_attempt(a)  # it could not, and counts as the last one
+    open_logs.add(e)
+    assert asked == ["a", "b", "c"], "a, c, d and e are open"
+    open_logs.remove(c)
+    open_logs.remove(c)
+    open_logs.remove(a)
+    open_logs.add(f)
+    assert asked == ["a", "b", "c", "d"], "d, e and f are open"
+
+
+def test_a_log_waits_while_many_others_have_not_tried_to_close_their_files(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pyreplog.log.runtime._WAIT_S", 600.0)
+    asked, waited = list[str](), threading.Event()
+    open_logs, users = OpenLogs(1), [StubUser(str(number), asked) for number in range(34)]
+
+    def wait() -> None:
+        open_logs.wait()
+        waited.set()
+
+    for user in users[:33]:
+        open_logs.add(user)
+    assert len(asked) == 32
+    open_logs.wait()  # so many do not matter
+    open_logs.add(users[33])
+    assert len(asked) == 33
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert not waited.wait(0.05)
+    open_logs.note_attempt(users[33])  # which nobody has asked
+    assert not waited.wait(0.05)
+    open_logs.note_attempt(users[0])
+    assert waited.wait(WAIT_S)
+    waiting.join()
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "maps", "most"),
+    [(40, 1 << 20, 10), (3, 1 << 20, 1), (1 << 20, 48, 6), (resource.RLIM_INFINITY, 56, 7)],
+)
+def test_half_of_the_descriptors_and_of_the_maps_are_for_logs(
+    descriptors: int, maps: int, most: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Each takes two descriptors, and a few maps."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    monkeypatch.setattr("pyreplog.log.runtime._maps_max", lambda: maps)
+    asked = list[str]()
+    open_logs = OpenLogs()
+    for number in range(most):
+        open_logs.add(StubUser(str(number), asked))
+    assert asked == []
+    open_logs.add(StubUser("last", asked))
+    assert asked == ["0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyreplog
 from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog._native.ledger_log.index import LedgerIndex
 from pyreplog._native.ledger_log.intake import append_entries, copy_entries, index_entries
+from pyreplog._native.log.disk import Steps
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
@@ -25,11 +28,13 @@ from pyreplog.errors import (
     ClosedError,
     ConfigError,
     CorruptionError,
+    DiskError,
     DiskFullError,
     ForkedError,
     InvalidArgumentError,
     InvalidRecordsError,
     NotALogError,
+    PoisonedError,
     RecordTooLargeError,
     TrimmedError,
     UnnumberedError,
@@ -38,6 +43,7 @@ from pyreplog.errors import (
 from pyreplog.log import housekeeper, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
+from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
 from pyreplog.log.fsck.repair import repair
 from pyreplog.log.housekeeper import Housekeeper
@@ -258,7 +264,7 @@ def test_a_segment_that_goes_while_it_is_read(
 
             return called
 
-        name = "look" if when == "before they are read" else "shares"
+        name = "query_index" if when == "before they are read" else "shares"
         monkeypatch.setattr(MultiLedgerLog, name, between(name))
         assert list(split(log.read(3, 0, going[-1] + 1, 1 << 20)[0], 3, 0, going[-1])) == going
         assert moves
@@ -839,3 +845,157 @@ def test_a_segment_is_found_though_its_index_was_written_at_once(
         assert len(log.segments()) > 8
         assert sorted(read_all(log, 3)) == list(range(40))
         assert [base for base, _ in log.segments()] == sorted({share.base for share in log.shares(3)})[:-1]
+
+
+# ---- segments that are verified and mended ---------------------------------------------------------------------
+
+
+class Refusing(RealFiles):
+    """`refuses`: the call for a segment's file that fails."""
+
+    refuses = ""
+
+    def _check(self, name: str) -> None:
+        if name == self.refuses:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def open(self, path: Path, *, writable: bool) -> int:
+        if path.suffix == ".log":
+            self._check("open")
+        return super().open(path, writable=writable)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:  # type: ignore[override]
+        self._check("write")
+        RealFiles.write(fd, data, offset)
+
+    def sync(self, fd: int) -> None:
+        self._check("sync")
+        super().sync(fd)
+
+    def run(self, steps: Steps) -> None:
+        self._check("run")
+        super().run(steps)
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def sealed_base(log: LedgerLog) -> int:
+    """The second sealed segment of a log with some, which are on the disk, with their index files."""
+    fill(log, 1, 2, count=500)
+    log.commit_log.sync()
+    log.commit_log.run_background_tasks()
+    return [base for base, shares in log.segments() if shares][1]
+
+
+@pytest.mark.parametrize(
+    ("refuses", "kind", "told"),
+    [
+        ("open", DiskError, "cannot be opened"),
+        ("write", DiskError, "cannot be rewritten"),
+        ("sync", PoisonedError, "rewriting what surrounds a segment"),
+    ],
+)
+def test_a_frame_that_cannot_be_rewritten(
+    refuses: str, kind: type[Exception], told: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log goes on, unless a sync has failed: then nobody knows what is on the disk."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)
+    files = Refusing()
+    log = open_log(path, files=files)
+    base = sealed_base(log)
+    file = names.segment_path(path, base)
+    whole = file.read_bytes()
+    with file.open("r+b") as content:
+        content.seek(40)
+        content.write(bytes([whole[40] ^ 1]))
+    before, files.refuses = descriptors(), refuses
+    with pytest.raises(kind, match=told):
+        log.commit_log.rewrite_frame(base)
+    files.refuses = ""
+    assert descriptors() == before
+    if refuses == "sync":
+        with pytest.raises(PoisonedError):
+            log.append(record_of(1, 999))
+        log.close()
+        return
+    log.commit_log.rewrite_frame(base)
+    assert (file.read_bytes(), descriptors()) == (whole, before)
+    log.append(record_of(1, 999))
+    log.close()
+
+
+def test_index_files_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeper, "THREADS", False)
+    files = Refusing()
+    with open_log(path, files=files) as log:
+        base = sealed_base(log)
+        before = names.ledgers_path(path, base).read_bytes()
+        files.refuses = "run"
+        with pytest.raises(DiskError, match=r"the indexes of .* cannot be written"):
+            log.commit_log.remake_indexes(base)
+        files.refuses = ""
+        assert len(read_all(log, 1)) == 500
+        log.commit_log.remake_indexes(base)
+        assert names.ledgers_path(path, base).read_bytes() == before
+
+
+def test_a_segment_that_is_not_there_is_trimmed(path: Path) -> None:
+    with open_log(path) as log:
+        base = sealed_base(log)
+        inner = log.commit_log
+        log.punch_hole(base)
+        with pytest.raises(TrimmedError, match=f"the segment at {base} was removed"):
+            inner.hold(base)
+        assert len(inner.rows_of(base).offset) == 0, "its place in the log stays"
+        log.trim(base + SEGMENT_BYTES)
+        for call in (inner.rewrite_frame, inner.remake_indexes, inner.rows_of, inner.hold):
+            with pytest.raises(TrimmedError):
+                call(base)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_segments_are_durable_as_far_as_they_were_synced(durability: str, path: Path) -> None:
+    with open_log(path, durability) as log:
+        assert log.commit_log.durable_segments() == []
+        fill(log, 1, 2, count=500)
+        log.commit_log.sync()
+        end = log.commit_log.tail.synced_end
+        bases = [base for base, _ in log.segments()]
+        assert len(bases) > 2 and end > bases[-1] + SEGMENT_BYTES, "those are sealed; another one is active"
+        active = bases[-1] + SEGMENT_BYTES
+        expected = [*((base, SEGMENT_BYTES) for base in bases), (active, end - active)]
+        assert log.commit_log.durable_segments() == expected
+    with pytest.raises(ClosedError):
+        log.commit_log.durable_segments()
+
+
+def test_the_rows_of_a_segment_are_its_records_in_order(path: Path) -> None:
+    with open_log(path) as log:
+        base = sealed_base(log)
+        rows = log.commit_log.rows_of(base)
+        assert (np.diff(rows.offset) > 0).all() and {*rows.ledger.tolist()} == {1, 2}
+        _pin, segment = log.commit_log.hold(base)
+        stored = [segment.head_at(offset)[1] for offset in rows.offset.tolist()]
+        assert stored == rows.entry.tolist()
+        everything = [log.commit_log.rows_of(each) for each, _ in log.commit_log.durable_segments()]
+        for ledger in (1, 2):
+            entries = np.concatenate([each.entry[each.ledger == ledger] for each in everything])
+            assert entries.tolist() == [*range(500)] == log.commit_log.held_entries(ledger, 0, 1 << 40).tolist()
+            assert log.commit_log.held_entries(ledger, 7, 9).tolist() == [7, 8]
+            newest = rows.entry[rows.ledger == ledger]
+            assert log.commit_log.newest_in(base, ledger, 0, 1 << 40).tolist() == sorted(newest.tolist())
+        assert log.commit_log.held_entries(3, 0, 9).tolist() == log.commit_log.newest_in(base, 3, 0, 9).tolist() == []
+
+
+@pytest.mark.parametrize(("step", "run"), [(1, 1), (3, 1), (3, 2), (7, 7), (120, 119)])
+def test_entries_are_located_by_step_and_run(step: int, run: int, path: Path) -> None:
+    with open_log(path) as log:
+        fill(log, 1, 2)
+        parts = [*log.commit_log.locations(1, 4, 111, step, run)]
+        expected = [entry for entry in range(4, 111) if (entry - 4) % step < run]
+        assert [entry for part in parts for entry in part.entry.tolist()] == expected
+        for part in parts:
+            _pin, segment = log.commit_log.hold(part.base)
+            assert [segment.head_at(offset)[1] for offset in part.offset.tolist()] == part.entry.tolist()

@@ -91,7 +91,7 @@ def test_a_log_with_something_else_among_its_files(put: Callable[[Path], Path], 
     for look in (
         lambda: pyreplog.open(log).close(),
         lambda: pyreplog.open(log, "r").close(),
-        lambda: logs.look(log),
+        lambda: logs.take_snapshot(log),
         lambda: fsck.check(log),
         lambda: fsck.check(shutil.copytree(log, log.with_name("copy"), symlinks=True, copy_function=_copy)),
     ):
@@ -124,7 +124,7 @@ def test_a_cluster_with_something_else_among_its_files(put: Callable[[Path], Pat
 
 def test_small_files(put: Callable[[Path], Path], tmp_path: Path) -> None:
     for name, look in (
-        ("unsynced", lambda path: UncleanShutdownMarker(path.parent, RealFiles()).tells_of_loss()),
+        ("unsynced", lambda path: UncleanShutdownMarker(path.parent, RealFiles()).last_shutdown_was_unclean()),
         ("members", lambda path: MembersFile(path.parent, RealFiles())),
         ("terms", lambda path: TermsFile(path.parent, RealFiles())),
         ("position", lambda path: PositionFile(path).load()),

@@ -16,6 +16,7 @@ import pyreplog
 from pyreplog.errors import ClosedError
 from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
+from pyreplog.log.tail_listeners import TailListeners
 from pyreplog.stream.syncer import Syncer
 from pyreplog.stream.tail_watcher import TailWatcher
 from tests.waiting import until
@@ -129,3 +130,38 @@ def test_a_syncer_uses_the_threads_of_a_runtime(tmp_path: Path, runtime: LogRunt
     syncer.grew()
     until(lambda: len(failed) == 1)
     assert isinstance(failed[0], ClosedError)
+
+
+def test_a_callback_that_was_removed_is_not_called_though_its_turn_has_come(tmp_path: Path, runtime: LogRuntime):
+    listeners, calls = TailListeners(), list[str]()
+    with open_log(tmp_path / "log", runtime) as log:
+        first = listeners.add(log.tail, lambda: calls.append("first"))
+        second = listeners.add(log.tail, lambda: calls.append("second"))
+        first.run()
+        first.remove()
+        first.run()  # the thread had taken it before it was removed
+        assert calls == ["first"]
+        second.ask()
+        log.append(b"value")
+        until(lambda: "second" in calls)
+        for listener in (second, first):
+            listener.remove()
+        second.run()
+        assert calls == ["first", "second"]
+        listeners.stop()
+
+
+def test_a_callback_that_fails_is_logged_and_others_are_called(
+    tmp_path: Path, runtime: LogRuntime, caplog: pytest.LogCaptureFixture
+):
+    def fail() -> None:
+        raise RuntimeError("of a test")
+
+    listeners, called = TailListeners(), threading.Event()
+    with open_log(tmp_path / "log", runtime) as log:
+        failing, other = listeners.add(log.tail, fail), listeners.add(log.tail, called.set)
+        failing.call_soon()
+        other.call_soon()
+        assert called.wait(WAIT_S)
+        assert "of a test" in caplog.text
+        listeners.stop()

@@ -65,7 +65,7 @@ def test_no_bit_of_the_page_of_a_closed_log_changes_what_is_read(log: Path, word
     for bit in BITS if word in WORDS else range(8):
         with flipped(log, offset, bit):
             assert all_of(log) == VALUES
-            snapshot = logs.look(log)
+            snapshot = logs.take_snapshot(log)
             assert (snapshot.ends.end_entry, len(snapshot.segments), snapshot.first_entry) == (ENTRIES, 2, 0)
             assert fsck.check(log).clean
 
@@ -76,7 +76,7 @@ def test_what_a_page_of_an_open_log_says_is_bounded_by_its_files(log: Path, word
     with pyreplog.open(log) as writer:
         for bit in (5, 12, 21, 40, 62, 63):
             with flipped(log, WORDS[word], bit):
-                for look in (lambda: len(all_of(log)), lambda: len(logs.look(log).segments)):
+                for look in (lambda: len(all_of(log)), lambda: len(logs.take_snapshot(log).segments)):
                     with contextlib.suppress(ReplogError, AssertionError):
                         assert look() <= ENTRIES
         for bit in (40, 62):
@@ -98,7 +98,7 @@ def test_an_older_page_hides_nothing(tmp_path: Path) -> None:
         log.append_batch(VALUES[300:])
     (path / names.TAIL).write_bytes(older)
     assert all_of(path) == VALUES
-    assert logs.look(path).ends.end_entry == ENTRIES
+    assert logs.take_snapshot(path).ends.end_entry == ENTRIES
     with pyreplog.open(path) as writer:
         assert writer.end == ENTRIES
         with pyreplog.open(path, "r") as reader:

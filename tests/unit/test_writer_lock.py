@@ -156,3 +156,62 @@ def test_a_log_that_is_read_while_its_writer_is_idle_is_live(log: Path, above: W
     (log.parent / names.LOCK).chmod(0)
     assert writer_of(log) == (os.getpid() if os.getuid() == 0 else 0)  # who cannot look takes it for locked
     lock.release()
+
+
+def descriptors(folder: Path) -> int:
+    """How many descriptors of this process are open for files below a directory."""
+    return sum(Path(os.path.realpath(link)).is_relative_to(folder) for link in Path("/proc/self/fd").iterdir())
+
+
+def test_no_descriptor_stays_open(tmp_path: Path, log: Path):
+    assert descriptors(tmp_path) == 0
+    above = WriterLock(tmp_path)
+    lock = WriterLock(log, above)
+    assert descriptors(tmp_path) == 2
+    for again in (None, above):
+        with pytest.raises(LockedError):
+            WriterLock(log, again)
+    assert writer_of(log) == writer_of(tmp_path) == os.getpid()
+    assert descriptors(tmp_path) == 2
+    lock.close_descriptor()
+    assert writer_of(log) == os.getpid()
+    for again in (None, above):
+        with pytest.raises(LockedError):
+            WriterLock(log, again)
+    assert descriptors(tmp_path) == 1, "that of the directory above holds both"
+    lock.release()
+    assert writer_of(log) is None
+    assert descriptors(tmp_path) == 1
+    above.release()
+    assert writer_of(tmp_path) is None
+    assert descriptors(tmp_path) == 0
+
+
+def test_a_lock_without_a_directory_above_is_held_by_a_map(log: Path):
+    lock = WriterLock(log)
+    lock.close_descriptor()
+    assert descriptors(log) == 0 and is_mapped(log) and not may_open(log)
+    lock.release()
+    assert not is_mapped(log) and may_open(log)
+
+
+def test_who_holds_it_is_unknown_where_no_process_id_can_be_read(tmp_path: Path, log: Path, above: WriterLock):
+    """Which is not the same as nobody."""
+
+    def blank(directory: Path) -> None:
+        with (directory / names.LOCK).open("r+b") as file:
+            file.write(b" " * 20)
+
+    lock = WriterLock(log, above)
+    blank(log)
+    assert writer_of(log) == 0
+    lock.close_descriptor()
+    assert writer_of(log) == os.getpid()
+    blank(tmp_path)
+    assert writer_of(log) == writer_of(tmp_path) == 0
+    with pytest.raises(LockedError) as caught:
+        WriterLock(log)
+    assert caught.value.pid is None
+    lock.release()
+    assert writer_of(log) is None
+    assert writer_of(tmp_path / "none") is None

@@ -70,17 +70,17 @@ def _feed(folder: Path) -> None:
         Store("slave", folder / "fed", port, _SMALL_FILE) as slave,
     ):
         reactor.start()
-        slave.tell(f"follow 127.0.0.1:{master.address[1]}")
+        slave.call(f"follow 127.0.0.1:{master.address[1]}")
         reactor.drive(lambda: any(fed.sent is not None for fed in master.slaves()), _TIMEOUT_S)
         for number in range(5000):
             master.put(_message(number, 1000))
         master.submit(_message(5000, 10), _TIMEOUT_S).result(_TIMEOUT_S)
-        _until(lambda: slave.tell("dispatched") == "0 5001")
+        _until(lambda: slave.call("dispatched") == "0 5001")
     print(f"RocketMQ's slave of our master: {_compare(folder / 'fed', folder / 'ours')} files identical, ", end="")
     print("5001 messages in its queue", flush=True)
     with Store("master", folder / "ours", port, _SMALL_FILE) as again:
         end = again.put(10, 1000)
-        _until(lambda: again.tell("dispatched") == "0 5011")
+        _until(lambda: again.call("dispatched") == "0 5011")
     with RawLog(folder / "ours") as log:
         if (log.end, sum(1 for _ in log.records())) != (end, 5011):
             raise AssertionError(f"our log ends at {log.end}, RocketMQ's at {end}")
@@ -133,7 +133,7 @@ def _stream(folder: Path, size: int) -> None:
     ports = free_ports(3)
     with Store("master", folder / "theirs", ports[0], _LARGE_FILE) as master:
         end = master.put(size // (_BODY + 150), _BODY)
-        _until(lambda: master.tell("dispatched").startswith("0 "))
+        _until(lambda: master.call("dispatched").startswith("0 "))
         before = master.cpu_s()
         _row("RocketMQ", "RocketMQ", _their_copy(folder / "1", ports[1], ports[0], end), master.cpu_s() - before)
         before = master.cpu_s()
@@ -153,8 +153,8 @@ def _stream(folder: Path, size: int) -> None:
 def _their_copy(folder: Path, port: int, master: int, end: int) -> Copied:
     with Store("slave", folder, port, _LARGE_FILE) as slave:
         before = slave.cpu_s()
-        slave.tell(f"follow 127.0.0.1:{master}")
-        seconds = int(slave.tell(f"await {end}")) / 1e9
+        slave.call(f"follow 127.0.0.1:{master}")
+        seconds = int(slave.call(f"await {end}")) / 1e9
         return Copied(end, seconds, slave.cpu_s() - before)
 
 

@@ -82,7 +82,7 @@ def main() -> None:
             (target / f"{title}.txt").write_text("\n".join(lines) + "\n")
 
         with Store("slave", Path(name) / "empty", ports[1], FILE_BYTES) as slave:
-            slave.tell(f"follow 127.0.0.1:{recorder.port}")
+            slave.call(f"follow 127.0.0.1:{recorder.port}")
             time.sleep(_IDLE_S)
             _until(slave, master.put(2, _BODY))
         write(
@@ -93,7 +93,7 @@ def main() -> None:
         )
         end = master.put(25, _BODY)
         with Store("slave", Path(name) / "slave", ports[1], FILE_BYTES) as slave:
-            slave.tell(f"follow 127.0.0.1:{recorder.port}")
+            slave.call(f"follow 127.0.0.1:{recorder.port}")
             _until(slave, master.end)
             for _ in range(3):
                 _until(slave, master.put(1, _BODY))
@@ -107,7 +107,7 @@ def main() -> None:
         )
         with Store("slave", Path(name) / "slave", ports[2], FILE_BYTES) as slave:
             has, end = master.end, master.put(2, _BODY)
-            slave.tell(f"follow 127.0.0.1:{recorder.port}")
+            slave.call(f"follow 127.0.0.1:{recorder.port}")
             _until(slave, master.end)
         write("restarted-slave", end, has, "A slave that has something asks for what it lacks.")
 

@@ -56,7 +56,7 @@ class Store:
         self._log.seek(0)
         raise ChildProcessError(f"RocketMQ's store has ended: {self._log.read()[-2000:]!r}")
 
-    def tell(self, command: str) -> str:
+    def call(self, command: str) -> str:
         """Its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
@@ -64,11 +64,11 @@ class Store:
 
     def put(self, count: int, size: int) -> int:
         """So many messages with bodies of `size` bytes; the end of the log behind them."""
-        return int(self.tell(f"put {count} {size}"))
+        return int(self.call(f"put {count} {size}"))
 
     @property
     def end(self) -> int:
-        return int(self.tell("max"))
+        return int(self.call("max"))
 
     def cpu_s(self) -> float:
         """Of the process, so far."""
@@ -76,7 +76,7 @@ class Store:
 
     def close(self) -> None:
         if self._process.poll() is None:
-            self.tell("stop")
+            self.call("stop")
             self._process.wait(_ENDS_S)
         self._log.close()
 

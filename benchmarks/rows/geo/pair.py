@@ -70,6 +70,8 @@ def pair(plan: Plan) -> Iterator[Pair]:
         here, there = (
             stack.enter_context(Cluster.embedded(stack.enter_context(plan.folder()), bookies=1)) for _ in range(2)
         )
+        for cluster in (there, here):
+            stack.callback(cluster.close, None)  # thousands of topics take longer than an ordinary close waits
         yield Pair(here, there, stack.enter_context(TopicServer(there)).address, stack)
 
 

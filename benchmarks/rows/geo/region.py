@@ -39,7 +39,7 @@ def order_of(messages: int, acks: int, seed: int) -> list[int]:
     return random.Random(seed).sample(range(messages - 1), acks)
 
 
-def run(folder: str, messages: int, acks: int, seed: int, tell: Callable[[Any], None]) -> None:
+def run(folder: str, messages: int, acks: int, seed: int, report: Callable[[Any], None]) -> None:
     """Publish, receive, and acknowledge in bursts; say each burst before it begins, and what the other one knows after.
 
     Args:
@@ -47,10 +47,10 @@ def run(folder: str, messages: int, acks: int, seed: int, tell: Callable[[Any], 
         messages: that are published.
         acks: messages that are acknowledged.
         seed: of their order.
-        tell: says something to the process that kills this one.
+        report: writes a line to the process that kills this one.
     """
     with Cluster.embedded(Path(folder), bookies=1) as cluster, TopicServer(cluster) as server:
-        tell(f"pyreplog://{server.address}")
+        report(f"pyreplog://{server.address}")
         replicate_to(cluster, "there", sys.stdin.readline().strip())
         topic = cluster.topic(TOPIC, ensemble=1, retention_bytes=None, retention_ms=None)
         with topic.subscribe(SUBSCRIPTION, start="earliest", type="shared", queue=messages) as consumer:
@@ -72,17 +72,17 @@ def run(folder: str, messages: int, acks: int, seed: int, tell: Callable[[Any], 
                 return bool(rows) and rows[0].is_ready and not rows[0].error
 
             wait(is_ready)
-            tell("ready")
+            report("ready")
             sys.stdin.readline()
             order = order_of(messages, acks, seed)
             for burst in range(BURSTS):
                 end = acks * (burst + 1) // BURSTS
-                tell({"acknowledged": end})
+                report({"acknowledged": end})
                 for number in order[acks * burst // BURSTS : end]:
                     consumer.acknowledge([received[number]])
                 if burst == BURSTS // 2:
                     consumer.flush()
                     wait(is_ready)
                 if (left := unknown()) is not None:
-                    tell({"known": max(end - left, 0)})
+                    report({"known": max(end - left, 0)})
             sys.stdin.readline()

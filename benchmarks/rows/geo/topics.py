@@ -24,7 +24,7 @@ _TOPICS_FULL, _TOPICS, _TOPICS_TINY = 10_000, 500, 8
 _ACTIVE = 0.01
 _LEAST_ACTIVE = 2
 _MESSAGES = 1 << 21
-_PATIENCE_S = 600.0
+_PATIENCE_S = 1200.0
 _WINDOWS = 5
 _SLACK_BYTES = 1 << 20
 _SLACK_THREADS = 12
@@ -65,6 +65,9 @@ def topics(plan: Plan) -> Section:
         busy = _share(plan, clusters, active)
         if not all(clusters.target(topic.name).end == 1 for topic in idle):
             raise ValueError("an idle topic has other messages at the target than here")
+        begin = time.perf_counter()
+        clusters.here.close(None)
+        closed_s = time.perf_counter() - begin
     held = max(after.size - before.size - _SLACK_BYTES, 0) / len(idle)
     section.comparisons += [
         Comparison(
@@ -92,11 +95,14 @@ def topics(plan: Plan) -> Section:
     section.tables.append(
         Table(
             "Idle and active topics",
-            ["idle", "opened in", "replicated in", "threads before", "threads", "active", "unsent by then"],
+            [
+                "idle", "opened in", "replicated in", "source closed in", "threads before", "threads", "active",
+                "unsent by then",
+            ],
             [
                 [
-                    f"{len(idle):,}", f"{opened_s:.1f} s", f"{replicated_s:.1f} s", f"{before.threads}",
-                    f"{after.threads}", f"{active}", f"{busy.unsent:.0%}",
+                    f"{len(idle):,}", f"{opened_s:.1f} s", f"{replicated_s:.1f} s", f"{closed_s:.1f} s",
+                    f"{before.threads}", f"{after.threads}", f"{active}", f"{busy.unsent:.0%}",
                 ]
             ],
         )
@@ -173,8 +179,12 @@ def _busy_share(seconds: float) -> float:
 
 
 def _until(condition: Callable[[], bool], pause_s: float = 0.05) -> None:
+    """Wait for a condition. Looking at it takes at most a tenth of the time, also if it looks at 10,000 topics."""
     deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        begin = time.monotonic()
+        if condition():
+            return
+        if begin > deadline:
             raise TimeoutError(f"not all topics were replicated in {_PATIENCE_S} s")
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, 9 * (time.monotonic() - begin)))

@@ -37,10 +37,10 @@ def client(plan: Plan) -> Section:
             plan,
             {
                 "client": lambda: _load(user, seconds),
-                "master": lambda: master.tell("load", _SIZE, seconds, _WINDOW_BYTES)["rate"],
+                "master": lambda: master.call("load", _SIZE, seconds, _WINDOW_BYTES)["rate"],
             },
         )
-        told = replica.tell("verified", _SIZE, VALUES, user.end())
+        told = replica.call("verified", _SIZE, VALUES, user.end())
     section.comparisons.append(
         Comparison(
             "append rate",

@@ -28,7 +28,7 @@ def fanout(plan: Plan) -> Section:
     settings: dict[str, Any] = {"log": {"segment_bytes": plan.segment_bytes}, "transfer_bytes": FRAME_BYTES}
     with plan.folder() as folder, ExitStack() as stack:
         master = remote(stack, folder / "master", "master", members=["master"], **settings)
-        end, checked = master.tell("fill", _SIZE, entries), list[str]()
+        end, checked = master.call("fill", _SIZE, entries), list[str]()
 
         def deliver(replicas: int) -> float:
             cpu_s, told = _deliver(master, folder, replicas, end, entries, settings)
@@ -64,7 +64,7 @@ def _deliver(
         for replica in started:
             replica.answer()
         cpu_s = master.cpu_s() - before
-        told = {replica.tell("verified", _SIZE, VALUES, entries) for replica in started}
+        told = {replica.call("verified", _SIZE, VALUES, entries) for replica in started}
     for path in paths:
         shutil.rmtree(path)
     (same,) = told

@@ -34,8 +34,8 @@ def live(plan: Plan) -> Section:
             entries = stream_entries(plan, _CARRIED_BYTES)
             carried = median(bare.rate(entries) for _ in range(plan.rounds)) * _SIZE
             carried_told = bare.verified()
-        without = alone.tell("load", _SIZE, seconds / 4, _WINDOW_BYTES)
-        found = master.tell("load", _SIZE, seconds, _WINDOW_BYTES)
+        without = alone.call("load", _SIZE, seconds / 4, _WINDOW_BYTES)
+        found = master.call("load", _SIZE, seconds, _WINDOW_BYTES)
         told = _verified([alone, master, replica], [without, found, found])
     section.comparisons += _compare(seconds, found, without["rate"], carried, f"{told}; {carried_told}")
     section.notes.append(
@@ -48,7 +48,7 @@ def live(plan: Plan) -> Section:
 
 def _verified(nodes: list[RemoteNode], loaded: list[dict[str, Any]]) -> str:
     told = [
-        node.tell("verified", _SIZE, VALUES, load["entries"]) for node, load in zip(nodes, loaded, strict=True)
+        node.call("verified", _SIZE, VALUES, load["entries"]) for node, load in zip(nodes, loaded, strict=True)
     ]  # fmt: skip
     return f"alone {told[0]}; master {told[1]}; replica {told[2]}"
 

@@ -16,7 +16,7 @@ _SIZE = 1024
 _STOPPED_S = 60.0
 _LOADED_BYTES = 2 << 30
 _MOST_BYTES = 64 << 20
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def memory(plan: Plan) -> Section:
@@ -29,11 +29,11 @@ def memory(plan: Plan) -> Section:
         log = {"segment_bytes": plan.segment_bytes}
         master = remote(stack, folder / "master", "master", members=["master", "b"], log=log)
         replica = remote(stack, folder / "replica", "b", master=master.address, log=log)
-        first = master.tell("fill", _SIZE, VALUES)
-        replica.tell("received", first)
+        first = master.call("fill", _SIZE, VALUES)
+        replica.call("received", first)
         watch = _Watch({"master": master, "replica": replica})
         lag = _stop_and_load(watch, master, replica, stopped_s, entries) - first
-        checked = replica.tell("verified", _SIZE, VALUES, VALUES + entries // VALUES * VALUES)
+        checked = replica.call("verified", _SIZE, VALUES, VALUES + entries // VALUES * VALUES)
     for name, value in watch.most.items():
         section.comparisons.append(
             Comparison(
@@ -56,7 +56,7 @@ class _Watch:
         self._idle = {name: node.private_bytes() for name, node in nodes.items()}
         self.most = dict.fromkeys(nodes, 0)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         for name, node in self._nodes.items():
             self.most[name] = max(self.most[name], node.private_bytes() - self._idle[name])
 
@@ -67,17 +67,17 @@ def _stop_and_load(
     """Load the master evenly while the replica is stopped, watch until that has caught up; where the log ends."""
     os.kill(replica.pid, signal.SIGSTOP)
     try:
-        looks = max(int(stopped_s / _LOOK_S), 1)
+        looks = max(int(stopped_s / _POLL_S), 1)
         for look in range(looks):
             count = entries // VALUES * (look + 1) // looks - entries // VALUES * look // looks
-            end = int(master.tell("fill", _SIZE, count * VALUES))
-            watch.look()
-            time.sleep(_LOOK_S)
+            end = int(master.call("fill", _SIZE, count * VALUES))
+            watch.measure()
+            time.sleep(_POLL_S)
     finally:
         os.kill(replica.pid, signal.SIGCONT)
     replica.ask("received", end)
-    while not replica.has_answered(_LOOK_S):
-        watch.look()
+    while not replica.has_answered(_POLL_S):
+        watch.measure()
     replica.answer()
-    watch.look()
+    watch.measure()
     return end

@@ -19,7 +19,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.node import Node
 
 _PATIENCE_S = 600.0
-_LOOK_S = 0.001
+_POLL_S = 0.001
 
 
 class RemoteNode:
@@ -29,7 +29,7 @@ class RemoteNode:
         self._job, self.pid = started, started.pid
         self.address: str = started.answer()
 
-    def tell(self, command: str, *arguments: Any) -> Any:
+    def call(self, command: str, *arguments: Any) -> Any:
         """What it answers when it is done."""
         self.ask(command, *arguments)
         return self.answer()
@@ -95,14 +95,14 @@ class _Commands:
         while self._node._log is None or self._node.log.tail.end < position:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self._node.stats()}: has not received {position}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return time.monotonic() - self._begin
 
     def verified(self, size: int, values: int, entries: int) -> str:
         """Once its readers see so many entries, the first few values in turn: read all back, and compare."""
         log, deadline = self._node.log, time.monotonic() + _PATIENCE_S
         while log.end < entries and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return verify(log, make_values(size)[:values], entries)
 
     def load(self, size: int, seconds: float, window_bytes: int) -> dict[str, float]:

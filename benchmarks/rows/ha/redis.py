@@ -59,12 +59,12 @@ def redis(plan: Plan) -> Section:
 
         def ours() -> float:
             nonlocal written
-            found = master.tell("load", _SIZE, seconds, _WINDOW_BYTES)
+            found = master.call("load", _SIZE, seconds, _WINDOW_BYTES)
             written = found["entries"]
             return float(found["rate"])
 
         found = interleave(plan, {"ours": ours, "redis": theirs.rate})
-        checked = f"{replica.tell('verified', _SIZE, VALUES, written)}; {theirs.verified()}"
+        checked = f"{replica.call('verified', _SIZE, VALUES, written)}; {theirs.verified()}"
     section.comparisons.append(
         Comparison(
             "bytes of values",

@@ -20,5 +20,5 @@ def rocketmq_rate(folder: Path, size: int) -> float:
     with Store("master", folder / "their-master", ports[0], _FILE_BYTES) as master:
         end = master.put(size // _RECORD_BYTES, _BODY)
         with Store("slave", folder / "their-slave", ports[1], _FILE_BYTES) as slave:
-            slave.tell(f"follow 127.0.0.1:{ports[0]}")
-            return end / (int(slave.tell(f"await {end}")) / 1e9)
+            slave.call(f"follow 127.0.0.1:{ports[0]}")
+            return end / (int(slave.call(f"await {end}")) / 1e9)

@@ -34,7 +34,7 @@ def stream(plan: Plan) -> Section:
         bare_stream(plan) as bare,
     ):
         master = remote(stack, folder / "master", "master", members=["master"], **settings)
-        end, checked = master.tell("fill", _SIZE, entries), list[str]()
+        end, checked = master.call("fill", _SIZE, entries), list[str]()
 
         def ours() -> float:
             rate, told = cold(master, folder / "replica", end, entries, settings)
@@ -90,8 +90,8 @@ def cold(
     """Have a new replica in `folder` take all up to `end`: bytes per second, and what was read back."""
     with ExitStack() as stack:
         replica = remote(stack, folder, folder.name, master=master.address, observer=True, **settings)
-        seconds = replica.tell("received", end)
-        told = replica.tell("verified", _SIZE, VALUES, entries)
+        seconds = replica.call("received", end)
+        told = replica.call("verified", _SIZE, VALUES, entries)
     shutil.rmtree(folder)
     return end / seconds, told
 

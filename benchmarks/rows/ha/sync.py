@@ -89,7 +89,7 @@ class Pair:
     def verified(self) -> str:
         """Read back all of both logs, and compare."""
         entries = self.node.log.end
-        theirs = self._replica.tell("verified", _SIZE, 1, entries)
+        theirs = self._replica.call("verified", _SIZE, 1, entries)
         return f"{verify(self.node.log, [self._value], entries)}; replica: {theirs}"
 
 

@@ -49,7 +49,7 @@ def _watch(side: Bookies, writer: Job, stopped_s: float) -> dict[str, float]:
     *running, stopped = side.jobs
     most = dict.fromkeys(("writer", "bookie", "stopped bookie"), 0.0)
 
-    def look() -> None:
+    def measure() -> None:
         found = {
             "writer": anonymous_bytes([writer.pid]),
             "bookie": max(anonymous_bytes([bookie.pid]) for bookie in running),
@@ -62,10 +62,10 @@ def _watch(side: Bookies, writer: Job, stopped_s: float) -> dict[str, float]:
     try:
         for _ in range(_LOOKS):
             time.sleep(stopped_s / _LOOKS)
-            look()
+            measure()
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
     for _ in range(_LOOKS):
         time.sleep(min(stopped_s, 2.0) / _LOOKS)
-        look()
+        measure()
     return most

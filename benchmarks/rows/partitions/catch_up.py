@@ -35,7 +35,7 @@ def catch_up(plan: Plan) -> Section:
         url, checked, numbers = f"sqlite:{folder / 'metadata'}", list[str](), itertools.count(1)
         leader = remote(stack, folder / "a", "a", url, plan.segment_bytes)
         topic = create_topic(store, TOPIC, partitions=1, replication_factor=1, now_us=time.time_ns() // 1000)
-        size = leader.tell("fill", _SIZE, entries)
+        size = leader.call("fill", _SIZE, entries)
 
         def ours() -> float:
             name = f"b{next(numbers)}"
@@ -43,9 +43,9 @@ def catch_up(plan: Plan) -> Section:
                 follower = remote(life, folder / name, name, url, plan.segment_bytes)
                 begin = time.monotonic()
                 _reassign(store, ["a", name])
-                seconds: float = follower.tell("received", entries) - begin
+                seconds: float = follower.call("received", entries) - begin
                 log = folder / name / f"{topic.topic_id}-0"
-                checked.append(follower.tell("verified", str(log), _SIZE, entries))
+                checked.append(follower.call("verified", str(log), _SIZE, entries))
                 _reassign(store, ["a"])
             shutil.rmtree(folder / name)
             return size / seconds

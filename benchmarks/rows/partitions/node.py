@@ -23,7 +23,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 TOPIC = "records"
 _PATIENCE_S = 600.0
-_LOOK_S = 0.001
+_POLL_S = 0.001
 
 
 class RemoteBroker:
@@ -33,7 +33,7 @@ class RemoteBroker:
         self._job = started
         started.answer()
 
-    def tell(self, command: str, *arguments: Any) -> Any:
+    def call(self, command: str, *arguments: Any) -> Any:
         """What it answers when it is done."""
         self._job.ask(json.dumps([command, *arguments]))
         return self._job.answer()
@@ -86,7 +86,7 @@ class _Commands:
         while (partition := self._broker.partition(TOPIC, 0)) is None or not is_met(partition):
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{self._broker.name}: {partition}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return partition
 
 

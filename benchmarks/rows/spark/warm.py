@@ -74,7 +74,7 @@ def serve(folder: str, is_long: bool) -> None:
         begin = time.perf_counter()
         found = getattr(works, work)(spark, *given)
         took = time.perf_counter() - begin
-        print(json.dumps([took, found, workers.look()]), flush=True)
+        print(json.dumps([took, found, workers.measure()]), flush=True)
     gateway = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()

@@ -40,7 +40,7 @@ cdef class AddCounters:
 
 cdef class DiskSpaceBase:
     cdef public bint read_only
-    cdef public int64_t added, look_after
+    cdef public int64_t added, check_after
 
     cpdef add(self, int64_t size)
 
@@ -67,7 +67,7 @@ cdef class FastAddHandler:
     cdef list begin(self)
     cdef object sync_log(self)
     cdef int end(self, list group, object error) except -1
-    cpdef _took(self, LedgerStateBase state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac)
+    cpdef _note_added(self, LedgerStateBase state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac)
     cpdef _raise_lac(self, LedgerStateBase state, int64_t lac)
 
 

@@ -198,18 +198,18 @@ cdef class AddCounters:
 
 
 cdef class DiskSpaceBase:
-    """The part of DiskSpaceMonitor that runs for every ADD: calls `look()` after each `look_after` bytes.
+    """The part of DiskSpaceMonitor that runs for every ADD: calls `check()` after each `check_after` bytes.
 
-    The subclass has `look`, which sets `added` to 0.
+    The subclass has `check`, which sets `added` to 0.
     """
 
     cpdef add(self, int64_t size):
         """Count bytes that were appended."""
         self.added += size
-        if self.added >= self.look_after:
-            self.look()
+        if self.added >= self.check_after:
+            self.check()
 
-    def look(self):
+    def check(self):
         raise NotImplementedError
 
 
@@ -222,7 +222,7 @@ cdef class FastAddHandler:
 
     log, space, polls, counts, group: those of the bookie. states: the LedgerStateBase of each ledger that was used lately,
     by ledger, the one used last at the end. deleted: ledgers that were deleted. _lacs: states of ledgers with explicit
-    LACs to be appended. The subclass has `_tell`, `_append_lacs`, `_fail` and `_end`, and sets `_failure`.
+    LACs to be appended. The subclass has `_answer_polls`, `_append_lacs`, `_fail` and `_end`, and sets `_failure`.
     """
 
     def __init__(self, log, DiskSpaceBase space not None, LongPollsBase polls not None, AddCounters counts not None,
@@ -263,7 +263,7 @@ cdef class FastAddHandler:
             return DECLINED_LAC
         self.states.move_to_end(add.ledger)
         self._space.add(add.nbytes)
-        self._took(state, add.count, add.nbytes, add.highest, add.lac)
+        self._note_added(state, add.count, add.nbytes, add.highest, add.lac)
         self.counts.by_kind[KIND_ADD] += 1
         if waits:
             add.respond, add.confirmed = respond, state.lac
@@ -273,7 +273,7 @@ cdef class FastAddHandler:
         self.counts.by_status[STATUS_OK] += 1
         return state.lac
 
-    cpdef _took(self, LedgerStateBase state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac):
+    cpdef _note_added(self, LedgerStateBase state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac):
         """Note entries that were appended to a ledger; highest, lac: the highest of them."""
         self.counts.add(count, nbytes)
         state.last = max(state.last, highest)
@@ -284,9 +284,9 @@ cdef class FastAddHandler:
         if lac > state.lac:
             state.lac = lac
             if self._polls.count:
-                self._tell(self._polls.reached(state.ledger, lac))
+                self._answer_polls(self._polls.reached(state.ledger, lac))
 
-    def _tell(self, polls):
+    def _answer_polls(self, polls):
         raise NotImplementedError
 
     # ---- group commit ----

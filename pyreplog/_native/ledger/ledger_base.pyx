@@ -14,8 +14,8 @@ from asyncio import _get_running_loop
 cdef class LedgerBase:
     """Base of `pyreplog.ledger.ledger_handle.Ledger`, which is also a Handle.
 
-    The subclass sets `_writer`, `_driver`, `_runtime`, `_staging`, `_clock` and the window, and `_telling` while a call
-    of `_tell_later` is to come.
+    The subclass sets `_writer`, `_driver`, `_runtime`, `_staging`, `_clock` and the window, and `_is_lac_due` while a call
+    of `_send_lac_later` is to come.
 
     _window_bytes, _window_entries: bytes and entries that may lack copies. _waiting_for_room: futures of `room`.
     on_progress: called, with no lock held, when entries were confirmed, got all their copies, or failed; must not block.
@@ -26,7 +26,7 @@ cdef class LedgerBase:
     cdef public object _driver, _runtime, _clock, on_progress
     cdef public int64_t _window_bytes, _window_entries
     cdef public list _waiting_for_room
-    cdef public bint _telling
+    cdef public bint _is_lac_due
 
     def __cinit__(self, *args, **kwargs):
         self._waiting_for_room = []
@@ -102,8 +102,8 @@ cdef class LedgerBase:
         """Give room, schedule an explicit LAC and call `on_progress` after each step of the writer."""
         if self._waiting_for_room:
             self._give_room()
-        if not self._telling and self._writer.lags():
-            self._tell_later()
+        if not self._is_lac_due and self._writer.lags():
+            self._send_lac_later()
         if self.on_progress is not None:
             self.on_progress()
 
@@ -114,6 +114,6 @@ cdef class LedgerBase:
     def _give_room(self):
         raise NotImplementedError
 
-    def _tell_later(self):
+    def _send_lac_later(self):
         """Schedule an explicit LAC: followers would else not see the last entries until the next append."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ cdef class LedgerWriterBase:
     cdef public object error, _storing
     cdef public dict _change
     cdef public bint _closing
-    cdef public int64_t _told_lac
+    cdef public int64_t _sent_lac
     cdef object totals              # (last entry, bytes, messages) of each unconfirmed batch
     cdef uint64_t length, messages  # bytes and messages of all entries that were pushed
     cdef readonly int64_t time_us   # highest append time so far

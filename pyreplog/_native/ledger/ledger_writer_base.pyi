@@ -16,7 +16,7 @@ class LedgerWriterBase:
     _storing: Any
     _change: dict[int, tuple[str, int]]
     _closing: bool
-    _told_lac: int
+    _sent_lac: int
     def __init__(self, push: PendingAddsBase, entry_bytes_max: int) -> None: ...
     @property
     def _push(self) -> Any: ...

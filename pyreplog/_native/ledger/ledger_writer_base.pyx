@@ -21,14 +21,14 @@ cdef class LedgerWriterBase:
 
     error: the error that ended the writer. _storing: metadata on their way to the store. _change: the current ensemble
     change, or an empty dict. _closing: whether the ledger is closed once all entries are stored. _futures: (last entry,
-    future), ascending. last_append: the future of the last append, or None. _confirmed_length, _confirmed_messages: bytes and messages of the confirmed entries. _told_lac: the
+    future), ascending. last_append: the future of the last append, or None. _confirmed_length, _confirmed_messages: bytes and messages of the confirmed entries. _sent_lac: the
     highest LAC that bookies were told. time_us: the highest append time so far; 0: no entry was pushed.
     """
 
     def __init__(self, PendingAddsBase push not None, int64_t entry_bytes_max):
         self._push, self.entry_bytes_max = push, entry_bytes_max
         self._futures, self.totals, self._change = deque(), deque(), {}
-        self._told_lac = -1
+        self._sent_lac = -1
 
     # ---- where it stands
 
@@ -67,7 +67,7 @@ cdef class LedgerWriterBase:
         return self.error is not None or (self._push.pending_bytes < nbytes and self.outstanding() < entries)
 
     cdef bint lags(self) noexcept:
-        return self._push.tracker.confirmed > self._told_lac and self.error is None
+        return self._push.tracker.confirmed > self._sent_lac and self.error is None
 
     cdef int64_t outstanding(self) noexcept:
         return self._push.tracker.lap + 1 - self._push.tracker.settled()
@@ -98,7 +98,7 @@ cdef class LedgerWriterBase:
             future.publish(future.value, None)
             return future, []
         self.length, self.messages = entries.ledger_bytes, entries.ledger_messages
-        self._told_lac = max(self._told_lac, lac)
+        self._sent_lac = max(self._sent_lac, lac)
         self._futures.append((first + entries.count - 1, future))
         self.last_append = future
         if <int64_t>entries.starts[entries.count] <= self._push.batch_bytes:

@@ -4,7 +4,7 @@ Threads: every call runs under the GIL; large batches release it while `inside` 
 subclass implements `_make_room` (roll, or flush the stage), `_begin_next` (roll), `_begin_counted` (have a
 segment whose records may take several entry numbers, or refuse), `_check_room` and `_check_inside` (raise
 WindowFullError if the caller must not wait for that), `_reserve` (segments for a whole batch), `_reopen` (open the
-files of a dormant log, or raise the reason why the log is not open), `_tell_readers`, `wait_synced` and
+files of a dormant log, or raise the reason why the log is not open), `_notify_readers`, `wait_synced` and
 `_request_commit`.
 """
 
@@ -126,7 +126,7 @@ cdef class Appender(LogViewBase):
         """Open the files of a dormant log; waits: as of `enter`. Raises the reason if the log is not open otherwise."""
         raise NotImplementedError
 
-    def _tell_readers(self):
+    def _notify_readers(self):
         """Have readers of other processes see a change of the tail page of a dormant log."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ cdef class Appender(LogViewBase):
         """Whether the append path may be entered."""
         return self.open
 
-    def _let_go_active(self):
+    def _release_active(self):
         """Give up the active segment of a log that is open no more; the position and the entry number stay. The caller is
         inside, and nothing is staged."""
         self.active = self.index = None
@@ -271,7 +271,7 @@ cdef class Appender(LogViewBase):
     cdef int tell_readers(self) except -1:
         """Have readers of other processes see what was changed in the tail page, though the log may be dormant."""
         if self.tail.page == &self.tail.kept:
-            self._tell_readers()
+            self._notify_readers()
         return 0
 
     # ---- room --------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ cdef class LogFollowerBase:
     """Iterates over the records from entry number `entry` on, and over new ones.
 
     It ends when none has come for `timeout_us` (-1: without limit). Base of `pyreplog.log.log_view.LogFollower`, which
-    implements `_closer_look`. Not thread-safe.
+    implements `_load_batch`. Not thread-safe.
 
     batch_bytes: approximate size of a batch in the log. entry: the next one. position: where it is looked for; -1:
     unknown. held: the segment there. truncations: count of the log's truncations when these were determined.
@@ -65,7 +65,7 @@ cdef class LogFollowerBase:
         """Return the next entries as a RecordBatch; None: the time is over."""
         return self.wait(True)
 
-    def _closer_look(self, batch_bytes):
+    def _load_batch(self, batch_bytes):
         """Return a batch of the next entries, which the current segment does not hold.
 
         None: they do not exist yet, or only other records before them were skipped.
@@ -143,7 +143,7 @@ cdef class LogFollowerBase:
             result = self.batch_here() if many else self.record_here()
             if result is not None:
                 return result
-            batch = self._closer_look(self.batch_bytes if many else 1)
+            batch = self._load_batch(self.batch_bytes if many else 1)
             if batch is not None:
                 return batch if many else batch[0]
         return None

@@ -70,7 +70,7 @@ cdef class DriverLockBase:
 
 
 cdef class ReactorBase:
-    """Base of Reactor, which is a Handle, has `unregister`, `call_soon` and `_left`, and sets the other attributes.
+    """Base of Reactor, which is a Handle, has `unregister`, `call_soon` and `_driver_left`, and sets the other attributes.
 
     _callbacks: callbacks by descriptor; they get the events. _soon: calls that were handed over. _asleep: whether the
     driver sleeps or is about to, so that it needs a wake-up.
@@ -157,7 +157,7 @@ cdef class ReactorBase:
             if self._error is None:
                 driver_lock.give_back()
             else:
-                self._left()
+                self._driver_left()
 
     cdef int step(self, double timeout_s) except -1:
         """Wait for events for at most `timeout_s` seconds, and call back."""

@@ -251,8 +251,11 @@ def origin_cluster_column(MessageBatch batch not None, const uint8_t[::1] cluste
     return nulls, valid if nulls else None, starts, data
 
 
-def origin_offset_column(MessageBatch batch not None):
-    """Return offsets of messages at their origins as int64, as (nulls, validity, data); null: published here."""
+cdef tuple origin_numbers(MessageBatch batch, int at, int step):
+    """Return the numbers at a position of origin attributes as int64, as (nulls, validity, data); null: published here.
+
+    Each message of an entry has a number that is `step` higher than the one before.
+    """
     cdef Block data = make_block(batch.count * sizeof(int64_t))
     cdef Block valid = zeros((batch.count + 7) // 8)
     cdef int64_t *numbers = <int64_t *>data.data
@@ -265,14 +268,24 @@ def origin_offset_column(MessageBatch batch not None):
                 entry = batch.places[i].entry
                 origin = origin_of(batch.table.entries[entry].record, &length)
                 if origin != NULL:
-                    memcpy(&first, origin + 8, 8)
+                    memcpy(&first, origin + at, 8)
             if origin == NULL:
                 numbers[i] = 0
                 nulls += 1
             else:
-                numbers[i] = first + batch.places[i].number
+                numbers[i] = first + step * <int64_t>batch.places[i].number
                 valid.data[i >> 3] |= 1 << (i & 7)
     return nulls, valid if nulls else None, data
+
+
+def origin_offset_column(MessageBatch batch not None):
+    """Return offsets of messages at their origins as int64, as (nulls, validity, data); null: published here."""
+    return origin_numbers(batch, 8, 1)
+
+
+def origin_publish_time_column(MessageBatch batch not None):
+    """Return when messages were appended at their origins, microseconds since 1970, as `origin_offset_column`."""
+    return origin_numbers(batch, 16, 0)
 
 
 # ---- properties: a list for each message -----------------------------------------------------------------------

@@ -99,7 +99,7 @@ cdef class Message:
 
     @property
     def publish_time(self):
-        """When its entry was appended."""
+        """When its entry was appended in this cluster. See `origin_publish_time`."""
         return (<const RecordHead *>self.at.record).time
 
     @property
@@ -142,6 +142,19 @@ cdef class Message:
             return None
         memcpy(&first, origin + 8, 8)
         return first + self.number
+
+    @property
+    def origin_publish_time(self):
+        """When its entry was appended where it was published, if that is in another cluster; None: it was published here.
+
+        It is the `publish_time` that the message has there.
+        """
+        cdef int64_t length, time
+        cdef const uint8_t *origin = origin_of(self.at.record, &length)
+        if origin == NULL:
+            return None
+        memcpy(&time, origin + 16, 8)
+        return time
 
     @property
     def ledger(self):

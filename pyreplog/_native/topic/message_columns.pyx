@@ -1,5 +1,6 @@
 """Fills columns of messages, with one pass over their places for each."""
 
+from libc.stdint cimport INT64_MIN
 from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
@@ -46,12 +47,20 @@ cdef void gather_hashes(const MessageEntry *entries, const Place *places, Py_ssi
         out[i] = murmur(entry.keys + key_start(entry, places[i].number), size) if size > 0 else 0
 
 
+cdef int64_t origin_number(const MessageEntry *entry, int at, int64_t none) noexcept nogil:
+    """Return the number at a position of an entry's origin attribute; `none` if it has no such attribute."""
+    cdef int64_t length, number
+    cdef const uint8_t *origin = origin_of(entry.record, &length)
+    if origin == NULL:
+        return none
+    memcpy(&number, origin + at, 8)
+    return number
+
+
 cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept nogil:
     cdef Py_ssize_t i
     cdef const MessageEntry *entry
     cdef const LongHeader *header
-    cdef const uint8_t *origin
-    cdef int64_t length, at
     for i in range(table.count):
         entry = &table.entries[i]
         header = <const LongHeader *>entry.record
@@ -67,12 +76,12 @@ cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept 
             out[i] = entry.last_sequence
         elif column == ENTRIES_BEFORE:
             out[i] = entries_before(table, entry)
-        elif column == ENTRY_ORIGIN_KEY or column == ENTRY_ORIGIN_FIRST:
-            at = 8 if column == ENTRY_ORIGIN_FIRST else 0
-            origin = origin_of(entry.record, &length)
-            out[i] = -1 if at else 0
-            if origin != NULL:
-                memcpy(&out[i], origin + at, 8)
+        elif column == ENTRY_ORIGIN_KEY:
+            out[i] = origin_number(entry, 0, 0)
+        elif column == ENTRY_ORIGIN_FIRST:
+            out[i] = origin_number(entry, 8, -1)
+        elif column == ENTRY_ORIGIN_PUBLISH_TIME:
+            out[i] = origin_number(entry, 16, INT64_MIN)
         else:
             out[i] = bytes_before(table, entry)
 

@@ -20,7 +20,8 @@ from pyreplog._native.topic.message cimport make_message
 from pyreplog._native.topic.message_columns cimport (
     BYTES_BEFORE, COLUMN_DELIVER_AT, COLUMN_ENTRY_INDEX, COLUMN_EVENT_TIME, COLUMN_KEY_HASH, COLUMN_KEY_SIZE,
     COLUMN_OFFSET, COLUMN_PUBLISH_TIME, COLUMN_SEQUENCE, COLUMN_SIZE, ENTRIES_BEFORE, ENTRY_COUNT, ENTRY_FIRST,
-    ENTRY_ID, ENTRY_ORIGIN_FIRST, ENTRY_ORIGIN_KEY, ENTRY_SEQUENCE, ENTRY_SIZE, Place, gather, gather_entries, gather_hashes, measure, pack,
+    ENTRY_ID, ENTRY_ORIGIN_FIRST, ENTRY_ORIGIN_KEY, ENTRY_ORIGIN_PUBLISH_TIME, ENTRY_SEQUENCE, ENTRY_SIZE, Place,
+    gather, gather_entries, gather_hashes, measure, pack,
 )
 from pyreplog._native.topic.message_entry cimport (
     MessageEntry, MessageTable, key_size, key_start, origin_of, properties_of, read_table, value_size, value_start,
@@ -143,7 +144,7 @@ cdef class MessageBatch:
 
     @property
     def publish_time(self):
-        """When each message's entry was appended."""
+        """When each message's entry was appended in this cluster."""
         return self.column(COLUMN_PUBLISH_TIME)
 
     @property
@@ -319,6 +320,11 @@ cdef class MessageBatch:
     def entry_origin_first(self):
         """Offset at its origin of each entry's first message; -1 for entries that were published here."""
         return self.entry_column(ENTRY_ORIGIN_FIRST)
+
+    @property
+    def entry_origin_publish_time(self):
+        """When each entry was appended at its origin; the smallest int64 for entries that were published here."""
+        return self.entry_column(ENTRY_ORIGIN_PUBLISH_TIME)
 
     def entry_origin(self, Py_ssize_t index):
         """Return the origin attribute of the entry with an index, bytes; None: it was published here."""

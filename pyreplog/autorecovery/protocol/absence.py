@@ -1,8 +1,8 @@
-"""Which bookies are away, lost or back, and whose copies are to be made again.
+"""Decides which bookies are away, lost or back, and which need their copies replicated again.
 
-A pure function of what an auditor knows at one moment. It errs on the side of waiting: copying after a network split
-moves data that nobody has lost, and BookKeeper's auditor, which starts its delay anew after each election and copies
-whatever share of the cluster is missing, is the example to avoid (BOOKKEEPER `Auditor`, `lostBookieRecoveryDelay`).
+The decision is a pure function of the auditor's view at one moment. In doubt it waits, because copying after a network
+split moves data that is not lost. BookKeeper's auditor does not wait: it restarts its delay after each election, and
+copies whatever share of the cluster is missing (BOOKKEEPER `Auditor`, `lostBookieRecoveryDelay`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from typing import TypeAlias
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 
 FUTURE_US = 60_000_000
-"""A phase that begins further ahead of the clock than this was written by a wrong clock: its delay begins anew."""
+"""A phase that begins further in the future than this, in microseconds, was written with a wrong clock: the delay
+restarts."""
 
 
 @dataclass(frozen=True)
 class AuditorView:
-    """What an auditor knows.
+    """What an auditor knows at one moment.
 
-    named: bookie id -> how many ledgers name it, from a complete scan. registered: ids of bookies that run, read-only
-    ones included. states: of `/bookie-states`. orders: ids for which an order exists. now_us: the wall clock,
-    microseconds since 1970. settled: the registrations were followed without a break for a session's time; a view taken
-    just after a reconnect lacks bookies that run. hold: an operator has suspended recovery, for an upgrade.
-    is_complete: the metadata of every ledger could be read; otherwise one of them may name any bookie.
+    Attributes:
+        named: number of ledgers that name each bookie id, from a complete scan.
+        registered: ids of running bookies, read-only ones included.
+        states: the states under `/bookie-states`.
+        orders: ids of bookies for which an order exists.
+        now_us: wall clock, microseconds since 1970.
+        settled: registrations were followed without interruption for one session time-out; a view taken just after a
+            reconnect may lack running bookies.
+        hold: whether an operator has suspended recovery, for an upgrade.
+        is_complete: whether the metadata of every ledger could be read; an unreadable ledger may name any bookie.
     """
 
     named: Mapping[str, int]
@@ -40,7 +46,7 @@ class AuditorView:
 
 @dataclass(frozen=True)
 class NoteState:
-    """Write the state of a bookie by compare-and-set, unless it changed meanwhile."""
+    """Write the state of a bookie by compare-and-set, unless another process changed it."""
 
     bookie: str
     state: BookieState
@@ -48,14 +54,14 @@ class NoteState:
 
 @dataclass(frozen=True)
 class ForgetState:
-    """Delete the state of a bookie by compare-and-set: it is an ordinary member again."""
+    """Delete the state of a bookie by compare-and-set, which makes it an ordinary member again."""
 
     bookie: str
 
 
 @dataclass(frozen=True)
 class PlaceOrder:
-    """Have the copies of a bookie made again. reason: for operators."""
+    """Order that the copies of a bookie are replicated again. `reason` is shown to operators."""
 
     bookie: str
     reason: str
@@ -63,7 +69,7 @@ class PlaceOrder:
 
 @dataclass(frozen=True)
 class WithdrawOrder:
-    """End the work on a bookie. reason: for operators."""
+    """Withdraw the order for a bookie. `reason` is shown to operators."""
 
     bookie: str
     reason: str
@@ -71,7 +77,7 @@ class WithdrawOrder:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that needs an operator. code: stable, for alert rules."""
+    """Report a condition that needs an operator. `code` is stable, for alert rules."""
 
     code: str
     text: str
@@ -85,28 +91,27 @@ def name_of_bookie(bookie: str) -> str:
     return bookie.partition("@")[0]
 
 
-def judge(view: AuditorView, delay_us: int) -> list[Decision]:
-    """Decide on every bookie that ledgers name or that has a state.
+def decide(view: AuditorView, delay_us: int) -> list[Decision]:
+    """Return the decisions on every bookie that ledgers name or that has a state.
 
     Args:
-        view: what is known now.
-        delay_us: how long a bookie may be away before its copies are made again.
+        view: what the auditor knows.
+        delay_us: time for which a bookie may be away before its copies are replicated again, microseconds.
 
     Returns:
-        What to write, in an order in which each step may be the last one that succeeds. An empty list means that
-        nothing is to be done.
+        The writes to make, ordered so that it is safe to stop after any of them. Empty: there is nothing to do.
     """
     absent = {bookie for bookie in view.named if bookie not in view.registered and not _is_gone(bookie, view)}
     decisions: list[Decision] = []
     suspended = _suspension(absent, view)
     for bookie in sorted(view.named.keys() | view.states.keys() | view.orders):
-        decisions += _judge_bookie(bookie, view, delay_us, suspended)
+        decisions += _decide_about(bookie, view, delay_us, suspended)
     if suspended is not None and absent:
         decisions.append(suspended)
     return decisions
 
 
-def _judge_bookie(bookie: str, view: AuditorView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
+def _decide_about(bookie: str, view: AuditorView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
     state = view.states.get(bookie)
     phase = state.phase if state is not None else None
     if bookie not in view.named:
@@ -122,7 +127,7 @@ def _judge_bookie(bookie: str, view: AuditorView, delay_us: int, suspended: Alar
         lost = BookieState(BookiePhase.LOST, view.now_us, f"{successor} was registered under its name")
         return [NoteState(bookie, lost), *_order(bookie, view, lost.reason)]
     if state is None or state.since_us > view.now_us + FUTURE_US:
-        # An unsettled view may lack bookies that run; the delay of one that is away begins a moment later.
+        # An unsettled view may lack running bookies: start the delay only once the view is settled.
         return [NoteState(bookie, BookieState(BookiePhase.AWAY, view.now_us))] if view.settled else []
     if suspended is not None or view.now_us - state.since_us < delay_us:
         return []
@@ -130,7 +135,10 @@ def _judge_bookie(bookie: str, view: AuditorView, delay_us: int, suspended: Alar
 
 
 def _unnamed(bookie: str, view: AuditorView, phase: BookiePhase | None) -> list[Decision]:
-    """A bookie that no ledger names: nothing is left to copy. States that an operator set stay."""
+    """Return the decisions on a bookie that no ledger names, so that nothing is left to copy.
+
+    An operator's states stay.
+    """
     if not view.is_complete:
         return []
     done: list[Decision] = _withdraw(bookie, view, "no ledger names it")
@@ -146,13 +154,13 @@ def _withdraw(bookie: str, view: AuditorView, reason: str) -> list[Decision]:
 
 
 def _successor(bookie: str, view: AuditorView) -> str | None:
-    """Another incarnation that is registered under the name of a bookie which is not."""
+    """Return another registered incarnation with the name of a bookie; None: there is none."""
     name = name_of_bookie(bookie)
     return next((other for other in sorted(view.registered) if name_of_bookie(other) == name and other != bookie), None)
 
 
 def _is_gone(bookie: str, view: AuditorView) -> bool:
-    """Whether a bookie will not come back, so that it says nothing about the network."""
+    """Return whether a bookie will not come back. Its absence is no evidence of a network split."""
     state = view.states.get(bookie)
     if state is not None and state.phase in (BookiePhase.LOST, BookiePhase.RETIRED):
         return True
@@ -160,15 +168,19 @@ def _is_gone(bookie: str, view: AuditorView) -> bool:
 
 
 def _suspension(absent: Set[str], view: AuditorView) -> Alarm | None:
-    """Why no bookie that is merely away has its copies made again now."""
+    """Return why bookies that are merely away get no orders now; None: they get orders."""
     if view.hold:
-        return Alarm("hold", f"recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`")
+        return Alarm(
+            "hold", f"auto-recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`"
+        )
     if not view.settled:
         return Alarm("reconnected", "the auditor has just reconnected: bookies may register again within moments")
     present = sum(1 for bookie in view.named if not _is_gone(bookie, view))
     if len(absent) > 1 and 3 * len(absent) > present:
         share = f"{len(absent)} of the {present} bookies that ledgers name are away"
         return Alarm(
-            "many-away", f"{share}: this looks like a network split, nothing is copied; declare those lost that are"
+            "many-away",
+            f"{share}: this looks like a network split, and nothing is copied; declare lost bookies as lost "
+            "(`cluster lost`)",
         )
     return None

@@ -1,8 +1,8 @@
-"""Whether all members of a closed ledger hold what they should, and the same. A state machine.
+"""CopyCheck: a state machine that checks whether the members of a closed ledger hold all entries, and the same.
 
-Members are asked for HOLDINGS: which entries they have, and a digest of them. So two members are compared without
-their bytes. A copy whose checksum is right, and that is another record than the other members', is found in no other
-way.
+Members answer HOLDINGS requests with the entries that they have and a digest of them, so that members are compared
+without transferring records. Only this comparison finds a record that has a valid checksum but differs from the other
+members' record.
 """
 
 from __future__ import annotations
@@ -26,31 +26,38 @@ from pyreplog.ledger.protocol.effects import Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
 
 PIECE_ENTRIES = 4096
-"""Entries of one write set that are compared at a time."""
+"""Number of entries of one write set that are compared in one step."""
 UNKNOWN_MAX = 16
-"""Entries of one write set of which a member could not say whether it has them, before it is asked for no more."""
+"""After so many entries of one write set for which a member cannot say whether it has them, no more requests go to
+it."""
 RANGES_MAX = 1000
-"""Ranges that are reported of a member, of each kind; a report that leaves some out says so."""
+"""Maximum number of ranges of each kind in the report of a member; `MemberReport.is_cut` is set when more were
+found."""
 
 
 class MemberVerdict(StrEnum):
-    """The worst that is known of a member's copies."""
+    """The worst result of the check of a member."""
 
     COMPLETE = "complete"
     UNKNOWN = "unknown"
-    """It could not say of some entries whether it has them, or did not answer."""
+    """For some entries the member could not say whether it has them, or it did not answer."""
     MISSING = "missing"
-    """It definitely lacks entries."""
+    """The member definitely lacks entries."""
     DIFFERS = "differs"
-    """It holds records that are intact, and are not those of the other members."""
+    """The member holds valid records that differ from the other members' records."""
 
 
 @dataclass
 class MemberReport:
-    """What is known of the copies of one member. Entries of a range that the member should hold are meant.
+    """The result of the check of one member, about the entries that it should hold.
 
-    held: how many entries it has. missing: it definitely lacks them. differs: its records are not the others'. unknown:
-    it cannot say. why: of the last entries that are unknown. is_cut: more ranges were found than are listed.
+    Attributes:
+        held: number of entries that it has.
+        missing: entries that it definitely lacks.
+        differs: entries whose records differ from the other members'.
+        unknown: entries for which it cannot say whether it has them.
+        why: why the last unknown entries are unknown.
+        is_cut: whether more ranges were found than are listed.
     """
 
     held: int = 0
@@ -62,7 +69,7 @@ class MemberReport:
 
     @property
     def verdict(self) -> MemberVerdict:
-        """The worst that is known: differs, then missing, then unknown."""
+        """The worst result: differs, then missing, then unknown."""
         if self.differs:
             return MemberVerdict.DIFFERS
         if self.missing:
@@ -70,7 +77,7 @@ class MemberReport:
         return MemberVerdict.UNKNOWN if self.unknown else MemberVerdict.COMPLETE
 
     def add(self, ranges: list[range], entries: Iterable[range]) -> None:
-        """Add ranges to one of the lists; neighbours are joined."""
+        """Add ranges to one of the lists; adjacent ranges are joined."""
         for entry_range in entries:
             last = ranges[-1] if ranges else None
             if last is not None and last.step == entry_range.step and last[-1] + last.step == entry_range.start:
@@ -83,9 +90,12 @@ class MemberReport:
 
 @dataclass
 class CopyReport:
-    """What the check of one ledger found.
+    """The result of the check of one ledger.
 
-    members: by bookie. nowhere: entries that every member of their write set definitely lacks.
+    Attributes:
+        ledger: id of the ledger.
+        members: report of each bookie.
+        nowhere: entries that every member of their write set definitely lacks.
     """
 
     ledger: int
@@ -94,31 +104,32 @@ class CopyReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every member holds all that it should, and the same as the others."""
+        """Whether every member holds all its entries, with records equal to the other members'."""
         return all(member.verdict is MemberVerdict.COMPLETE for member in self.members.values())
 
 
 @dataclass
 class _Piece:
-    """Entries with one write set. told: replies of members about `asked`; those that are not OK are left out."""
+    """A chunk of entries with one write set. `replies` holds the OK replies about the entries `asked`."""
 
     entries: range
     members: tuple[str, ...]
     asked: range = range(0)
-    told: dict[str, tuple[Request, Reply, Holdings]] = field(default_factory=dict)
-    silent: dict[str, bool] = field(default_factory=dict)  # cannot say of the first entry; whether it is to be asked on
+    replies: dict[str, tuple[Request, Reply, Holdings]] = field(default_factory=dict)
+    # members that cannot say whether they have the first entry; whether later chunks ask them
+    unsure: dict[str, bool] = field(default_factory=dict)
     waiting: int = 0
 
 
 class CopyCheck:
-    """Asks each member of a closed ledger what it holds of its stripes; ends with `Finished(CopyReport)`.
+    """Asks each member of a closed ledger which entries it holds; ends with `Finished(CopyReport)`.
 
-    A member that does not answer, or cannot say, is reported as unknown, and ends nothing.
+    A member that does not answer, or cannot say, is reported as unknown; the check continues.
 
     Args:
-        metadata: of the ledger, which is closed.
-        absent: bookies that are not asked; their copies are unknown.
-        window: pieces of PIECE_ENTRIES entries that are compared at a time.
+        metadata: metadata of the closed ledger.
+        absent: ids of bookies that get no requests; their copies are reported as unknown.
+        window: number of chunks, of PIECE_ENTRIES entries each, that are compared concurrently.
 
     Raises:
         InvalidArgumentError: the ledger is not closed, or `window` is below 1.
@@ -131,8 +142,8 @@ class CopyCheck:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
         self._ledger, self._window = metadata.ledger, window
         self._report = CopyReport(metadata.ledger, {bookie: MemberReport() for bookie in sorted(metadata.bookies())})
-        self._given_up = dict.fromkeys(absent, "it is not asked")
-        self._unknowns: Counter[tuple[str, tuple[str, ...]]] = Counter()  # of a member, in one write set
+        self._given_up = dict.fromkeys(absent, "the bookie does not run, and is not asked")
+        self._unknowns: Counter[tuple[str, tuple[str, ...]]] = Counter()  # unknown entries of a member in one write set
         self._pieces: deque[_Piece] = deque(_pieces(metadata))
         self._busy = 0
         self._is_over = False
@@ -146,21 +157,21 @@ class CopyCheck:
             return []
         if reply.status == ReplyStatus.OK:
             try:
-                piece.told[send.bookie] = send.request, reply, Holdings.decode(send.request, reply)
+                piece.replies[send.bookie] = send.request, reply, Holdings.decode(send.request, reply)
             except InvalidMessageError as error:
                 self._give_up(send.bookie, str(error), piece)
         elif reply.status in (ReplyStatus.UNKNOWN, ReplyStatus.LIMBO):
             self._report.members[send.bookie].why = error_text(reply)
-            piece.silent[send.bookie] = True
+            piece.unsure[send.bookie] = True
         else:
             self._give_up(send.bookie, error_text(reply), piece)
-        return self._arrived(piece)
+        return self._count_reply(piece)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         if self._is_over:
             return []
         self._give_up(send.bookie, str(error), send.about)
-        return self._arrived(send.about)
+        return self._count_reply(send.about)
 
     def woken(self, about: object) -> list[Effect]:
         return []
@@ -173,7 +184,7 @@ class CopyCheck:
             self._busy += 1
             piece = self._pieces.popleft()
             sends = self._begin(piece)
-            if not sends:  # none of its members is asked any more
+            if not sends:  # no member of the chunk gets requests any more
                 self._compare(piece)
             effects += sends
         if not self._busy and not self._is_over:
@@ -182,12 +193,12 @@ class CopyCheck:
         return effects
 
     def _begin(self, piece: _Piece) -> list[Effect]:
-        """Ask all members of a piece that are still asked."""
-        piece.asked, piece.told, piece.silent = piece.entries, {}, {}
+        """Return the requests to the members of a chunk that still get requests."""
+        piece.asked, piece.replies, piece.unsure = piece.entries, {}, {}
         sends: list[Effect] = []
         for bookie in piece.members:
             if bookie in self._given_up or self._unknowns[bookie, piece.members] >= UNKNOWN_MAX:
-                piece.silent[bookie] = False
+                piece.unsure[bookie] = False
             else:
                 sends.append(self._ask(bookie, piece))
         piece.waiting = len(sends)
@@ -201,27 +212,30 @@ class CopyCheck:
         return Send(bookie, request, piece)
 
     def _give_up(self, bookie: str, why: str, piece: _Piece) -> None:
-        """Ask a member for nothing more."""
+        """Send no more requests to a member."""
         self._given_up[bookie] = why
-        piece.silent[bookie] = False
+        piece.unsure[bookie] = False
 
     # ---- comparing ------------------------------------------------------------------------------------------
 
-    def _arrived(self, piece: _Piece) -> list[Effect]:
-        """When all members have answered: have them speak of the same entries, and compare."""
+    def _count_reply(self, piece: _Piece) -> list[Effect]:
+        """Count a reply.
+
+        Once all members have replied, compare them, or ask again those whose reply covers more entries.
+        """
         piece.waiting -= 1
         if piece.waiting:
             return []
         asked = piece.asked
-        ends = [asked.index(last_of(asked, reply.last)) + 1 for _, reply, _ in piece.told.values()]
+        ends = [asked.index(last_of(asked, reply.last)) + 1 for _, reply, _ in piece.replies.values()]
         count = min(ends, default=len(asked))
-        if any(piece.silent.values()):  # of the first entry alone it is known that they cannot say
+        if any(piece.unsure.values()):  # the member cannot say of the first entry only; later entries are asked again
             count = 1
         piece.asked = asked[:count]
         sends: list[Effect] = []
-        for bookie, (request, reply, _) in list(piece.told.items()):
+        for bookie, (request, reply, _) in list(piece.replies.items()):
             if min(request.last, reply.last) >= asked[count - 1] + asked.step:
-                del piece.told[bookie]
+                del piece.replies[bookie]
                 sends.append(self._ask(bookie, piece))
         if sends:
             piece.waiting = len(sends)
@@ -230,7 +244,7 @@ class CopyCheck:
         return self._begin_pieces()
 
     def _compare(self, piece: _Piece) -> None:
-        """Compare what the members hold of `asked`; what lies behind it is another piece."""
+        """Compare the replies about `asked`; the entries behind it become another chunk."""
         asked = piece.asked
         rest = piece.entries[len(asked) :]
         if rest:
@@ -239,43 +253,43 @@ class CopyCheck:
         wanted = np.arange(asked.start, asked.stop, asked.step, dtype=np.int64)
         lacking = {
             bookie: np.setdiff1d(wanted, holdings.entries(request))
-            for bookie, (request, _, holdings) in piece.told.items()
+            for bookie, (request, _, holdings) in piece.replies.items()
         }
-        odd = _odd_ones(piece)
-        if odd and len(asked) > 1 and self._room_for(odd):  # find the entries that differ
+        outliers = _outliers(piece)
+        if outliers and len(asked) > 1 and self._may_bisect(outliers):  # bisect to find the entries that differ
             middle = len(asked) // 2
             for part in (asked[middle:], asked[:middle]):
                 self._pieces.appendleft(_Piece(part, piece.members))
             return
-        self._note_silent(piece)
+        self._note_unsure(piece)
         for bookie, entries in lacking.items():
             member = self._report.members[bookie]
             member.held += len(wanted) - len(entries)
             member.add(member.missing, runs_of(entries, asked.step))
-        for bookie in odd:
+        for bookie in outliers:
             member = self._report.members[bookie]
             member.add(member.differs, [asked])
         if len(lacking) == len(piece.members):
             self._report.nowhere += runs_of(reduce(np.intersect1d, lacking.values()), asked.step)
 
-    def _note_silent(self, piece: _Piece) -> None:
-        for bookie, is_asked_on in piece.silent.items():
+    def _note_unsure(self, piece: _Piece) -> None:
+        for bookie, is_asked_on in piece.unsure.items():
             member = self._report.members[bookie]
             member.add(member.unknown, [piece.asked])
             member.why = self._given_up.get(bookie, member.why)
             if is_asked_on:
                 self._unknowns[bookie, piece.members] += 1
 
-    def _room_for(self, bookies: Iterable[str]) -> bool:
-        """Whether it is worth while to look for single entries that differ."""
+    def _may_bisect(self, bookies: Iterable[str]) -> bool:
+        """Return whether to bisect: not after too many entries of a bookie are known to differ."""
         return all(len(self._report.members[bookie].differs) < UNKNOWN_MAX for bookie in bookies)
 
 
 def unreadable_entries(report: CopyReport, write_quorum: int) -> tuple[range, ...]:
-    """Return the entries of which no member is known to have a copy, ascending.
+    """Return the entries that no member is known to have, ascending.
 
     Args:
-        report: what the check of a ledger found. A report that was cut names fewer.
+        report: the result of the check of a ledger. A report that was cut has fewer of them.
         write_quorum: number of copies of each entry.
     """
     lacking = [
@@ -290,7 +304,7 @@ def unreadable_entries(report: CopyReport, write_quorum: int) -> tuple[range, ..
 
 
 def _pieces(metadata: LedgerMetadata) -> Iterable[_Piece]:
-    """The entries of a closed ledger, by fragment and write set."""
+    """Return the entries of a closed ledger in chunks, by fragment and write set."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     for fragment in metadata.fragments:
         end = metadata.fragment_end(fragment)
@@ -303,14 +317,14 @@ def _pieces(metadata: LedgerMetadata) -> Iterable[_Piece]:
                 yield _Piece(entries[start : start + PIECE_ENTRIES], members)
 
 
-def _odd_ones(piece: _Piece) -> list[str]:
-    """Members whose digest is not that of most of those that hold the same entries; all, if there is no majority."""
-    odd: list[str] = []
+def _outliers(piece: _Piece) -> list[str]:
+    """Return the members whose digest differs from that of most with the same entries; without a majority, all."""
+    outliers: list[str] = []
     groups: dict[tuple[range, ...], dict[str, int]] = {}
-    for bookie, (_, _, holdings) in piece.told.items():
+    for bookie, (_, _, holdings) in piece.replies.items():
         groups.setdefault(holdings.ranges, {})[bookie] = holdings.digest
     for digests in groups.values():
         (digest, most), *_ = Counter(digests.values()).most_common(1)
         agreed = digest if 2 * most > len(digests) else None
-        odd += [bookie for bookie, copy_digest in digests.items() if copy_digest != agreed]
-    return odd
+        outliers += [bookie for bookie, copy_digest in digests.items() if copy_digest != agreed]
+    return outliers

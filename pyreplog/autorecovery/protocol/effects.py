@@ -1,4 +1,4 @@
-"""The effect that the state machines of this package return beside those of `ledger.protocol.effects`."""
+"""The effects that the state machines of this package return in addition to those of `ledger.protocol.effects`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from pyreplog.ledger.protocol.effects import Effect
 
 @dataclass(frozen=True, slots=True)
 class NoteLost:
-    """List entries as lost, durably. The events are `noted()` or `store_unknown()`.
+    """Store entries durably in the list of lost entries. The resulting event is `noted()` or `store_unknown()`.
 
-    entries: ascending. bookie: the one whose place is given to another. others: bookies which count as lost, too, and
-    the entries among these of which they may have had the last copies; when one of them returns, it is asked.
+    Attributes:
+        entries: numbers of the entries, ascending.
+        bookie: id of the bookie that is replaced.
+        others: other bookies that count as lost, with those of the entries of which they may have had the last copies.
+            When one of them returns, it is asked for these entries.
     """
 
     entries: tuple[int, ...]
@@ -25,7 +28,7 @@ class NoteLost:
 
     @property
     def by_bookie(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Each bookie that may have had last copies, and the entries."""
+        """Each bookie that may have had last copies, with its entries."""
         return ((self.bookie, self.entries), *self.others)
 
 
@@ -33,13 +36,13 @@ ReplicationEffect: TypeAlias = Effect | NoteLost
 
 
 def lost_entries(metadata: LedgerMetadata, entries: Sequence[int], bookie: str, lost: Set[str]) -> NoteLost:
-    """Return the effect that lists entries of a ledger.
+    """Return the effect that lists entries of a ledger as lost.
 
     Args:
-        metadata: of the ledger; every member that they name for the entries denied them, or is among `lost`.
-        entries: ascending.
-        bookie: id of the member whose place is given to another, or that lacks the entries.
-        lost: ids of bookies that were not asked, because their copies count as gone.
+        metadata: metadata of the ledger. Every member that they name for the entries has denied them, or is in `lost`.
+        entries: numbers of the entries, ascending.
+        bookie: id of the member that is replaced, or that lacks the entries.
+        lost: ids of bookies that count as lost and therefore were not asked.
     """
     others: dict[str, list[int]] = {}
     for entry in entries:

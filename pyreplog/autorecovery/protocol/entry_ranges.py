@@ -1,4 +1,4 @@
-"""Ranges of entry numbers with a step: what a member of an ensemble holds, and parts of it."""
+"""Ranges of entry numbers with a step, and the parts of them that a bookie holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def last_of(entries: range, last: int) -> int:
-    """Return the highest of some entries that is not above `last`.
+    """Return the highest of the given entries that is not above `last`.
 
     Args:
         entries: ascending, the first of them not above `last`.
@@ -17,11 +17,11 @@ def last_of(entries: range, last: int) -> int:
 
 
 def runs_of(entries: npt.NDArray[np.int64], step: int) -> list[range]:
-    """Return entries as few ranges of one step.
+    """Return entries as a minimal list of ranges with the given step.
 
     Args:
-        entries: ascending.
-        step: of the ranges.
+        entries: numbers of the entries, ascending.
+        step: step of the ranges.
     """
     if not len(entries):
         return []

@@ -1,15 +1,15 @@
-"""Moves the copies that some bookies hold of one ledger to other bookies. A state machine.
+"""LedgerReplicator: a state machine that moves the copies which some bookies hold of one ledger to other bookies.
 
-For each fragment that names such a bookie, the source: copy the member's entries to a target, prove that the target
-holds them on its disk, then name the target in the metadata by compare-and-set. The proof is asked for after the
-version of the metadata was read that the compare-and-set expects. So a bookie that removes surplus copies, which
-changes the version first, never removes what a proof still counts on (BookKeeper #4668). After a conflict the proof is
-asked for again. For the same reason the version is read again before entries are listed as lost: a member that denied
-them may have removed them as surplus, because others took its place since. And bookies that are no members any more are
-asked: one may keep copies, because the member that took its place has lost its disk before they were surplus.
+For each fragment that names such a bookie, the source, it copies the member's entries to a target, proves that the
+target has them on disk, and then names the target in the metadata by compare-and-set. The proof is requested after
+reading the metadata version that the compare-and-set expects. A bookie that removes surplus copies changes that version
+first, so it never removes copies that a proof relies on (BookKeeper #4668). After a conflict the proof is requested
+again. For the same reason the version is read again before entries are listed as lost: a member that denied them may
+have removed them as surplus, because it was replaced meanwhile. Bookies that are no longer members are asked as well:
+one of them may keep copies, because the member that replaced it lost its disk before these copies became surplus.
 
-Rules of BookKeeper's `ReplicationWorker` and `LedgerFragmentReplicator` are kept where they hold: the last fragment of
-a ledger that is not closed is left to its writer, and a ledger that was deleted meanwhile is no error (#3316).
+Two rules are those of BookKeeper's `ReplicationWorker` and `LedgerFragmentReplicator`: the last fragment of a ledger
+that is not closed is left to its writer, and a ledger that was deleted meanwhile is no error (#3316).
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ from pyreplog.ledger.protocol.effects import Finished, Load, Store, Wake
 from pyreplog.ledger.protocol.terminal_errors import error_text
 
 ChooseTarget: TypeAlias = Callable[[LedgerMetadata, Fragment, int, Collection[str]], "str | None"]
-"""Chooses a bookie for a place of a fragment, none of its members and none of those given; None: there is none."""
+"""Chooses a bookie for a place of a fragment: no member, and none of the given ids. None: there is no such bookie."""
 
 Throttle: TypeAlias = Callable[[int], float]
-"""Gets bytes that were copied, and returns seconds to wait before more are copied."""
+"""Takes a number of copied bytes, and returns the seconds to wait before the next copy."""
 
 RETRY_S = 1.0
 RETRY_MAX_S = 30.0
 FRAGMENTS_MAX = 64
-"""An entry that no bookie has a copy of is kept in a fragment of its own while one may return; so many are added."""
+"""Maximum number of fragments that are added to keep, each in its own fragment, entries of which a bookie that may
+return could have the only copy."""
 
 
 @dataclass(frozen=True)
 class LedgerReplicated:
-    """What became of the copies in one ledger.
+    """The result of replicating one ledger.
 
     Attributes:
-        metadata: metadata of the ledger, as they were stored or read last.
+        metadata: metadata of the ledger that were stored or read last.
         version: their version.
-        entries: number of entries that were copied.
-        bytes: their bytes.
+        entries: number of copied entries.
+        bytes: size of the copied entries, bytes.
         lost: number of entries that were listed as lost.
-        kept: number of entries of which a source that is away may have the only copy.
-        is_open: a source is still named in the last fragment of a ledger that is not closed.
-        is_deleted: the ledger was deleted.
+        kept: number of entries of which an absent source may have the only copy.
+        is_open: whether the last fragment of a ledger that is not closed still names a source.
+        is_deleted: whether the ledger was deleted.
     """
 
     metadata: LedgerMetadata
@@ -74,34 +75,35 @@ class LedgerReplicated:
 
 @dataclass(frozen=True)
 class _Proving:
-    """HOLDINGS of one stripe on the target, from its next entry on."""
+    """A HOLDINGS request about one stripe, sent to the target from its next entry on."""
 
     stripe: range
 
 
 @dataclass(frozen=True)
 class _CopyWake:
-    """A wake-up of a copy; one that has ended meanwhile does not get it."""
+    """A wake-up of a copy; it is dropped if the copy has ended."""
 
     copy: StripeCopy
     about: object
 
 
 class LedgerReplicator:
-    """Ends with `Finished(LedgerReplicated)`, or with `Finished(error=...)`; what was done until then stays done.
+    """Replicates some bookies' copies of a ledger; ends with `Finished(LedgerReplicated)` or `Finished(error=...)`.
 
-    Errors: UnreadableError (an entry cannot be read now, or a target refuses copies), NotEnoughBookiesError (no bookie
-    can take the place), InvalidMetadataError (the metadata were damaged meanwhile).
+    Changes made before an error stay. The error is an UnreadableError (an entry cannot be read now, or a target refuses
+    copies), a NotEnoughBookiesError (no bookie can replace the source) or an InvalidMetadataError (the metadata were
+    damaged meanwhile).
 
     Args:
         metadata: metadata of the ledger.
         version: version of the metadata in the store.
         sources: ids of the bookies whose copies are moved.
-        lost: ids of bookies whose copies are gone, so that they are not asked; sources may be among them.
-        away: ids of bookies that do not run and may come back.
-        choose: chooses targets.
-        others: ids of all bookies that run; those that are no members are asked for entries that no member has.
-        throttle: limits the bytes in a second; None: no limit.
+        lost: ids of bookies whose copies count as lost, so that they get no requests; may include sources.
+        away: ids of bookies that do not run and may return.
+        choose: chooses the targets.
+        others: ids of all running bookies; those that are no members are asked for entries that no member has.
+        throttle: limits the bytes per second; None: no limit.
     """
 
     def __init__(
@@ -120,20 +122,20 @@ class LedgerReplicator:
         self._lost, self._away, self._choose, self._throttle = lost, away, choose, throttle
         self._others = others
         self._result = LedgerReplicated(metadata, version)
-        self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
-        self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
-        self._refused: set[str] = set()  # targets
-        self._disproved: UnreadableError | None = None  # of the fragment: why a target with other records was refused
-        self._place: tuple[int, str] | None = None  # the fragment's first entry, and the source that is replaced
-        self._sends: dict[int, Send] = {}  # requests on their way, by identity; replies to others are too late
+        self._settled: set[tuple[int, str]] = set()  # (first entry of a fragment, source) that keeps its place
+        self._splits_left = FRAGMENTS_MAX // 2  # each split adds two fragments
+        self._refused: set[str] = set()  # targets that refused copies
+        self._proof_error: UnreadableError | None = None  # why the target of this fragment was refused
+        self._place: tuple[int, str] | None = None  # first entry of the fragment, and the source to replace
+        self._sends: dict[int, Send] = {}  # requests in flight, by identity; replies to other requests are ignored
         self._copy: StripeCopy | None = None
         self._asks_others = False
         self._copied: StripeCopied | None = None
         self._change: MemberChange | None = None
-        self._proof: tuple[int, int] = (0, 0)  # entries and digest, as far as the target has told
+        self._proof: tuple[int, int] = (0, 0)  # entries and digest that the target has reported so far
         self._proofs_left = 0
-        self._is_doubtful = False  # entries are to be listed as lost, if the metadata are still the same
-        self._stored: LedgerMetadata | None = None  # what the compare-and-set that is on its way stores
+        self._is_doubtful = False  # list entries as lost if the metadata version is unchanged
+        self._stored: LedgerMetadata | None = None  # metadata of the compare-and-set in flight
         self._retry_s = RETRY_S
         self._is_over = False
 
@@ -143,7 +145,7 @@ class LedgerReplicator:
     # ---- fragments ------------------------------------------------------------------------------------------
 
     def _next_fragment(self) -> list[ReplicationEffect]:
-        """Begin with the first fragment that names a source and is not settled."""
+        """Start on the first fragment that names a source and is not settled."""
         metadata, self._copy, self._copied, self._change, self._stored = self._metadata, None, None, None, None
         self._is_doubtful = False
         self._sends.clear()
@@ -159,25 +161,26 @@ class LedgerReplicator:
         return self._end(self._result)
 
     def _replace(self, fragment: Fragment, end: int, index: int) -> list[ReplicationEffect]:
-        """Choose a bookie for a place of a fragment, and begin to copy."""
+        """Choose a target for a place of a fragment, and start to copy."""
         metadata, source = self._metadata, fragment.ensemble[index]
         if self._place != (fragment.first, source):
-            self._place, self._disproved = (fragment.first, source), None
-        # A source may take entries again, once its drain has ended: moved there, its copies would be moved for ever.
+            self._place, self._proof_error = (fragment.first, source), None
+        # A source whose drain has ended may take entries again: copies moved to it would be moved back and forth for
+        # ever.
         target = self._choose(metadata, fragment, index, self._refused | self._sources)
         if target is None:
             lacking = NotEnoughBookiesError(
                 f"ledger {metadata.ledger}: no bookie can take the place of {source} in the fragment from entry "
                 f"{fragment.first} on; add a bookie"
             )
-            return self._fail(self._disproved or lacking)
+            return self._fail(self._proof_error or lacking)
         if end == fragment.first:
             return self._store_empty(source, target)
         self._change = MemberChange(metadata.ledger, fragment.first, end, index, source, target)
         return self._begin_copy(self._change, asks_others=False)
 
     def _begin_copy(self, change: MemberChange, *, asks_others: bool) -> list[ReplicationEffect]:
-        """Copy from the members of the fragment, or what they do not have from all bookies that run."""
+        """Copy from the members of the fragment, or, for entries that they lack, from all running bookies."""
         members = self._metadata.fragment_of(change.first).ensemble
         self._asks_others = asks_others
         self._copy = StripeCopy(
@@ -186,10 +189,10 @@ class LedgerReplicator:
             others=sorted(self._others - {*members, change.target}) if asks_others else (),
             throttle=self._throttle, resume=True if asks_others else None,
         )  # fmt: skip
-        return self._passed_on(self._copy.start())
+        return self._forward(self._copy.start())
 
     def _is_away(self, source: str) -> bool:
-        """Whether a source may come back with copies that nobody else has."""
+        """Return whether a source may return with copies that no other bookie has."""
         return source in self._away and source not in self._lost
 
     def _store_empty(self, source: str, target: str) -> list[ReplicationEffect]:
@@ -201,8 +204,8 @@ class LedgerReplicator:
 
     # ---- copying --------------------------------------------------------------------------------------------
 
-    def _passed_on(self, effects: Iterable[ReplicationEffect]) -> list[ReplicationEffect]:
-        """Pass on the effects of the copy; when it has ended, go on with what follows."""
+    def _forward(self, effects: Iterable[ReplicationEffect]) -> list[ReplicationEffect]:
+        """Return the effects of the copy for the driver; when the copy has ended, continue with the next step."""
         passed: list[ReplicationEffect] = []
         copy = self._copy
         assert copy is not None
@@ -216,7 +219,7 @@ class LedgerReplicator:
             elif effect.error is not None:
                 passed += self._copy_failed(effect.error)
             else:
-                passed += self._have_copied(effect.result)
+                passed += self._handle_copied(effect.result)
         return passed
 
     def _sent(self, send: Send) -> Send:
@@ -228,10 +231,10 @@ class LedgerReplicator:
         assert copy is not None and change is not None
         if not copy.is_refused:
             return self._fail(error)
-        self._refused.add(change.target)  # another target may take the copies
+        self._refused.add(change.target)  # try another target
         return self._next_fragment()
 
-    def _have_copied(self, copied: StripeCopied) -> list[ReplicationEffect]:
+    def _handle_copied(self, copied: StripeCopied) -> list[ReplicationEffect]:
         self._copy, self._copied = None, copied
         change, result = self._change, self._result
         assert change is not None
@@ -246,25 +249,25 @@ class LedgerReplicator:
         return [Load()]
 
     def _list_lost(self) -> list[ReplicationEffect]:
-        """List the entries that nobody has: the members that denied them are those that the metadata still name."""
+        """List entries as lost. The metadata still name the same members as when these denied the entries."""
         copied, change = self._copied, self._change
         assert copied is not None and change is not None
         self._is_doubtful = False
         return [lost_entries(self._metadata, copied.missing, change.source, self._lost)]
 
     def noted(self) -> list[ReplicationEffect]:
-        """The lost entries are listed: from now on the metadata need not name the source any more."""
+        """The lost entries are listed, so the metadata no longer need to name the source."""
         if self._is_over or self._copied is None:
             return []
         self._result = replace(self._result, lost=self._result.lost + len(self._copied.missing))
         return self._prove()
 
     def _keep(self, change: MemberChange, copied: StripeCopied) -> list[ReplicationEffect]:
-        """Leave the source, which is away, the entries of which nobody else has a copy."""
+        """Keep an absent source as member for the entries of which no other bookie has a copy."""
         kept = kept_ranges(self._metadata.stripes(change.index, change.first, change.end), copied.missing)
         self._result = replace(self._result, kept=self._result.kept + len(copied.missing))
         if not copied.held or len(kept) > min(KEPT_RANGES_MAX, self._splits_left):
-            self._settled.add((change.first, change.source))  # it waits until the source is back, or declared lost
+            self._settled.add((change.first, change.source))  # retried when the source is back, or was declared lost
             return self._next_fragment()
         self._splits_left -= len(kept)
         self._settled.update((part.start, change.source) for part in kept)
@@ -274,14 +277,14 @@ class LedgerReplicator:
     # ---- proof ----------------------------------------------------------------------------------------------
 
     def _prove(self) -> list[ReplicationEffect]:
-        """Ask the target what it holds on its disk."""
+        """Request proof from the target that it has the entries on disk."""
         change = self._change
         assert change is not None
         stripes = [stripe for stripe in self._metadata.stripes(change.index, change.first, change.end) if stripe]
         self._proof, self._proofs_left = (0, 0), len(stripes)
         self._sends.clear()
-        if not stripes:  # none of the few entries of the fragment is on this member
-            return self._have_proof()
+        if not stripes:  # this member holds none of the entries of a short fragment
+            return self._handle_proof()
         return [self._ask_holdings(stripe) for stripe in stripes]
 
     def _ask_holdings(self, stripe: range) -> Send:
@@ -295,37 +298,40 @@ class LedgerReplicator:
     def _check_holdings(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
         stripe = send.about.stripe
         if reply.status != ReplyStatus.OK:
-            return self._fail(self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}"))
+            return self._fail(
+                self._unproved_error(f"{send.bookie} does not report which entries it holds: {error_text(reply)}")
+            )
         try:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
-            return self._fail(self._unproved(f"{send.bookie}: {error}"))
+            return self._fail(self._unproved_error(f"{send.bookie}: {error}"))
         entries, digest = self._proof
         self._proof = entries + holdings.count, (digest + holdings.digest) % DIGEST_MODULUS
         rest = stripe[(reply.last - stripe[0]) // stripe.step + 1 :]
         if rest:
             return [self._ask_holdings(rest)]
         self._proofs_left -= 1
-        return [] if self._proofs_left else self._have_proof()
+        return [] if self._proofs_left else self._handle_proof()
 
-    def _have_proof(self) -> list[ReplicationEffect]:
+    def _handle_proof(self) -> list[ReplicationEffect]:
         copied, change = self._copied, self._change
         assert copied is not None and change is not None
-        if self._proof != (copied.held, copied.digest):  # it has other records, also when it is asked once more
-            self._disproved = self._unproved(
-                f"{change.target} was given {copied.held} entries with digest {copied.digest:016x}, and holds "
+        # the target has other records, and would have them at the next attempt
+        if self._proof != (copied.held, copied.digest):
+            self._proof_error = self._unproved_error(
+                f"{change.target} was sent {copied.held} entries with digest {copied.digest:016x}, and holds "
                 f"{self._proof[0]} with {self._proof[1]:016x}"
             )
             self._refused.add(change.target)
             return self._next_fragment()
         changed = change.applied(self._metadata)
-        if changed is None:  # the metadata were changed during the copy, and read again after a conflict
+        if changed is None:  # the metadata changed during the copy, and were read again after a conflict
             return self._next_fragment()
         self._stored = changed
         return [Store(changed, self._version)]
 
-    def _unproved(self, reason: str) -> UnreadableError:
-        return UnreadableError(self._metadata.ledger, f"the copies are not proved: {reason}")
+    def _unproved_error(self, reason: str) -> UnreadableError:
+        return UnreadableError(self._metadata.ledger, f"the copies are not verified: {reason}")
 
     # ---- replies --------------------------------------------------------------------------------------------
 
@@ -334,23 +340,23 @@ class LedgerReplicator:
             return []
         if isinstance(send.about, _Proving):
             return self._check_holdings(send, reply)
-        return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
+        return [] if self._copy is None else self._forward(self._copy.replied(send, reply))
 
     def failed(self, send: Send, error: Exception) -> list[ReplicationEffect]:
         if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
-            return self._fail(self._unproved(f"{send.bookie} does not tell what it holds: {error}"))
-        return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
+            return self._fail(self._unproved_error(f"{send.bookie} does not report which entries it holds: {error}"))
+        return [] if self._copy is None else self._forward(self._copy.failed(send, error))
 
     def woken(self, about: object) -> list[ReplicationEffect]:
         if self._is_over:
             return []
         if about is self:
-            return self._look_again()
+            return self._reload()
         if not isinstance(about, _CopyWake) or about.copy is not self._copy:
             return []
-        return self._passed_on(about.copy.woken(about.about))
+        return self._forward(about.copy.woken(about.about))
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
@@ -361,7 +367,7 @@ class LedgerReplicator:
         return self._next_fragment()
 
     def conflicted(self, current: LedgerMetadata, version: int) -> list[ReplicationEffect]:
-        """Another process changed the metadata. The copies stay good for what it left as it was."""
+        """Another process changed the metadata. The copies remain valid where it left the fragment unchanged."""
         return self.loaded(current, version)
 
     def loaded(self, current: LedgerMetadata, version: int) -> list[ReplicationEffect]:
@@ -371,25 +377,28 @@ class LedgerReplicator:
         if self._is_doubtful and version == self._version:
             return self._list_lost()
         was, self._metadata, self._version = self._stored, current, version
-        if self._is_doubtful:  # what was denied may be elsewhere now
+        if self._is_doubtful:  # another bookie may have the denied entries now
             return self._next_fragment()
-        if was is not None and current == was:  # the reply to the compare-and-set was lost
+        if was is not None and current == was:  # the compare-and-set succeeded, and its reply was lost
             return self._next_fragment()
         if self._copied is None or self._change is None or self._change.applied(current) is None:
             return self._next_fragment()
         if self._copied.missing and not self._change.kept:
-            return self._next_fragment()  # members may have been given what was listed as lost
+            return self._next_fragment()  # members may have received entries that were listed as lost
         return self._prove()
 
     def store_unknown(self) -> list[ReplicationEffect]:
-        """The store did not answer: whether it stored the metadata is unknown."""
+        """The store did not answer: it is unknown whether it stored the metadata."""
         if self._is_over:
             return []
         seconds, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MAX_S)
         return [Wake(seconds, self)]
 
-    def _look_again(self) -> list[ReplicationEffect]:
-        """Read the metadata. A list of lost entries that had no outcome is repeated if they have not changed since."""
+    def _reload(self) -> list[ReplicationEffect]:
+        """Read the metadata again.
+
+        If the outcome of a list of lost entries is unknown, repeat it if the version is unchanged.
+        """
         if self._stored is None and self._change is not None and self._copied is not None:
             self._is_doubtful = True
         return [Load()]
@@ -400,7 +409,7 @@ class LedgerReplicator:
     def garbled(self, error: InvalidMetadataError) -> list[ReplicationEffect]:
         return [] if self._is_over else self._fail(error)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- finishing ------------------------------------------------------------------------------------------
 
     def _end(self, result: LedgerReplicated) -> list[ReplicationEffect]:
         self._is_over = True

@@ -1,8 +1,8 @@
-"""One bookie takes the place of another in a fragment that is already written.
+"""Metadata changes that replace one bookie by another in a fragment that is already written.
 
-The change is made to metadata by compare-and-set, after the target is proved to hold what the source should hold. The
-last fragment of a ledger that is not closed is never changed: its writer and its recovery take any change of it for
-another writer's.
+The metadata are changed by compare-and-set, after a proof that the target holds all that the source should hold. The
+last fragment of a ledger that is not closed is never changed: its writer, or its recovery, would take the change for
+that of another writer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 
 KEPT_RANGES_MAX = 32
-"""Ranges that the source of one change may keep. Each adds at most two fragments to the ledger."""
+"""Maximum number of ranges that the source of one change may keep. Each adds at most two fragments to the ledger."""
 
 
 @dataclass(frozen=True)
 class MemberChange:
-    """In the fragment [first, end) of a ledger, `target` takes the place `index` of `source`.
+    """Replaces `source` by `target` in the fragment [first, end) of a ledger.
 
-    kept: half-open ranges of entries that `source` keeps, ascending and apart: entries of which nobody has a copy
-    while `source` is away and may have one. The fragment is split around them.
+    Attributes:
+        ledger: id of the ledger.
+        first: first entry of the fragment.
+        end: entry behind the last one of the fragment.
+        index: place of the source in the ensemble.
+        source: id of the replaced bookie.
+        target: id of the bookie that replaces it.
+        kept: half-open ranges of entries that `source` keeps, ascending and disjoint: `source` is away and may have the
+            only copy of them. The fragment is split around them.
     """
 
     ledger: int
@@ -44,10 +51,10 @@ class MemberChange:
             )
 
     def applied(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
-        """Return the metadata with this change; None if the metadata changed in a way that ends its proof.
+        """Return the metadata with this change; None if the metadata changed in a way that invalidates its proof.
 
-        The proof is about the entries of a range on one bookie. It holds as long as the fragment has the same bounds
-        and the source its place; other members, other fragments and the ledger's state may have changed.
+        The proof is about a range of entries on one bookie. It remains valid while the fragment has the same bounds and
+        the source has its place; other members, other fragments and the state of the ledger may have changed.
         """
         fragment = next((item for item in metadata.fragments if item.first == self.first), None)
         if metadata.ledger != self.ledger or fragment is None or written_end(metadata, fragment) != self.end:
@@ -83,10 +90,10 @@ def written_end(metadata: LedgerMetadata, fragment: Fragment) -> int | None:
 
 
 def drop_empty(metadata: LedgerMetadata, source: str, target: str) -> LedgerMetadata | None:
-    """Replace a bookie in a closed ledger without entries, where nothing is to be copied (BookKeeper #3220).
+    """Replace a bookie in a closed, empty ledger, which needs no copying (BookKeeper #3220).
 
     Returns:
-        The changed metadata; None if the ledger is not closed, has entries, or does not name `source` so.
+        The changed metadata; None if the ledger is not closed, has entries, does not name `source`, or names `target`.
     """
     if metadata.state is not State.CLOSED or metadata.last_entry >= 0:
         return None
@@ -98,7 +105,10 @@ def drop_empty(metadata: LedgerMetadata, source: str, target: str) -> LedgerMeta
 
 
 def merge_equal(fragments: Iterable[Fragment]) -> list[Fragment]:
-    """Join neighbours with equal ensembles. The members of an entry depend on its number and the ensemble alone."""
+    """Join adjacent fragments with equal ensembles.
+
+    The members of an entry depend only on its number and the ensemble.
+    """
     merged: list[Fragment] = []
     for fragment in fragments:
         if not merged or merged[-1].ensemble != fragment.ensemble:
@@ -107,11 +117,11 @@ def merge_equal(fragments: Iterable[Fragment]) -> list[Fragment]:
 
 
 def kept_ranges(stripes: Iterable[range], missing: Iterable[int]) -> tuple[range, ...]:
-    """Return the ranges that the source keeps: each holds, of its stripes, only entries that are missing.
+    """Return the ranges that the source keeps: within its stripes, each range holds missing entries only.
 
     Args:
-        stripes: the entries of the fragment that the source should hold, as `LedgerMetadata.holdings` gives them.
-        missing: those of which nobody who answers has a copy.
+        stripes: the entries of the fragment that the source should hold, as returned by `LedgerMetadata.holdings`.
+        missing: those of which no responding bookie has a copy.
     """
     absent = set(missing)
     ranges: list[range] = []

@@ -1,4 +1,4 @@
-"""Asks each member of a ledger's last fragment how far the ledger goes, without fencing it."""
+"""MemberEnds: asks each member of a ledger's last fragment for its last entry and LAC, without fencing the ledger."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 
 ANSWER_S = 5.0
-"""Seconds for the answers; a bookie in the same process has no time-out of its own."""
+"""Seconds to wait for the answers. A bookie in the same process has no time-out of its own."""
 
 
 class MemberEnds:
-    """Ends with `Finished(dict)`: what each member knows, an `Ends`, or None if it does not answer. A state machine.
+    """A state machine that ends with `Finished(dict)`: an `Ends` for each member, or None if it did not answer.
 
-    A bookie that has the ledger in limbo answers: what it knows goes on if a writer does.
+    A bookie that has the ledger in limbo answers as well: its last entry and LAC still advance while a writer appends.
     """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
@@ -31,12 +31,12 @@ class MemberEnds:
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if reply.status in (ReplyStatus.OK, ReplyStatus.LIMBO):
             self._ends[send.bookie] = Ends(reply.last, reply.lac)
-        return self._heard()
+        return self._count_answer()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
-        return self._heard()
+        return self._count_answer()
 
-    def _heard(self) -> list[Effect]:
+    def _count_answer(self) -> list[Effect]:
         self._awaited -= 1
         return [] if self._awaited else self._end()
 

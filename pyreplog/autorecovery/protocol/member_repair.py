@@ -1,4 +1,4 @@
-"""Giving a member of a ledger the copies that it lacks, or cannot read. A state machine."""
+"""MemberRepair: a state machine that copies to a member of a ledger the entries that it lacks, or cannot read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 
 @dataclass(frozen=True)
 class MemberRepaired:
-    """What a member was given.
+    """The result of the repair of a member.
 
     Attributes:
-        entries: number of entries that it took.
-        bytes: their bytes.
-        missing: entries that it should hold, and of which every bookie said definitely that it has none, ascending.
+        entries: number of entries that were copied to it.
+        bytes: their size in bytes.
+        missing: entries that it should hold, and that every bookie definitely lacks, ascending.
     """
 
     entries: int = 0
@@ -30,21 +30,21 @@ class MemberRepaired:
 
 
 class MemberRepair:
-    """Makes the copies of one member whole, fragment by fragment; ends with `Finished(MemberRepaired)`.
+    """Copies missing entries to one member, fragment by fragment; ends with `Finished(MemberRepaired)`.
 
-    The member is asked what it holds; the rest is copied to it from the other members, whose records are checked. The
-    metadata are not changed. Ends with `Finished(error=UnreadableError)` when a copy cannot be read or written now;
-    what was copied until then stays.
+    The member is asked which entries it holds; the others are copied to it from the other members, and their records
+    are checked. The metadata are not changed. The machine ends with `Finished(error=UnreadableError)` when a copy
+    cannot be read or written now; entries copied before stay.
 
     Args:
-        metadata: of the ledger.
+        metadata: metadata of the ledger.
         bookie: id of the member.
-        absent: bookies that are not asked.
-        others: bookies that are no members and are asked as well: disks that have returned.
-        firsts: first entries of the fragments to look at; None: all.
-        stop: the entry behind the last one to look at. None: the end of the ledger; of one that is not closed, the
-            beginning of the last fragment.
-        throttle: limits the bytes in a second; None: no limit.
+        absent: ids of bookies that get no requests.
+        others: bookies that are not members and are asked as well: their disks have returned.
+        firsts: first entries of the fragments to repair; None: all.
+        stop: entry behind the last one to repair. None: the end of the ledger, or the beginning of the last fragment if
+            it is not closed.
+        throttle: limits the bytes per second; None: no limit.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class MemberRepair:
         self._absent, self._others, self._throttle = absent, others, throttle
         self._result = MemberRepaired()
         self._copy: StripeCopy | None = None
-        self._parts: deque[tuple[int, int, int]] = deque()  # first entry of a fragment, the one behind it, the place
+        # (first entry of a fragment, entry behind its last one, place of the member)
+        self._parts: deque[tuple[int, int, int]] = deque()
         for fragment in metadata.fragments:
             ends = [end for end in (written_end(metadata, fragment), stop) if end is not None]
             if bookie in fragment.ensemble and ends and (firsts is None or fragment.first in firsts):
@@ -73,19 +74,22 @@ class MemberRepair:
         return self._next_part()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
-        return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
+        return [] if self._copy is None else self._forward(self._copy.replied(send, reply))
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
-        return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
+        return [] if self._copy is None else self._forward(self._copy.failed(send, error))
 
     def woken(self, about: object) -> list[Effect]:
-        """A wake-up of a copy that has ended meanwhile is too late."""
+        """Wake the copy; ignore a wake-up of a copy that has ended."""
         assert isinstance(about, tuple)
         copy, inner = about
-        return [] if self._copy is None or copy is not self._copy else self._passed_on(self._copy.woken(inner))
+        return [] if self._copy is None or copy is not self._copy else self._forward(self._copy.woken(inner))
 
     def _next_part(self) -> list[Effect]:
-        """Begin with the next fragment. A copy ends when its requests are answered: no reply is too late."""
+        """Start on the next fragment.
+
+        A copy ends only after all its requests were answered, so no late reply can arrive.
+        """
         self._copy = None
         while self._parts:
             first, end, index = self._parts.popleft()
@@ -94,10 +98,10 @@ class MemberRepair:
                     self._metadata, first=first, end=end, index=index, target=self._bookie, absent=self._absent,
                     others=self._others, throttle=self._throttle,
                 )  # fmt: skip
-                return self._passed_on(self._copy.start())
+                return self._forward(self._copy.start())
         return [Finished(self._result)]
 
-    def _passed_on(self, effects: Iterable[Effect]) -> list[Effect]:
+    def _forward(self, effects: Iterable[Effect]) -> list[Effect]:
         passed: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Wake):
@@ -108,10 +112,10 @@ class MemberRepair:
                 self._copy = None
                 passed.append(effect)
             else:
-                passed += self._have_copied(effect.result)
+                passed += self._handle_copied(effect.result)
         return passed
 
-    def _have_copied(self, copied: StripeCopied) -> list[Effect]:
+    def _handle_copied(self, copied: StripeCopied) -> list[Effect]:
         result = self._result
         self._result = MemberRepaired(
             result.entries + copied.entries, result.bytes + copied.bytes, (*result.missing, *copied.missing)

@@ -1,4 +1,4 @@
-"""The copies that are left of a ledger: ledgers with the fewest are copied first."""
+"""Counts the remaining copies of a ledger: ledgers with the fewest are copied first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 
 def copies_left(metadata: LedgerMetadata, fragment: Fragment, gone: Set[str]) -> int:
-    """Return how many copies the worst entry of a fragment has on bookies that are not gone.
+    """Return the number of copies of the entry of a fragment that has the fewest on bookies that are not gone.
 
-    Entry e lies on the members e, e + 1, … e + Qw - 1 (mod E), so that only E sets of members occur.
+    Entry e is stored on the members e, e + 1, … e + Qw - 1 (mod E), so there are only E different write sets.
     """
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     present = [bookie not in gone for bookie in fragment.ensemble]
@@ -18,5 +18,5 @@ def copies_left(metadata: LedgerMetadata, fragment: Fragment, gone: Set[str]) ->
 
 
 def fewest_copies(metadata: LedgerMetadata, gone: Set[str]) -> int:
-    """Return how many copies the worst entry of a ledger has on bookies that are not gone."""
+    """Return the number of copies of the entry of a ledger that has the fewest on bookies that are not gone."""
     return min(copies_left(metadata, fragment, gone) for fragment in metadata.fragments)

@@ -1,4 +1,4 @@
-"""Racks of the copies of an entry: they lie on a window, Qw neighbouring places of the ensemble."""
+"""Counts the racks of the copies of an entry. The copies are in a window: Qw adjacent places of the ensemble."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pyreplog._native.quorum.quorum import write_set
 
 
 def window_racks(ensemble: Sequence[str], write_quorum: int, racks: Mapping[str, str]) -> list[int | None]:
-    """Return the number of racks in each window of an ensemble.
+    """Return the number of racks of each window of an ensemble.
 
     Args:
         ensemble: the members.
         write_quorum: Qw, the size of a window.
-        racks: rack of each bookie that is known; "": unknown.
+        racks: rack of each known bookie; "": unknown.
 
     Returns:
-        For each place the racks of the window that begins there; None if the rack of one of its members is unknown.
+        For each place the number of racks of the window that begins there; None if the rack of a member is unknown.
     """
     size = len(ensemble)
     known = [racks.get(bookie, "") for bookie in ensemble]
@@ -25,19 +25,19 @@ def window_racks(ensemble: Sequence[str], write_quorum: int, racks: Mapping[str,
 
 
 def count_racks(racks: Mapping[str, str]) -> int:
-    """Count the racks that bookies are in; unknown ones are none."""
+    """Count the racks of bookies; unknown racks do not count."""
     return len({rack for rack in racks.values() if rack})
 
 
 def single_rack_windows(ensemble: Sequence[str], write_quorum: int, racks: Mapping[str, str]) -> int:
-    """Count the windows within one rack, whose entries do not survive the loss of it.
+    """Count the windows within one rack: their entries do not survive the loss of that rack.
 
-    None count in a cluster of one rack, or when entries have one copy: no choice of bookies would help.
+    The result is 0 if the cluster has one rack, or entries have one copy: no choice of bookies would help.
 
     Args:
         ensemble: the members.
         write_quorum: Qw, the size of a window.
-        racks: rack of each bookie that is known; "": unknown.
+        racks: rack of each known bookie; "": unknown.
     """
     if write_quorum < 2 or count_racks(racks) < 2:
         return 0
@@ -45,17 +45,17 @@ def single_rack_windows(ensemble: Sequence[str], write_quorum: int, racks: Mappi
 
 
 def keeps_racks(ensemble: Sequence[str], place: int, target: str, write_quorum: int, racks: Mapping[str, str]) -> bool:
-    """Whether no window has fewer racks once another bookie has a place of an ensemble.
+    """Return whether replacing a member of an ensemble leaves each window at least as many racks.
 
-    A window whose racks were known and would be unknown counts as one that has fewer, and so does one whose racks were
-    unknown and would be a single one.
+    A window whose racks become unknown counts as a loss of racks, and so does one whose racks were unknown and would be
+    a single one.
 
     Args:
         ensemble: the members.
         place: index of the member that is replaced.
-        target: the bookie that takes its place.
+        target: the bookie that replaces it.
         write_quorum: Qw, the size of a window.
-        racks: rack of each bookie that is known; "": unknown.
+        racks: rack of each known bookie; "": unknown.
     """
     changed = [*ensemble[:place], target, *ensemble[place + 1 :]]
     least = min(write_quorum, 2)

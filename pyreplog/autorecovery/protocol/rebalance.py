@@ -1,11 +1,11 @@
-"""Which copies are moved from full bookies to empty ones, and out of racks that have all copies of an entry.
+"""Plans which copies are moved from full bookies to empty ones, and out of racks that have all copies of an entry.
 
-A pure function of bytes, racks and members. A move gives the place of a bookie in all fragments of one closed ledger to
-another bookie, which is in none of these fragments. It never takes a rack away from a write set.
+The plan is a pure function of bytes, racks and members. A move replaces a bookie in all fragments of one closed ledger
+by another bookie, which is in none of these fragments. No move reduces the number of racks of a write set.
 
-Plans end: a move between bookies is made only from one that is `SLACK` above its share, and only if the target stays
-emptier than the source then is, so that the same copies are never moved back. A move that mends racks lowers the number
-of write sets within one rack, which no other move raises.
+Planning terminates. A move for balance is made only from a bookie that is `SLACK` above its share, and only if the
+target stays emptier than the source is afterwards, so that the same copies are never moved back. A move for racks
+lowers the number of write sets within one rack, and no other move raises that number.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from pyreplog.autorecovery.protocol.rack_windows import count_racks, keeps_racks
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 MOVES_MAX = 1000
-"""Moves of one plan. The next plan begins with what these have left."""
+"""Maximum number of moves of one plan. The next plan continues from there."""
 SLACK = 0.1
-"""A bookie gives copies away when it has so much more than its share, as a part of the share."""
+"""Copies are moved from a bookie that exceeds its share by more than this fraction of the share."""
 
 
 class NoMoveReason(StrEnum):
-    """Why the copies of a ledger stay on a bookie that has more than its share."""
+    """Why the copies of a ledger stay on a bookie that exceeds its share."""
 
     NO_TARGET = "no-target"
-    """Each emptier bookie is a member already, or takes no copies."""
+    """Each emptier bookie is a member already, or is read-only."""
     NO_SPACE = "no-space"
-    """No emptier bookie that is no member has room for them."""
+    """No emptier bookie that is not a member has enough space."""
     RACKS = "racks"
     """Write sets would have fewer racks."""
     NO_GAIN = "no-gain"
-    """They are so large that the other bookie would be the fuller one."""
+    """The copies are so large that the target would be fuller than the source."""
 
 
 @dataclass(frozen=True)
 class BookieLoad:
-    """A bookie that runs and stays.
+    """A running bookie that does not leave the cluster.
 
     Attributes:
         bookie: its id.
-        used_bytes: bytes of the copies that metadata name it for.
-        free_bytes: free space of its disk.
+        used_bytes: size of the copies for which metadata name it, bytes.
+        free_bytes: free space of its disk, bytes.
         rack: its rack; "": unknown.
-        takes: whether it takes copies: it is not read-only.
+        takes: whether it takes copies, because it is not read-only.
     """
 
     bookie: str
@@ -57,19 +57,19 @@ class BookieLoad:
 
     @property
     def capacity(self) -> int:
-        """Bytes that it can hold."""
+        """Bytes that the bookie can hold."""
         return max(self.used_bytes + self.free_bytes, 1)
 
 
 @dataclass(frozen=True)
 class LedgerCopies:
-    """Who has copies of a closed ledger. All its members run and stay.
+    """The members of a closed ledger. All of them run and do not leave the cluster.
 
     Attributes:
         ledger: its id.
         write_quorum: number of copies of an entry.
-        ensembles: members of each fragment.
-        sizes: bytes of the copies of each member.
+        ensembles: the ensemble of each fragment.
+        sizes: size of the copies on each member, bytes.
     """
 
     ledger: int
@@ -79,7 +79,7 @@ class LedgerCopies:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> LedgerCopies:
-        """Return those of a closed ledger, whose bytes are estimated from its length."""
+        """Return the copies of a closed ledger; their sizes are estimated from its length."""
         entries = metadata.last_entry + 1
         sizes = {
             bookie: metadata.length * sum(map(len, metadata.holdings(bookie))) // max(entries, 1)
@@ -89,11 +89,11 @@ class LedgerCopies:
         return cls(metadata.ledger, metadata.write_quorum, ensembles, sizes)
 
     def violations(self, racks: Mapping[str, str]) -> int:
-        """Count write sets within one rack. Fragments with the same members count once."""
+        """Count the write sets within one rack. Fragments with equal ensembles count once."""
         return sum(single_rack_windows(ensemble, self.write_quorum, racks) for ensemble in self.ensembles)
 
     def moved(self, source: str, target: str) -> LedgerCopies:
-        """Return them with another bookie in the places of one."""
+        """Return the copies after `target` has replaced `source`."""
         ensembles = tuple(
             tuple(target if bookie == source else bookie for bookie in ensemble) for ensemble in self.ensembles
         )
@@ -102,11 +102,11 @@ class LedgerCopies:
         return LedgerCopies(self.ledger, self.write_quorum, ensembles, sizes)
 
     def admits(self, source: str, target: str) -> bool:
-        """Whether a bookie is a member of no fragment that names the source."""
+        """Return whether no fragment names both the source and the target."""
         return not any(source in ensemble and target in ensemble for ensemble in self.ensembles)
 
     def keeps_racks(self, source: str, target: str, racks: Mapping[str, str]) -> bool:
-        """Whether no write set has fewer racks after a move."""
+        """Return whether no write set has fewer racks after a move."""
         return all(
             keeps_racks(ensemble, ensemble.index(source), target, self.write_quorum, racks)
             for ensemble in self.ensembles
@@ -116,33 +116,33 @@ class LedgerCopies:
 
 @dataclass(frozen=True)
 class Move:
-    """The copies of one bookie of a ledger are moved to another bookie.
+    """A move of the copies that one bookie has of a ledger to another bookie.
 
     Attributes:
         ledger: id of the ledger.
-        source: bookie that has them.
-        target: bookie that takes its places.
-        size: their bytes, about.
-        mends: write sets that are within one rack before, and are not afterwards.
+        source: id of the bookie that has the copies.
+        target: id of the bookie that replaces it.
+        size: estimated size of the copies, bytes.
+        fixed_violations: number of write sets that are within one rack before the move, and not afterwards.
     """
 
     ledger: int
     source: str
     target: str
     size: int
-    mends: int = 0
+    fixed_violations: int = 0
 
 
 @dataclass(frozen=True)
 class RebalancePlan:
-    """Moves, in the order in which they are to be made.
+    """Moves, in the order in which they are made.
 
     Attributes:
-        moves: the moves; each ledger has one at most.
-        kept: why copies stay on bookies that have too much: reason -> number of copies of ledgers.
-        before: bookie -> its bytes as a part of its share, 1.0: exactly the share; before the moves.
-        after: the same after them.
-        violations_left: write sets within one rack of the ledgers that were looked at, after the moves.
+        moves: the moves, at most one for each ledger.
+        kept: number of ledgers whose copies stay on a bookie that exceeds its share, by reason.
+        before: used bytes of each bookie as a fraction of its share, before the moves; 1.0: exactly the share.
+        after: the same fractions after the moves.
+        violations_left: number of write sets within one rack after the moves, in the ledgers considered.
     """
 
     moves: tuple[Move, ...]
@@ -153,12 +153,12 @@ class RebalancePlan:
 
     @property
     def size(self) -> int:
-        """Bytes that are moved."""
+        """Size of all moves, bytes."""
         return sum(move.size for move in self.moves)
 
 
 def overfull(loads: Iterable[BookieLoad], slack: float = SLACK) -> list[str]:
-    """Return the bookies that have so much more than their share that they give copies away."""
+    """Return the bookies that exceed their share by more than `slack`."""
     balance = _Balance(loads)
     return [bookie for bookie in balance.loads if balance.ratio(bookie) > 1 + slack]
 
@@ -172,19 +172,19 @@ def plan_moves(
     keep_free_bytes: int = 0,
     slack: float = SLACK,
 ) -> RebalancePlan:
-    """Plan moves: first those that mend racks, then those from full bookies to empty ones.
+    """Plan moves: first those that restore rack diversity, then those from full bookies to empty ones.
 
     Args:
-        loads: bookies that run and stay.
-        ledgers: closed ledgers whose members are all among them.
-        moves_max: moves at most.
-        bytes_max: bytes at most; None: no limit.
-        keep_free_bytes: free space that a target keeps.
-        slack: part of its share by which a bookie may exceed it.
+        loads: running bookies that do not leave the cluster.
+        ledgers: closed ledgers whose members are all in `loads`.
+        moves_max: maximum number of moves.
+        bytes_max: maximum number of bytes; None: no limit.
+        keep_free_bytes: free space that a target keeps, bytes.
+        slack: fraction of its share by which a bookie may exceed it.
     """
     planner = _Planner(loads, moves_max, bytes_max, keep_free_bytes, slack)
     before = planner.balance.ratios()
-    planner.mend_racks(ledgers)
+    planner.repair_racks(ledgers)
     planner.balance_bytes(ledgers)
     current = [planner.current.get(copies.ledger, copies) for copies in ledgers]
     violations = sum(copies.violations(planner.racks) for copies in current)
@@ -194,7 +194,7 @@ def plan_moves(
 
 
 class _Balance:
-    """Bytes of bookies while moves are planned. The share of each is in proportion to its capacity."""
+    """Used bytes of each bookie while moves are planned. The share of a bookie is in proportion to its capacity."""
 
     def __init__(self, loads: Iterable[BookieLoad]) -> None:
         self.loads = {load.bookie: load for load in loads}
@@ -203,7 +203,7 @@ class _Balance:
         self._fullness = sum(self.used.values()) / max(capacity, 1)
 
     def ratio(self, bookie: str, more: int = 0) -> float:
-        """Return the bytes of a bookie, and `more`, as a part of its share."""
+        """Return the used bytes of a bookie plus `more`, as a fraction of its share."""
         share = self._fullness * self.loads[bookie].capacity
         return (self.used[bookie] + more) / share if share else 0.0
 
@@ -227,7 +227,7 @@ class _Planner:
     keep_free_bytes: int
     slack: float
     moves: list[Move] = field(default_factory=list)
-    current: dict[int, LedgerCopies] = field(default_factory=dict)  # ledgers with a move, after it
+    current: dict[int, LedgerCopies] = field(default_factory=dict)  # ledgers with a move, as they are after it
     kept: Counter[NoMoveReason] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -236,7 +236,7 @@ class _Planner:
         self._bytes = 0
 
     def _fits(self, size: int) -> bool:
-        """Whether the plan has room for one more move."""
+        """Return whether the plan has room for one more move of `size` bytes."""
         return len(self.moves) < self.moves_max and (self.bytes_max is None or self._bytes + size <= self.bytes_max)
 
     def _add(self, copies: LedgerCopies, move: Move) -> None:
@@ -246,7 +246,7 @@ class _Planner:
         self.current[move.ledger] = copies.moved(move.source, move.target)
 
     def _targets(self, copies: LedgerCopies, source: str) -> list[str]:
-        """Bookies that take copies and may take a place of the source, the emptiest first."""
+        """Return the bookies that take copies and can replace the source, the emptiest first."""
         balance = self.balance
         return sorted(
             (
@@ -259,20 +259,20 @@ class _Planner:
 
     # ---- racks ----------------------------------------------------------------------------------------------
 
-    def mend_racks(self, ledgers: Iterable[LedgerCopies]) -> None:
-        """Take copies out of racks that have all copies of an entry; ledgers with the most such write sets first."""
+    def repair_racks(self, ledgers: Iterable[LedgerCopies]) -> None:
+        """Plan moves out of racks that have all copies of an entry; ledgers with the most such write sets first."""
         if count_racks(self.racks) < 2:
             return
         bad = [(count, copies) for copies in ledgers if (count := copies.violations(self.racks))]
         for count, copies in sorted(bad, key=lambda pair: (-pair[0], pair[1].ledger)):
             if not self._fits(0):
                 return
-            move = self._mending(copies, count)
+            move = self._best_rack_move(copies, count)
             if move is not None and self._fits(move.size):
                 self._add(copies, move)
 
-    def _mending(self, copies: LedgerCopies, count: int) -> Move | None:
-        """Return the move that mends most; of several the one to the emptiest bookie."""
+    def _best_rack_move(self, copies: LedgerCopies, count: int) -> Move | None:
+        """Return the move that fixes the most write sets; among equals, the one to the emptiest bookie."""
         best: tuple[int, float, str, str] | None = None
         for source in sorted({bookie for ensemble in copies.ensembles for bookie in ensemble}):
             size = copies.sizes.get(source, 0)
@@ -281,11 +281,11 @@ class _Planner:
                     continue
                 if not copies.keeps_racks(source, target, self.racks):
                     continue
-                mends = count - copies.moved(source, target).violations(self.racks)
-                key = (-mends, self.balance.ratio(target, size), source, target)
-                if mends > 0 and (best is None or key < best):
+                fixed_violations = count - copies.moved(source, target).violations(self.racks)
+                key = (-fixed_violations, self.balance.ratio(target, size), source, target)
+                if fixed_violations > 0 and (best is None or key < best):
                     best = key
-                if mends == count:  # those behind it are fuller
+                if fixed_violations == count:  # the following targets are fuller
                     break
         if best is None:
             return None
@@ -294,30 +294,30 @@ class _Planner:
     # ---- bytes ----------------------------------------------------------------------------------------------
 
     def balance_bytes(self, ledgers: Iterable[LedgerCopies]) -> None:
-        """Move copies from bookies that have too much, always from the fullest one, the largest copies first."""
+        """Plan moves from bookies that exceed their share: always from the fullest one, its largest copies first."""
         left: dict[str, list[LedgerCopies]] = {}
         for copies in ledgers:
             for bookie, size in copies.sizes.items():
                 if size and bookie in self.balance.loads and copies.ledger not in self.current:
                     left.setdefault(bookie, []).append(copies)
         for bookie, some in left.items():
-            some.sort(key=lambda copies: (copies.sizes[bookie], -copies.ledger))  # the last one comes first
+            some.sort(key=lambda copies: (copies.sizes[bookie], -copies.ledger))  # popped from the end
         while (source := self._fullest(left.keys())) is not None:
             copies = left[source].pop()
             if not left[source]:
                 del left[source]
             if copies.ledger not in self.current:
-                self._give_away(copies, source)
+                self._move_out(copies, source)
 
     def _fullest(self, bookies: Set[str]) -> str | None:
-        """Return the bookie that has most of its share, if that is too much and the plan has room."""
+        """Return the fullest bookie in relation to its share; None if it does not exceed it, or the plan is full."""
         if not bookies or not self._fits(0):
             return None
         fullest = max(bookies, key=lambda bookie: (self.balance.ratio(bookie), bookie))
         return fullest if self.balance.ratio(fullest) > 1 + self.slack else None
 
-    def _give_away(self, copies: LedgerCopies, source: str) -> None:
-        """Move the copies of a ledger to the emptiest bookie that can take them, or count why not."""
+    def _move_out(self, copies: LedgerCopies, source: str) -> None:
+        """Plan the move of a ledger's copies to the emptiest bookie that can take them, or count why there is none."""
         balance, size, why = self.balance, copies.sizes[source], NoMoveReason.NO_TARGET
         if not self._fits(size):
             return

@@ -1,8 +1,8 @@
-"""Copying what one member of a fragment should hold to a bookie that takes its place, or to the member itself, which
-lacks some of it. A state machine.
+"""StripeCopy: a state machine that copies the entries of one member of a fragment to a target.
 
-Only the member's own entries are read, each from one other member of its write set, checked, and added to the target
-durably. BookKeeper copies the whole fragment for one lost member (`LedgerFragmentReplicator`), E / Qw times as much.
+The target is a bookie that replaces the member, or the member itself, if it lacks entries. Only the member's own
+entries are read, each from one other member of its write set, checked, and added to the target durably. BookKeeper
+copies the whole fragment for one lost member (`LedgerFragmentReplicator`), E / Qw times as much.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Wake
 from pyreplog.ledger.protocol.terminal_errors import error_text
 
 SEGMENT_ENTRIES = 4096
-"""A stripe is copied in segments of up to so many entries; several segments are on their way at a time."""
+"""Maximum number of entries of a segment. A stripe is copied in segments; several of them are in flight at a time."""
 
 
 RESUME_BYTES = 16 << 20
-"""A target is asked first what it holds of a ledger with more bytes: an earlier worker may have been killed."""
+"""For a longer ledger, in bytes, the target is first asked which entries it holds: an earlier worker may have been
+killed while it copied."""
 
 OVERLOAD_S, OVERLOAD_MAX_S = 0.25, 8.0
-"""Seconds to wait when the target is overloaded: the first time, and when another target is to be chosen."""
+"""Back-off in seconds while the target is overloaded: the first one, and the one at which another target is chosen."""
 
 
 @dataclass(frozen=True)
 class StripeCopied:
-    """What became of a copy.
+    """The result of a copy.
 
     Attributes:
-        entries: number of entries that the target took.
-        bytes: their bytes.
-        missing: entries of which nobody has a copy, ascending.
-        held: number of entries that the target holds now: those that it took, and those that it had before.
-        digest: digest of these, see `bookie.holdings`.
+        entries: number of entries that were added to the target.
+        bytes: their size in bytes.
+        missing: entries that every source definitely lacks, ascending.
+        held: number of entries that the target holds now, including those that it had before.
+        digest: digest of the entries that the target holds, see `bookie.holdings`.
     """
 
     entries: int
@@ -59,30 +60,31 @@ class StripeCopied:
 
 @dataclass
 class _Segment:
-    """Entries with one write set. sources: members to ask, the best first; those asked in vain are taken away.
+    """Entries with one write set.
 
-    is_new: whether they are copied without a question to the target. doubtful: how many of the first ones are copied if
-    the target cannot say of the first one whether it has it.
+    `sources` are the members to ask, the best first; a member that failed is removed. `is_new`: copy without asking the
+    target first. `doubtful`: how many of the first entries to copy if the target cannot say whether it has the first
+    one.
     """
 
     entries: range
     sources: deque[str]
-    unknown: list[str] = field(default_factory=list)  # why a source could not say
+    unknown: list[str] = field(default_factory=list)  # why sources could not say whether they have the entry
     is_new: bool = True
     doubtful: int = 1
 
     def part(self, entries: range, **changed: Any) -> _Segment:
-        """Some of its entries."""
+        """Return a segment with some of the entries."""
         return replace(self, entries=entries, sources=self.sources.copy(), unknown=list(self.unknown), **changed)
 
     def behind(self, entry: int, **changed: Any) -> _Segment:
-        """What is left of it behind an entry."""
+        """Return a segment with the entries behind the given one."""
         return self.part(self.entries[self.entries.index(entry) + 1 :], **changed)
 
 
 @dataclass
 class _Batch:
-    """Records on their way to the target. delay_s: seconds to wait if it is overloaded once more."""
+    """Records in flight to the target. `delay_s` is the next back-off in seconds, if the target is overloaded."""
 
     entries: int
     bytes: int
@@ -91,26 +93,29 @@ class _Batch:
 
 
 class StripeCopy:
-    """Gives `target` what member `index` of a fragment should hold; ends with `Finished(StripeCopied)`.
+    """Copies to `target` the entries that member `index` of a fragment should hold; ends with `Finished(StripeCopied)`.
 
-    The target may be the member itself: it is asked what it holds, and gets what it lacks, and what it cannot read.
+    The target may be the member itself: then it is asked which entries it holds, and gets those that it lacks or cannot
+    read.
 
-    An entry is missing only if every other member of its write set said definitely that it does not have it, and the
-    target has no copy of an earlier try. A member that cannot say ends the copy with an UnreadableError: another try,
-    later, may find the entry there. The target's refusal ends it with an UnreadableError that names the target.
+    An entry is missing only if every other member of its write set definitely lacks it, and the target has no copy from
+    an earlier attempt. If a member cannot say whether it has an entry, the copy ends with an UnreadableError: a later
+    attempt may find the entry there. If the target refuses an entry, the copy ends with an UnreadableError that names
+    the target.
 
     Args:
-        metadata: of the ledger.
+        metadata: metadata of the ledger.
         first: first entry of the fragment.
-        end: entry behind its last one.
+        end: entry behind the last one of the fragment.
         index: the member's place in the ensemble.
-        target: the bookie that takes its place, or the member itself.
-        absent: bookies that are not asked. The member itself is asked last, unless it is among them, or the target.
-        others: bookies outside the ensemble that are asked as well, behind its members.
-        window: segments on their way at a time.
-        throttle: gets the bytes of each batch that was copied, 0 first, and returns seconds to wait before the next;
-            None: no limit.
-        resume: ask the target first what it holds; None: if the ledger is large, or the target is the member itself.
+        target: the bookie that replaces the member, or the member itself.
+        absent: bookies that get no requests. The member itself is asked last, unless it is one of them, or the target.
+        others: bookies outside the ensemble that are asked after its members.
+        window: number of segments in flight at a time.
+        throttle: takes the bytes of each copied batch, first 0, and returns the seconds to wait before the next; None:
+            no limit.
+        resume: whether to ask the target first which entries it holds; None: if the ledger is large, or the target is
+            the member itself.
     """
 
     def __init__(
@@ -141,12 +146,12 @@ class StripeCopy:
         self._window, self._throttle = window, throttle
         self._missing: list[int] = []
         self._entries = self._bytes = self._held = self._digest = 0
-        self._busy = self._asleep = 0  # segments on their way, and those whose throttle has to be waited for
+        self._busy = self._asleep = 0  # segments in flight, and segments that wait for the throttle
         self._is_over = False
         self.is_refused = False
-        """Whether the copy has ended because the target did not take it, so that another one may."""
+        """Whether the copy has ended because the target refused it, so that another target may succeed."""
         is_new = not (metadata.length > RESUME_BYTES or self._is_member if resume is None else resume)
-        self._is_target_asked = not is_new  # about all entries
+        self._is_target_asked = not is_new  # whether the target was asked about all entries
         self._stripes = [stripe for stripe in metadata.stripes(index, first, end) if stripe]
         self._left: deque[_Segment] = deque()
         for stripe in self._stripes:
@@ -168,17 +173,17 @@ class StripeCopy:
         if self._is_over:
             return []
         if send.request.kind == RequestKind.ADD:
-            return self._added(send, reply)
+            return self._handle_added(send, reply)
         if send.request.kind == RequestKind.HOLDINGS:
-            return self._have_asked(send, reply)
-        return self._have_read(send.about, reply)
+            return self._handle_holdings(send, reply)
+        return self._handle_read(send.about, reply)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         if self._is_over:
             return []
         if send.bookie == self._target:
             return self._refused(str(error))
-        return self._ask_another(send.about, str(error))
+        return self._try_next_source(send.about, str(error))
 
     def woken(self, about: object) -> list[Effect]:
         if self._is_over:
@@ -188,7 +193,7 @@ class StripeCopy:
         self._asleep -= 1
         return self._begin_segments()
 
-    # ---- what the target holds already ----------------------------------------------------------------------
+    # ---- entries that the target holds ----------------------------------------------------------------------
 
     def _ask_target(self, segment: _Segment) -> list[Effect]:
         entries = segment.entries
@@ -197,8 +202,8 @@ class StripeCopy:
         )
         return [Send(self._target, request, segment)]
 
-    def _have_asked(self, send: Send, reply: Reply) -> list[Effect]:
-        """Leave out what the target holds: its records are checked, so they are the same."""
+    def _handle_holdings(self, send: Send, reply: Reply) -> list[Effect]:
+        """Skip the entries that the target holds. It has checked their records, so they are equal to the source's."""
         segment: _Segment = send.about
         entries = segment.entries
         if self._is_member and reply.status in (ReplyStatus.UNKNOWN, ReplyStatus.LIMBO):
@@ -209,16 +214,16 @@ class StripeCopy:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
             return self._refused(str(error))
-        told = entries[: entries.index(last_of(entries, reply.last)) + 1]
+        covered = entries[: entries.index(last_of(entries, reply.last)) + 1]
         self._held += holdings.count
         self._digest = (self._digest + holdings.digest) % DIGEST_MODULUS
-        asked = np.arange(told.start, told.stop, told.step)
-        for run in runs_of(np.setdiff1d(asked, holdings.entries(send.request)), told.step):
+        asked = np.arange(covered.start, covered.stop, covered.step)
+        for run in runs_of(np.setdiff1d(asked, holdings.entries(send.request)), covered.step):
             self._left.append(segment.part(run, is_new=True))
-        return self._ask_on(segment.behind(told[-1], doubtful=1))
+        return self._ask_about_rest(segment.behind(covered[-1], doubtful=1))
 
     def _ask_for_missing(self) -> list[Effect]:
-        """Ask the target for entries that no member has: an earlier worker may have copied them, and got no further."""
+        """Ask the target for entries that no member has: an earlier worker may have copied them before it failed."""
         self._is_target_asked = True
         missing, self._missing = self._missing, []
         for stripe in self._stripes:
@@ -227,18 +232,18 @@ class StripeCopy:
         return self._begin_segments()
 
     def _copy_doubtful(self, segment: _Segment) -> list[Effect]:
-        """Copy the first entries, of which the target cannot say whether it has them; go on behind them.
+        """Copy the first entries, for which the target cannot say whether it has them, then ask about the rest.
 
-        Each time it cannot say once more, twice as many are copied: damage is rare, a ledger in limbo is long.
+        The number of entries doubles with each such answer: damage is rare, but a ledger in limbo may be long.
         """
         entries = segment.entries
         doubtful = segment.part(entries[: segment.doubtful], is_new=True)
         doubtful.unknown.append(f"{self._target} cannot say whether it has it")
         self._left.append(doubtful)
-        return self._ask_on(segment.part(entries[segment.doubtful :], doubtful=2 * segment.doubtful))
+        return self._ask_about_rest(segment.part(entries[segment.doubtful :], doubtful=2 * segment.doubtful))
 
-    def _ask_on(self, rest: _Segment) -> list[Effect]:
-        """Ask the target about the rest of a segment, and begin with what it lacks if there is room."""
+    def _ask_about_rest(self, rest: _Segment) -> list[Effect]:
+        """Ask the target about the rest of a segment, and start on segments that it lacks if the window has room."""
         return [*self._ask_target(rest), *self._begin_segments()] if rest.entries else self._done()
 
     def _done(self) -> list[Effect]:
@@ -248,7 +253,7 @@ class StripeCopy:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _begin_segments(self) -> list[Effect]:
-        """Begin with as many segments as may be on their way."""
+        """Start on as many segments as the window allows."""
         effects: list[Effect] = []
         while self._left and self._busy + self._asleep < self._window and not self._is_over:
             segment = self._left.popleft()
@@ -264,28 +269,28 @@ class StripeCopy:
 
     def _read(self, segment: _Segment) -> list[Effect]:
         if not segment.sources:
-            return self._nobody_has(segment)
+            return self._sources_exhausted(segment)
         entries = segment.entries
         request = Request(
             RequestKind.READ, self._ledger, entries[0], entries[-1], limit=READ_BYTES_MAX, step=entries.step
         )  # fmt: skip
         return [Send(segment.sources[0], request, segment)]
 
-    def _have_read(self, segment: _Segment, reply: Reply) -> list[Effect]:
+    def _handle_read(self, segment: _Segment, reply: Reply) -> list[Effect]:
         entries = segment.entries
         if reply.status != ReplyStatus.OK or not entries[0] <= reply.last:
-            return self._ask_another(segment, error_text(reply))
+            return self._try_next_source(segment, error_text(reply))
         answered = entries[: entries.index(last_of(entries, reply.last)) + 1]
         try:
             batch = parse_entries(reply.body, ledger=self._ledger, first=entries[0], last=answered[-1])
         except InvalidRecordsError:
-            return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
+            return [BadCopy(segment.sources[0], entries[0]), *self._try_next_source(segment, "its copy is damaged")]
         held, is_damaged = batch.entry, batch.next_position < len(reply.body)
         if not np.isin(held, np.arange(answered.start, answered.stop, answered.step)).all():
-            return self._ask_another(segment, "it answered with entries that were not asked for")
+            return self._try_next_source(segment, "it answered with entries that were not asked for")
         if is_damaged and not len(held):
-            return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
-        if is_damaged:  # the record behind those is; it is the first one of the next read
+            return [BadCopy(segment.sources[0], entries[0]), *self._try_next_source(segment, "its copy is damaged")]
+        if is_damaged:  # the next record is damaged; the next read begins with it
             answered = entries[: entries.index(int(held[-1])) + 1]
         absent = np.setdiff1d(np.arange(answered.start, answered.stop, answered.step), held)
         for entry in absent.tolist():
@@ -300,14 +305,14 @@ class StripeCopy:
             return self._begin_segments()
         return self._add(held, reply.body[: batch.next_position])
 
-    def _ask_another(self, segment: _Segment, why: str) -> list[Effect]:
-        """A source cannot say: another one may."""
+    def _try_next_source(self, segment: _Segment, why: str) -> list[Effect]:
+        """Ask the next source, because this one cannot say."""
         source = segment.sources.popleft()
         segment.unknown.append(f"{source}: {why}")
         return self._read(segment)
 
-    def _nobody_has(self, segment: _Segment) -> list[Effect]:
-        """All sources were asked. Only a definite no of each of them proves that an entry is missing."""
+    def _sources_exhausted(self, segment: _Segment) -> list[Effect]:
+        """Note entries as missing after all sources were asked. Each source must have denied them definitely."""
         if segment.unknown:
             return self._end(f"no copy of entry {segment.entries[0]} can be read: {'; '.join(segment.unknown)}")
         self._missing += segment.entries
@@ -317,13 +322,13 @@ class StripeCopy:
     # ---- adding ---------------------------------------------------------------------------------------------
 
     def _add(self, held: npt.NDArray[np.int64], records: bytes | memoryview) -> list[Effect]:
-        """Without UNSYNCED: the reply proves that the copies are on disk."""
+        """Add records to the target, without UNSYNCED: the reply proves that the copies are on disk."""
         request = Request(
             RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._proof, Flag.COPY, records=records
         )  # fmt: skip
         return [Send(self._target, request, _Batch(len(held), len(records), holdings_digest(records)))]
 
-    def _added(self, send: Send, reply: Reply) -> list[Effect]:
+    def _handle_added(self, send: Send, reply: Reply) -> list[Effect]:
         batch: _Batch = send.about
         if reply.status == ReplyStatus.OVERLOADED:
             delay_s, batch.delay_s = batch.delay_s, 2 * batch.delay_s
@@ -337,9 +342,10 @@ class StripeCopy:
         return self._pause(batch.bytes) if self._throttle is not None else self._done()
 
     def _pause(self, size: int) -> list[Effect]:
-        """Wait as the throttle says after a batch of so many bytes, unless all is copied.
+        """Wait as the throttle demands after a batch, unless the copy is complete.
 
-        The wait for the last batches is left to the next copy: the target may count what is not proved as surplus.
+        The wait for the last batches is left to the next copy: until the proof, the target may count these copies as
+        surplus.
         """
         assert self._throttle is not None
         delay_s = self._throttle(size)

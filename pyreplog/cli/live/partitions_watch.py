@@ -19,8 +19,8 @@ from pyreplog.topic.model.stats import RateMeter
 from pyreplog.topic.model.trend import WINDOW_S
 
 
-class PartitionsSeen(NamedTuple):
-    """What one look has seen.
+class PartitionsSnapshot(NamedTuple):
+    """Partitions, brokers and groups at one time.
 
     Attributes:
         topics: rows of topics of partitions, with their consumer groups.
@@ -48,23 +48,23 @@ class PartitionsWatch:
         self._meter = RateMeter()
         self._groups: GroupsWatch | None = None
 
-    def look(self, now_us: int) -> PartitionsSeen:
+    def refresh(self, now_us: int) -> PartitionsSnapshot:
         """Return partitions, brokers and groups now. An error of the brokers is a note: the rest is shown."""
         if self._groups is None and not self._store.list(BROKERS):
-            return PartitionsSeen()
+            return PartitionsSnapshot()
         try:
             if self._groups is None:
                 self._groups = GroupsWatch(self._connect(), WINDOW_S)
-            seen = self._groups.look(now_us)
+            groups = self._groups.look(now_us)
         except ReplogError as error:
-            return PartitionsSeen(notes=(f"partitions: {error}",))
-        partitions = seen.overview.partitions
+            return PartitionsSnapshot(notes=(f"partitions: {error}",))
+        partitions = groups.overview.partitions
         ends = {f"{row.topic} {row.partition}": row.end for row in partitions if row.end is not None}
-        rates = self._meter.look(self._clock.monotonic_us(), ends)
+        rates = self._meter.measure(self._clock.monotonic_us(), ends)
         published = {TopicPartition(each.topic, each.partition): 0.0 for each in partitions}
         for each in published:
             published[each] = rates.get(f"{each.topic} {each.partition}", 0.0)
-        return PartitionsSeen(
-            tuple(partition_topic_rows(partitions, seen.groups, published)), tuple(by_attention(partitions)),
-            seen.overview.brokers, seen.groups, seen.notes,
+        return PartitionsSnapshot(
+            tuple(partition_topic_rows(partitions, groups.groups, published)), tuple(by_attention(partitions)),
+            groups.overview.brokers, groups.groups, groups.notes,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.bookie.identity import BOOKIES
-from pyreplog.cli.live.partitions_watch import PartitionsSeen, PartitionsWatch
+from pyreplog.cli.live.partitions_watch import PartitionsSnapshot, PartitionsWatch
 from pyreplog.cli.live.top_view import (
     Frame,
     ReplicationRow,
@@ -36,7 +36,7 @@ _BROKERS_TIMEOUT_S = 5.0
 
 
 class TopWatch(Protocol):
-    def look(self) -> Frame:
+    def refresh(self) -> Frame:
         """Return the state now. Raises the errors of `Topic.stats` and `Cluster.status`."""
         ...
 
@@ -70,7 +70,7 @@ class ServerWatch:
     def __init__(self, client: Client) -> None:
         self._client, self._clock = client, SystemClock()
 
-    def look(self) -> Frame:
+    def refresh(self) -> Frame:
         rows = []
         for name in self._client.topics():
             with suppress(NoSuchTopicError):  # it was deleted meanwhile
@@ -85,7 +85,7 @@ class _ClusterWatch:
         self._cluster, self._clock = cluster, SystemClock()
         self._recovery = RecoveryWatch(cluster.runtime, self._clock)
 
-    def look(self) -> Frame:
+    def refresh(self) -> Frame:
         status, rows = self._cluster.status(), list[TopicRow]()
         limbo = status.limbo
         for name in self._cluster.topics.names():
@@ -93,27 +93,27 @@ class _ClusterWatch:
                 rows.append(self._row(name))
         now_us = self._clock.now_us()
         replications, notes = _replications(self._statuses, now_us)
-        seen, known = self._partitions(now_us), self._cluster.metadata.list(BOOKIES)
-        has_brokers_only = bool(seen.brokers) and not known and not status.bookies
+        snapshot, known = self._partitions(now_us), self._cluster.metadata.list(BOOKIES)
+        has_brokers_only = bool(snapshot.brokers) and not known and not status.bookies
         return Frame(
             at_us=now_us,
             replications=replications,
-            notes=(*notes, *seen.notes),
-            topics=by_backlog([*rows, *seen.topics]),
+            notes=(*notes, *snapshot.notes),
+            topics=by_backlog([*rows, *snapshot.topics]),
             ledgers=ledger_rows(status),
             bookies=bookie_rows(status.bookies, known, now_us, status.absent),
-            recovery=None if has_brokers_only else recovery_row(self._recovery.look(limbo=lambda: limbo)),
-            partitions=seen.partitions,
-            brokers=seen.brokers,
-            groups=seen.groups,
+            recovery=None if has_brokers_only else recovery_row(self._recovery.take_overview(limbo=lambda: limbo)),
+            partitions=snapshot.partitions,
+            brokers=snapshot.brokers,
+            groups=snapshot.groups,
         )
 
     def _row(self, name: str) -> TopicRow:
         raise NotImplementedError
 
-    def _partitions(self, now_us: int) -> PartitionsSeen:
+    def _partitions(self, now_us: int) -> PartitionsSnapshot:
         """Return what brokers tell; an embedded cluster has none."""
-        return PartitionsSeen()
+        return PartitionsSnapshot()
 
     def _statuses(self) -> list[ReplicatorStatus]:
         return self._cluster.geo.status(everywhere=True)
@@ -143,8 +143,8 @@ class OwnersWatch(_ClusterWatch):
         self._brokers = PartitionsWatch(cluster.metadata, lambda: self._stack.enter_context(self._connected()))
         super().__init__(cluster)
 
-    def _partitions(self, now_us: int) -> PartitionsSeen:
-        return self._brokers.look(now_us)
+    def _partitions(self, now_us: int) -> PartitionsSnapshot:
+        return self._brokers.refresh(now_us)
 
     def _connected(self) -> PartitionClient:
         secret, context = serving.secret(self._arguments.secret_file), tls.client_context(self._arguments)

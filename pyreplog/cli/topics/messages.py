@@ -39,5 +39,5 @@ def _described(message: Message) -> dict[str, Any]:
         "producer": json_bytes(message.producer) or None, "sequence": message.sequence,
         "redelivered": message.redelivered, "ledger": message.ledger, "entry": message.entry, "index": message.index,
         "origin_key": None if message.origin_key is None else f"{message.origin_key:016x}",
-        "origin_offset": message.origin_offset,
+        "origin_offset": message.origin_offset, "origin_publish_time": message.origin_publish_time,
     }  # fmt: skip

@@ -14,6 +14,7 @@ times.
 | `effects` | the effects that the state machines return |
 | `digests` | compares acknowledgements of an origin by digests |
 | `peer` | the items that one neighbour lacks, and those in flight to it |
+| `histories` | compares the histories of origins of third clusters with one neighbour |
 | `exchange` | `SubscriptionExchange`: the state machine of all replicated subscriptions of one topic |
 | `early_acks` | acknowledgements that arrive before their messages |
 | `translation` | translates offsets in a topic to offsets at origins, and back |

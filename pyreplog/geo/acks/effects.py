@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pyreplog.geo.acks.origin_ranges import Ranges
 from pyreplog.geo.acks.subscription_state import Generation, Home
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +101,40 @@ class Diverged:
     end: int
 
 
-Effect: TypeAlias = Persist | Send | Acknowledge | Rebuild | Drop | SeekLost | HomeChanged | Diverged
+@dataclass(frozen=True, slots=True)
+class CompareEntry:
+    """Read the entry here that holds a message of a third cluster. The event is `compared`.
+
+    Attributes:
+        peer: neighbour that has reported its last entry of the origin.
+        session: session in which it did.
+        origin: origin of the message.
+        last: the neighbour's entry; all before its end is stored here.
+    """
+
+    peer: bytes
+    session: int
+    origin: Origin
+    last: LastEntry
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryDiffers:
+    """Raise an alarm: a neighbour has another entry of a third cluster than this one.
+
+    One of the three was rolled back. Acknowledgements of the origin from the neighbour are refused in this session.
+
+    Attributes:
+        peer: the neighbour.
+        origin: origin of the entries.
+        first: offset at the origin of the entry of this cluster or the neighbour.
+    """
+
+    peer: bytes
+    origin: Origin
+    first: int
+
+
+Effect: TypeAlias = (
+    Persist | Send | Acknowledge | Rebuild | Drop | SeekLost | HomeChanged | Diverged | CompareEntry | HistoryDiffers
+)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyreplog._native.topic.range_set import RangeSet
@@ -13,23 +13,28 @@ from pyreplog.geo.acks.digests import digest_line
 from pyreplog.geo.acks.early_acks import EarlyAcks
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
     SeekLost,
     Send,
 )
+from pyreplog.geo.acks.histories import NOTHING_STORED
 from pyreplog.geo.acks.journal import ITEM_RANGES, JournalState, encode_record, snapshot_items
 from pyreplog.geo.acks.lifecycle import Change, SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (
     AcksItem,
+    Connected,
     Delta,
     Digest,
     DigestLine,
     ForgottenItem,
+    History,
     Item,
     Message,
     StateItem,
@@ -43,10 +48,16 @@ from pyreplog.geo.acks.messages import (
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, copy_ranges, ranges_of, subtract
 from pyreplog.geo.acks.peer import Peer
 from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, SubscriptionState
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 SNAPSHOT_BYTES: Final = 1 << 16
 """A snapshot is stored when records behind the last one have more bytes than this, and twice those of the snapshot."""
+LATE_FLUSHES: Final = 10
+"""Flushes until acknowledgements of a neighbour are passed on to another one that it is connected to itself."""
+LATER_FLUSHES: Final = 13
+"""Flushes until the one with the higher id of two neighbours does so: in most cases the other one was first."""
+REPORT_FLUSHES: Final = 5
+"""Flushes between two reports of the position in an origin of a third cluster, while messages arrive."""
 SUMMARY_NAMES: Final = 4096
 DIGEST_BLOCKS: Final = 65_536
 
@@ -90,17 +101,19 @@ class SubscriptionExchange:
     """Merges the subscriptions of one topic with those of the clusters that it is replicated to and from.
 
     Events are methods that return effects, which the caller carries out in their order. Items are sent, and confirmed
-    to neighbours, only once they are durable here. A neighbour's acknowledgements of an origin are taken after `prove`
-    reported, in this session, that both have the same history of it. Without changes no message is sent and no record
-    stored. One thread at a time.
+    to neighbours, only once they are durable here. A neighbour's acknowledgements of an origin are taken once it is
+    proved, in this session, that both have the same history of it: `prove` reports that of the two topics themselves;
+    histories of the topics of third clusters are compared here. So acknowledgements travel from neighbour to neighbour.
+    Without changes no message is sent and no record stored. One thread at a time.
 
     Args:
         origin: the topic in this cluster, as an origin.
         participants: ids of all clusters that the topic is replicated in, with this one.
         neighbours: ids of the clusters that this one connects to.
         replayed: from `journal.replay`; None: there is no journal. The caller sets local cursors as for `Rebuild`. If a
-            durable cursor was stored with the same `SubscriptionState.header_digest`, the caller may pass its further
-            acknowledgements to `acknowledge`; with another digest they may stem from another base.
+            durable cursor was stored with the same `SubscriptionState.header_digest` and origin, the caller may pass
+            its further acknowledgements to `acknowledge`; otherwise they may stem from another base, or other messages.
+        positions: returns the positions of this cluster in all other origins.
     """
 
     def __init__(
@@ -110,11 +123,13 @@ class SubscriptionExchange:
         participants: Collection[bytes],
         neighbours: Collection[bytes],
         replayed: JournalState | None = None,
+        positions: Callable[[], Mapping[Origin, OriginState]] = dict,
     ) -> None:
         replayed = replayed or JournalState()
         self.origin = origin
         self.cluster = origin.cluster
         self.early_acks = EarlyAcks()
+        self._positions = positions
         self._participants = frozenset(participants)
         self._peers = {peer: Peer(peer) for peer in sorted(neighbours)}
         self._lifecycles = replayed.lifecycles
@@ -126,6 +141,7 @@ class SubscriptionExchange:
         self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
         self._undurable_headers: Counter[str] = Counter()  # names whose header is not durable yet
         self._expired: dict[str, OriginRanges] = {}
+        self._flushes = 0
         self._journal_bytes = self._snapshot_bytes = 0
         self._effects: list[Effect] = []
         for lifecycle in self._lifecycles.values():
@@ -154,7 +170,9 @@ class SubscriptionExchange:
         """Return the neighbour with an id. Raises InvalidArgumentError if the cluster is no neighbour."""
         peer = self._peers.get(cluster)
         if peer is None:
-            raise InvalidArgumentError(f"cluster {cluster.hex()}: expected a neighbour, found none of this id")
+            raise InvalidArgumentError(
+                f"cluster {cluster.hex()}: expected a cluster with which subscriptions are exchanged"
+            )
         return peer
 
     def unconfirmed(self, peer: bytes, name: str) -> OriginRanges:
@@ -277,6 +295,12 @@ class SubscriptionExchange:
             state = self.state(name)
             if state is not None:
                 self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
+        for peer in self._peers.values():
+            if peer.histories.takes_reports and peer.is_third(origin, self.cluster):
+                peer.histories.due[origin] = end
+                if not peer.histories.is_reported(origin):
+                    self._report_due(peer, origin)
+                self._compare_history(peer, origin)
         return self._take_effects()
 
     # ---- connections -----------------------------------------------------------------------------------------------
@@ -288,6 +312,7 @@ class SubscriptionExchange:
             del self._peers[cluster]
         for cluster in sorted({*neighbours} - self._peers.keys()):
             self._peers[cluster] = Peer(cluster)
+        self._send_connected()
         for name, lifecycle in self._lifecycles.items():
             for token in lifecycle.tombstones:
                 if lifecycle.is_settled(token, self._participants):  # neighbours learn that it is
@@ -296,35 +321,65 @@ class SubscriptionExchange:
         self._settle_tombstones()
         return self._store_changes()
 
-    def connect(self, peer: bytes, session: int, origin: Origin) -> list[Effect]:
+    def connect(self, peer: bytes, session: int) -> list[Effect]:
         """Begin a session with a neighbour, over an ordered connection of its own.
 
         Args:
             peer: id of the neighbour.
             session: number that both know, never used before between them.
-            origin: the neighbour's topic, as an origin. A topic that was created again has no subscriptions.
         """
-        self.peer(peer).connect(session, origin)
+        self.peer(peer).connect(session)
+        self._forget_source(peer)
         digests = [(name, lifecycle.digest()) for name, lifecycle in self._lifecycles.items()]
         chunks = [digests[at : at + SUMMARY_NAMES] for at in range(0, len(digests), SUMMARY_NAMES)] or [[]]
         for number, chunk in enumerate(chunks):
             self._send(peer, Summary(session, tuple(chunk), number == len(chunks) - 1))
         return self._take_effects()
 
+    def _forget_source(self, peer: bytes) -> None:
+        """Send a neighbour also the acknowledgements that it sent before, once they are durable here: it may have been
+        restored from a backup, or its topic created again.
+        """
+        for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
+            for place, release in enumerate(releases):
+                if isinstance(release, _AcksRelease) and release.source == peer:
+                    releases[place] = replace(release, source=None)
+
     def disconnect(self, peer: bytes) -> list[Effect]:
         """End the session with a neighbour, because the connection was lost."""
         self.peer(peer).disconnect()
-        return []
+        for other in self._peers.values():
+            other.hasten()  # the neighbour may have sent its last acknowledgements to this cluster alone
+        self._send_connected()
+        return self._take_effects()
+
+    def _send_connected(self) -> None:
+        """Tell each neighbour to which other clusters this one is connected, if that has changed."""
+        connected = frozenset(peer.cluster for peer in self._peers.values() if peer.has_reported)
+        for peer in self._peers.values():
+            others = connected - {peer.cluster}
+            if peer.session is not None and peer.histories.takes_reports and peer.sent_connected != others:
+                peer.sent_connected = others
+                self._send(peer.cluster, Connected(peer.session, others))
+
+    def _take_connected(self, peer: Peer, message: Connected) -> None:
+        for cluster in peer.connected - message.clusters:
+            if (other := self._peers.get(cluster)) is not None:
+                other.hasten()
+        peer.connected = message.clusters
 
     def prove(self, peer: bytes, origin: Origin) -> list[Effect]:
         """Note that a neighbour and this cluster have the same history of an origin; its acknowledgements count now.
 
         Digests of the acknowledgements here tell it, once these are durable.
         """
-        neighbour = self.peer(peer)
+        self._prove(self.peer(peer), origin)
+        return self._store_changes()
+
+    def _prove(self, neighbour: Peer, origin: Origin) -> None:
         session = neighbour.session
-        if session is None or origin in neighbour.proved:
-            return []
+        if session is None or origin in neighbour.proved or origin in neighbour.histories.differing:
+            return
         neighbour.proved.add(origin)
         lines = self._digest_lines(origin)
         chunks: list[list[DigestLine]] = [[]]
@@ -337,14 +392,88 @@ class SubscriptionExchange:
             room -= len(line.blocks) + 16
         for number, chunk in enumerate(chunks):
             message = Digest(session, origin, tuple(chunk), number == len(chunks) - 1)
-            self._releases.append(_Reply(peer, message))
-        return self._store_changes()
+            self._releases.append(_Reply(neighbour.cluster, message))
 
     def _digest_lines(self, origin: Origin) -> Iterator[DigestLine]:
         for name, lifecycle in self._lifecycles.items():
             state = lifecycle.state
             if state is not None and state.acks.of(origin):
                 yield digest_line(name, state.acks_identity(), state.acks.of(origin))
+
+    # ---- histories of third clusters ---------------------------------------------------------------------------------
+
+    def _report_history(self, peer: Peer, origin: Origin, is_same: bool | None = None) -> None:
+        if peer.session is not None and peer.histories.takes_reports:
+            state = self._positions().get(origin, NOTHING_STORED)
+            self._send(peer.cluster, History(peer.session, origin, state, is_same))
+
+    def _report_histories(self, peer: Peer) -> None:
+        for origin, state in self._positions().items():
+            is_stored = state.last is not None  # otherwise it is reported once there are messages
+            if is_stored and peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
+                self._report_history(peer, origin)
+
+    def _report_due(self, peer: Peer, origin: Origin) -> None:
+        """Report the position in an origin of which new messages are stored here; it may be known a moment later."""
+        state = self._positions().get(origin, NOTHING_STORED)
+        if state.stored >= peer.histories.due[origin]:
+            del peer.histories.due[origin]
+            if state.last is not None:
+                peer.histories.begin_report(origin)
+            self._report_history(peer, origin)
+
+    def _take_history(self, peer: Peer, message: History) -> None:
+        origin, here = message.origin, self._positions().get(message.origin, NOTHING_STORED)
+        if not peer.is_third(origin, self.cluster):
+            return
+        if message.is_same is False:
+            self._history_differs(peer, origin, 0 if here.last is None else here.last.first)
+        if origin in peer.histories.differing:
+            return
+        peer.positions[origin] = message.state.stored
+        if origin in peer.proved and peer.histories.is_reported(origin):
+            return
+        if message.is_same:
+            self._prove(peer, origin)
+        is_same = peer.histories.note(origin, message.state, here)
+        if here.last is None:
+            return  # its messages may never come here; once some did, this cluster reports its position
+        is_due = peer.histories.begin_report(origin)
+        if is_same and origin not in peer.proved:
+            self._prove(peer, origin)
+            self._report_history(peer, origin, is_same=True)
+        elif is_due:
+            self._report_history(peer, origin)
+        self._compare_history(peer, origin)
+
+    def _compare_history(self, peer: Peer, origin: Origin) -> None:
+        """Compare the neighbour's last entry with the entry here, once that is stored here."""
+        if peer.session is not None:
+            for last in peer.histories.take_comparable(origin, self.early_acks.stored(origin)):
+                self._effects.append(CompareEntry(peer.cluster, peer.session, origin, last))
+
+    def compared(self, comparison: CompareEntry, here: LastEntry | None) -> list[Effect]:
+        """Note the entry here that a neighbour's last entry is compared with.
+
+        Args:
+            comparison: the effect that demanded it.
+            here: the entry; None: it was trimmed here, or never sent here: nothing is proved.
+        """
+        peer, origin = self._peers.get(comparison.peer), comparison.origin
+        if peer is None or peer.session != comparison.session or here is None or origin in peer.histories.differing:
+            return []
+        if here != comparison.last:
+            self._report_history(peer, origin, is_same=False)
+            self._history_differs(peer, origin, here.first)
+        elif origin not in peer.proved:
+            self._prove(peer, origin)
+            self._report_history(peer, origin, is_same=True)
+        return self._store_changes()
+
+    def _history_differs(self, peer: Peer, origin: Origin, first: int) -> None:
+        if origin not in peer.histories.differing:
+            peer.refuse(origin)
+            self._effects.append(HistoryDiffers(peer.cluster, origin, first))
 
     # ---- messages of neighbours ------------------------------------------------------------------------------------
 
@@ -364,11 +493,21 @@ class SubscriptionExchange:
                 for name in neighbour.summary(message, self._lifecycles):
                     self._note_same_tombstones(neighbour, name)
                 self._settle_tombstones()
+                if message.is_last and message.knows_histories:
+                    neighbour.histories.takes_reports = True
+                    self._report_histories(neighbour)
+                if message.is_last:
+                    self._send_connected()
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:
                     for name in self.names():
                         neighbour.note_has(name, message.origin, self._undurable(name, message.origin))
+            case History():
+                self._take_history(neighbour, message)
+                return self._store_changes()
+            case Connected():
+                self._take_connected(neighbour, message)
             case Stored():
                 self._confirmed(neighbour, neighbour.stored(message.sequence))
             case Delta():
@@ -388,7 +527,7 @@ class SubscriptionExchange:
             case AcksItem():
                 self._take_acks(peer, item)
             case TombstoneItem():
-                self._take_tombstone(item)
+                self._take_tombstone(peer, item)
 
     def _take_state(self, peer: Peer, item: StateItem) -> None:
         name = item.name
@@ -448,13 +587,15 @@ class SubscriptionExchange:
                 Acknowledge(item.name, min(state.tokens), state.generation, item.origin, present.intersect())
             )
 
-    def _take_tombstone(self, item: TombstoneItem) -> None:
+    def _take_tombstone(self, peer: Peer, item: TombstoneItem) -> None:
         lifecycle = self._lifecycles.setdefault(item.name, SubscriptionLifecycle())
         lives = lifecycle.state is not None and item.token in lifecycle.state.tokens
         if not lives and item.token not in lifecycle.tombstones and item.confirmed >= self._participants:
             if lifecycle.is_empty:
                 del self._lifecycles[item.name]
             return  # all clusters had the tombstone, and this one has forgotten it
+        if not item.confirmed.issuperset(lifecycle.tombstones.get(item.token, ())):
+            peer.lack_tombstone(item.name, item.token)  # its topic was created again, and got it from another neighbour
         self._note_buried(item.name, lifecycle.bury(item.token, item.confirmed))
 
     def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:
@@ -523,6 +664,12 @@ class SubscriptionExchange:
 
     def flush(self) -> list[Effect]:
         """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
+        self._flushes += 1
+        for peer in self._peers.values():
+            for origin in list(peer.histories.due):
+                if self._flushes % REPORT_FLUSHES == 0 or not peer.histories.is_reported(origin):
+                    self._report_due(peer, origin)
+            peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
         self._send_deltas()
         return self._store_changes()
 
@@ -560,8 +707,11 @@ class SubscriptionExchange:
                 match release:
                     case _AcksRelease(name, token, generation, origin, ranges, source):
                         lifecycle = self._lifecycles.get(name)
-                        if peer.cluster != source and lifecycle is not None and lifecycle.counts(token, generation):
-                            peer.lack(name, origin, ranges)
+                        if peer.cluster == source or lifecycle is None or not lifecycle.counts(token, generation):
+                            continue
+                        sender = None if source is None else self._peers.get(source)
+                        is_late = sender is not None and peer.cluster in sender.connected
+                        (peer.lack_late if is_late else peer.lack)(name, origin, ranges)
                     case _HeaderRelease(name, source):
                         if peer.cluster != source:
                             peer.lack_header(name)

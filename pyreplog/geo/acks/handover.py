@@ -66,6 +66,7 @@ class Handover:
         """Note that delivery here has stopped, and that no consumer holds messages."""
         if self.phase is HandoverPhase.STOPPING:
             self.phase = HandoverPhase.DRAINING
+            self._exchange.peer(self._target).hasten()
         return self.advance()
 
     def advance(self) -> list[Effect]:

@@ -26,6 +26,7 @@ from pyreplog.geo.acks.messages import (
     split_ranges,
 )
 from pyreplog.geo.acks.origin_ranges import copy_ranges
+from pyreplog.origins.origin import Origin
 
 VERSION: Final = 1
 RECORD_BYTES_MAX: Final = 60 << 20
@@ -49,6 +50,11 @@ class JournalState:
     sequence: int = 0
     lifecycles: dict[str, SubscriptionLifecycle] = field(default_factory=dict)
     unknown: list[UnknownItem] = field(default_factory=list)
+
+    def end_of(self, origin: Origin) -> int:
+        """Return the offset behind the last message of an origin that a subscription has passed; 0: none has."""
+        states = [lifecycle.state for lifecycle in self.lifecycles.values() if lifecycle.state is not None]
+        return max([max(state.acks.last(origin), state.bases.last(origin)) + 1 for state in states], default=0)
 
     def apply(self, item: Item) -> None:
         """Apply one item."""

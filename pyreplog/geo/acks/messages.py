@@ -14,7 +14,7 @@ from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, MetadataVersionError
 from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.geo.acks.subscription_state import Generation, Home, SubscriptionState
-from pyreplog.origins.origin import CLUSTER_BYTES, TOKEN_BYTES_MAX, Origin
+from pyreplog.origins.origin import CLUSTER_BYTES, TOKEN_BYTES_MAX, LastEntry, Origin, OriginState
 
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 << 20
@@ -28,19 +28,22 @@ BITS_MIN: Final = 8
 """Least bits of an offset within a block of a digest."""
 COUNTER_MAX: Final = (1 << 63) - 1
 
-SUMMARY, DIGEST, DELTA, STORED = 1, 2, 3, 4
+SUMMARY, DIGEST, DELTA, STORED, HISTORY, CONNECTED = 1, 2, 3, 4, 5, 6
 STATE, ACKS, TOMBSTONE, FORGOTTEN = 1, 2, 3, 4
-LAST = 1
+LAST, KNOWS_HISTORIES = 1, 2
+SAME, OTHER = 1, 2
 
 _HEAD = struct.Struct("<BBHIQ")  # version, kind, flags, count, session
 _SEQUENCE = struct.Struct("<Q")
 _ITEM = struct.Struct("<BBHI")  # kind, zero, bytes of the name, bytes of the body
+_POSITION = struct.Struct("<qqqIq")  # stored; of the last entry: first, -1: there is none; end, CRC-32C, publish time
 _LINE = struct.Struct("<8sqBxH")  # identity, prefix, bits of an offset within its block, blocks
 _BLOCK = struct.Struct("<q8s")
 _STATE = struct.Struct("<Q16sQ16sHH")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _GENERATION = struct.Struct("<Q16s")
+_NO_ENTRY = LastEntry(-1, 0, 0, 0)
 
 
 class StateItem(NamedTuple):
@@ -122,6 +125,7 @@ class Summary(NamedTuple):
     session: int
     digests: tuple[tuple[str, bytes], ...]
     is_last: bool
+    knows_histories: bool = True  # whether its sender takes `History` and `Connected`: older ones end the connection
 
 
 class Digest(NamedTuple):
@@ -148,7 +152,31 @@ class Stored(NamedTuple):
     sequence: int
 
 
-Message: TypeAlias = Summary | Digest | Delta | Stored
+class History(NamedTuple):
+    """The sender's position in an origin of a third cluster, by which both compare their histories of it.
+
+    Attributes:
+        session: session of the connection.
+        origin: the origin.
+        state: the sender's position.
+        is_same: the receiver's last entry, as it reported it, is the sender's entry there; False: it is another one;
+            None: it was not compared.
+    """
+
+    session: int
+    origin: Origin
+    state: OriginState
+    is_same: bool | None = None
+
+
+class Connected(NamedTuple):
+    """The other clusters that the sender is connected to now; they get its acknowledgements from itself."""
+
+    session: int
+    clusters: frozenset[bytes]
+
+
+Message: TypeAlias = Summary | Digest | Delta | Stored | History | Connected
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------
@@ -207,8 +235,9 @@ def encode_items(items: Iterable[Item]) -> Iterator[bytes]:
 def encode(message: Message) -> bytes:
     """Encode a message. Raises InvalidArgumentError if it exceeds a bound."""
     match message:
-        case Summary(session, digests, is_last):
-            parts = [_HEAD.pack(VERSION, SUMMARY, LAST if is_last else 0, len(digests), session)]
+        case Summary(session, digests, is_last, knows_histories):
+            flags = (LAST if is_last else 0) | (KNOWS_HISTORIES if knows_histories else 0)
+            parts = [_HEAD.pack(VERSION, SUMMARY, flags, len(digests), session)]
             parts += [text_bytes(name, NAME_BYTES_MAX, "name of a subscription") + digest for name, digest in digests]
         case Digest(session, origin, lines, is_last):
             parts = [_HEAD.pack(VERSION, DIGEST, LAST if is_last else 0, len(lines), session), _origin_bytes(origin)]
@@ -221,6 +250,12 @@ def encode(message: Message) -> bytes:
             parts = [_HEAD.pack(VERSION, DELTA, 0, len(encoded), session), _SEQUENCE.pack(sequence), *encoded]
         case Stored(session, sequence):
             parts = [_HEAD.pack(VERSION, STORED, 0, 0, session), _SEQUENCE.pack(sequence)]
+        case History(session, origin, state, is_same):
+            flags = 0 if is_same is None else SAME if is_same else OTHER
+            position = _POSITION.pack(state.stored, *(state.last or _NO_ENTRY))
+            parts = [_HEAD.pack(VERSION, HISTORY, flags, 0, session), _origin_bytes(origin), position]
+        case Connected(session, clusters):
+            parts = [_HEAD.pack(VERSION, CONNECTED, 0, len(clusters), session), *sorted(clusters)]
     data = b"".join(parts)
     if len(data) > MESSAGE_BYTES_MAX:
         raise InvalidArgumentError(f"message: expected at most {MESSAGE_BYTES_MAX} bytes, found {len(data)}")
@@ -353,6 +388,16 @@ def _decode_line(cursor: Cursor) -> DigestLine:
     return DigestLine(name, identity, prefix, bits, tuple(blocks))
 
 
+def _decode_position(cursor: Cursor) -> OriginState:
+    at = cursor.at
+    fields = cursor.fields(_POSITION)
+    stored, *entry = (field for field in fields if isinstance(field, int))
+    last = LastEntry(*entry)
+    if not 0 <= stored <= OFFSET_END or not (last.first < 0 or last.first < last.end <= stored):
+        raise InvalidRecordsError(at, "a position with its last entry below it", f"{stored} and {last}")
+    return OriginState(stored, last if last.first >= 0 else None)
+
+
 def decode(data: bytes) -> Message:
     """Decode a message.
 
@@ -373,7 +418,7 @@ def decode(data: bytes) -> Message:
     match kind:
         case 1:
             digests = [(cursor.text(NAME_BYTES_MAX, "name of a subscription"), cursor.take(8)) for _ in range(count)]
-            message = Summary(session, tuple(digests), bool(flags & LAST))
+            message = Summary(session, tuple(digests), bool(flags & LAST), bool(flags & KNOWS_HISTORIES))
         case 2:
             origin = cursor.origin()
             lines = tuple(_decode_line(cursor) for _ in range(count))
@@ -383,8 +428,13 @@ def decode(data: bytes) -> Message:
             message = Delta(session, sequence, tuple(decode_items(cursor, count)))
         case 4:
             message = Stored(session, cursor.number(_SEQUENCE, COUNTER_MAX, "as a sequence"))
+        case 5:
+            origin, state = cursor.origin(), _decode_position(cursor)
+            message = History(session, origin, state, bool(flags & SAME) if flags & (SAME | OTHER) else None)
+        case 6:
+            message = Connected(session, frozenset(cursor.take(CLUSTER_BYTES) for _ in range(count)))
         case _:
-            raise InvalidRecordsError(1, "a kind of 1 to 4", str(kind))
+            raise InvalidRecordsError(1, "a kind of 1 to 6", str(kind))
     if cursor.at != len(data):
         raise InvalidRecordsError(cursor.at, "the end of the message", f"{len(data) - cursor.at} bytes more")
     return message

@@ -8,6 +8,7 @@ from typing import Final
 
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.digests import differences
+from pyreplog.geo.acks.histories import Histories
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (
     AcksItem,
@@ -36,15 +37,22 @@ class Peer:
         cluster: id of the neighbour.
         session: session of the connection; None: the neighbour is not connected.
         proved: origins whose history was proved in this session: its acknowledgements of these are taken.
-        compared: origins whose acknowledgements were compared with those of the neighbour since this process began.
+        compared: origins whose acknowledgements were compared with those of the neighbour in the last session.
+        positions: the positions in origins of third clusters that it reported last in that session.
+        histories: its positions in origins of third clusters.
+        connected: the other clusters that it is connected to, which get its acknowledgements from itself.
+        sent_connected: those that this cluster is connected to, as it told the neighbour.
     """
 
     def __init__(self, cluster: bytes) -> None:
         self.cluster = cluster
         self.session: int | None = None
         self.proved: set[Origin] = set()
-        self._origin: Origin | None = None
+        self.histories = Histories()
+        self.connected: frozenset[bytes] = frozenset()
+        self.sent_connected: frozenset[bytes] = frozenset()
         self.compared: set[Origin] = set()
+        self.positions: dict[Origin, int] = {}
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
         self._is_compared = False  # whether the neighbour reported its subscriptions in this session
         self._named: set[str] = set()
@@ -52,6 +60,9 @@ class Peer:
         self._headers: dict[str, None] = {}  # names whose header the neighbour lacks, in their order
         self._tombstones: dict[tuple[str, str], None] = {}
         self._unsent: dict[tuple[str, Origin], RangeSet] = {}
+        self._late: dict[tuple[str, Origin], RangeSet] = {}  # the neighbour probably gets these from another one
+        # flushes since the first of them, or since the neighbour sent some
+        self._waited: dict[tuple[str, Origin], int] = {}
         self._in_flight: deque[tuple[int, tuple[Item, ...]]] = deque()
         self._sequence = 0
         self._received = 0
@@ -59,12 +70,15 @@ class Peer:
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
-    def connect(self, session: int, origin: Origin) -> None:
-        """Begin a session. Until the neighbour has reported its subscriptions, only the summary is sent."""
+    def connect(self, session: int) -> None:
+        """Begin a session. Until the neighbour has reported its subscriptions, only the summary is sent.
+
+        What it reported before does not count: it may have been restored from a backup, its topic created again, or its
+        journal begun anew after a change of its policy.
+        """
         self.disconnect()
-        if origin != self._origin:  # a topic that was created again has no subscriptions
-            self._origin = origin
-            self.compared.clear()
+        self.compared.clear()
+        self.positions.clear()
         self.session = session
         self._sequence = self._received = 0
 
@@ -73,6 +87,9 @@ class Peer:
         self.session = None
         self._is_compared = False
         self.proved.clear()
+        self.histories.clear()
+        self.connected = self.sent_connected = frozenset()
+        self.hasten()
         self._admitted.clear()
         self._named.clear()
         self._lines.clear()
@@ -86,6 +103,18 @@ class Peer:
                         self._tombstones[item.name, item.token] = None
                     case AcksItem():
                         self.lack(item.name, item.origin, item.ranges)
+
+    def refuse(self, origin: Origin) -> None:
+        """Take no acknowledgements of an origin in this session, and send none: the histories differ."""
+        self.hasten()
+        self.histories.differing.add(origin)
+        self.proved.discard(origin)
+        self._admitted.discard(origin)
+        self.compared.discard(origin)
+
+    def is_third(self, origin: Origin, cluster: bytes) -> bool:
+        """Return whether an origin belongs neither to this neighbour nor to a cluster, which is the one here."""
+        return origin.cluster not in (self.cluster, cluster)
 
     @property
     def has_reported(self) -> bool:
@@ -105,6 +134,33 @@ class Peer:
         if ranges:
             self._unsent.setdefault((name, origin), RangeSet()).add_ranges(*ranges.intersect())
 
+    def lack_late(self, name: str, origin: Origin, ranges: RangeSet) -> None:
+        """Note acknowledgements that the neighbour probably gets from another cluster.
+
+        They are sent after some flushes, unless the neighbour has sent them by then: so each neighbour learns at last
+        that the other one has them.
+        """
+        if origin in self._admitted:
+            self._late.setdefault((name, origin), RangeSet()).add_ranges(*ranges.intersect())
+        else:
+            self.lack(name, origin, ranges)
+
+    def wait(self, flushes: int) -> None:
+        """Note a flush; late acknowledgements have to be sent after so many."""
+        for key in list(self._late):
+            self._waited[key] = self._waited.get(key, 0) + 1
+            if self._waited[key] >= flushes:
+                self.lack(*key, self._take_late(key))
+
+    def hasten(self) -> None:
+        """Note that late acknowledgements have to be sent now."""
+        for key in list(self._late):
+            self.lack(*key, self._take_late(key))
+
+    def _take_late(self, key: tuple[str, Origin]) -> RangeSet:
+        self._waited.pop(key, None)
+        return self._late.pop(key, RangeSet())
+
     def lack_header(self, name: str) -> None:
         """Note that the neighbour lacks the present header of a subscription."""
         self._headers[name] = None
@@ -112,19 +168,26 @@ class Peer:
     def lack_tombstone(self, name: str, token: str) -> None:
         """Note that the neighbour lacks a tombstone, or some of the clusters that have it."""
         self._tombstones[name, token] = None
+        self._settled.discard((name, token))
 
     def note_has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
         """Note that the neighbour has acknowledgements, because it sent them."""
-        unsent = self._unsent.get((name, origin))
-        if unsent is not None:
+        key = name, origin
+        if (unsent := self._unsent.get(key)) is not None:
             unsent.remove_ranges(*ranges.intersect())
             if not unsent:
-                del self._unsent[name, origin]
+                del self._unsent[key]
+        if (late := self._late.get(key)) is not None:
+            if late.remove_ranges(*ranges.intersect()):
+                self._waited[key] = 0  # it sends what both got from another cluster, and more of that soon
+            if not late:
+                self._take_late(key)
 
     def drop(self, name: str) -> None:
         """Forget the acknowledgements of a subscription that belong to a former generation."""
-        for key in [key for key in self._unsent if key[0] == name]:
-            del self._unsent[key]
+        for key in [key for key in (*self._unsent, *self._late) if key[0] == name]:
+            self._unsent.pop(key, None)
+            self._take_late(key)
         for place, (sequence, items) in enumerate(self._in_flight):
             kept = tuple(item for item in items if not (isinstance(item, AcksItem) and item.name == name))
             self._in_flight[place] = sequence, kept
@@ -162,10 +225,13 @@ class Peer:
         if not message.is_last:
             return
         del self._lines[origin]
+        if origin in self.histories.differing:
+            return
         self._admitted.add(origin)
         self.compared.add(origin)
-        for key in [key for key in self._unsent if key[1] == origin]:
-            del self._unsent[key]
+        for key in [key for key in (*self._unsent, *self._late) if key[1] == origin]:
+            self._unsent.pop(key, None)
+            self._take_late(key)
         for name, lifecycle in lifecycles.items():
             state = lifecycle.state
             if state is None or not state.acks.of(origin):
@@ -250,9 +316,10 @@ class Peer:
     def unconfirmed(self, name: str) -> OriginRanges:
         """Return the acknowledgements of a subscription that the neighbour has not confirmed as durable."""
         lacking = OriginRanges()
-        for (other, origin), ranges in self._unsent.items():
-            if other == name:
-                lacking.add(origin, *ranges.intersect())
+        for pending in (self._unsent, self._late):
+            for (other, origin), ranges in pending.items():
+                if other == name:
+                    lacking.add(origin, *ranges.intersect())
         for _, items in self._in_flight:
             for item in items:
                 if isinstance(item, AcksItem) and item.name == name:
@@ -268,4 +335,5 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether no item is in flight or to be sent; acknowledgements that the neighbour refuses do not count."""
         unsent = any(origin in self._admitted for _, origin in self._unsent)
-        return not (self._headers or self._tombstones or self._in_flight or unsent)
+        is_due = bool(self._late or self.histories.due)
+        return not (self._headers or self._tombstones or self._in_flight or is_due or unsent)

@@ -15,8 +15,8 @@ from pyreplog.origins.origin import Origin
 class Readiness:
     """The effect of a fail-over of one subscription to one cluster now, as this cluster knows it.
 
-    Messages and acknowledgements in flight count as missing at the target, so a fail-over loses or repeats at most
-    these.
+    Messages and acknowledgements in flight count as missing at the target. A message in flight may arrive nevertheless,
+    and its acknowledgement not: it counts as repeated. So a fail-over loses or repeats at most these.
 
     Attributes:
         name: name of the subscription.
@@ -26,8 +26,8 @@ class Readiness:
         is_current: whether the target knows the present generation; if not, it goes on from its position before the
             seek.
         lost: messages that are to be delivered and that the target does not store.
-        repeated: messages that are acknowledged, and that the target stores and would deliver.
-        revived: messages that expired here without being acknowledged, and that the target stores and would deliver.
+        repeated: messages that are acknowledged, and that the target would deliver if it stores them, as it may.
+        revived: messages that expired here without being acknowledged, and that the target would deliver likewise.
     """
 
     name: str
@@ -51,6 +51,7 @@ def readiness(
     held: OriginRanges,
     stored: Mapping[Origin, int],
     foreign: Callable[[Origin, int, int], Ranges] | None = None,
+    sent: Callable[[Origin], int] = lambda _: 0,
 ) -> Readiness:
     """Return the effect of a fail-over to `target` now.
 
@@ -62,6 +63,8 @@ def readiness(
         stored: for each origin, the target's last reported position.
         foreign: returns the offsets of an origin, between two of them, that hold messages of other origins, and so name
             no messages.
+        sent: returns the offset at an origin below which the target may store messages, since they were sent from here,
+            or may have come from elsewhere.
 
     Raises:
         InvalidArgumentError: the target is no neighbour.
@@ -72,14 +75,15 @@ def readiness(
     unconfirmed, expired = exchange.unconfirmed(target, name), exchange.expired_here(name)
     for origin in {*held, *unconfirmed, *expired}:
         end = stored.get(origin, 0)
+        arriving = max(end, sent(origin))
         lost.add(origin, *held.between(origin, end))
         lost.remove(origin, *state.passed(origin, end, OFFSET_END))
         lost.remove(origin, *expired.between(origin))
-        repeated.add(origin, *unconfirmed.between(origin, 0, end))
+        repeated.add(origin, *unconfirmed.between(origin, 0, arriving))
         repeated.remove(origin, *state.bases.between(origin))
         if foreign is not None and (named := repeated.of(origin)):  # of what is foreign most lies elsewhere
             repeated.remove(origin, *foreign(origin, named.first or 0, repeated.last(origin) + 1))
-        revived.add(origin, *expired.between(origin, 0, end))
+        revived.add(origin, *expired.between(origin, 0, arriving))
         revived.remove(origin, *state.passed(origin))
     return Readiness(
         name,

@@ -97,11 +97,11 @@ class Progress(NamedTuple):
     """
 
     mark: int
-    own: OriginNote
-    others: dict[Origin, OriginNote]
+    own: TargetPosition
+    others: dict[Origin, TargetPosition]
 
 
-class OriginNote(NamedTuple):
+class TargetPosition(NamedTuple):
     """The position in an origin that a target reported last. `stored` never falls, unless the target was rolled back.
 
     Attributes:
@@ -130,11 +130,11 @@ class RenewOrigin(NamedTuple):
 
     Attributes:
         mark: offset here below which the target had every message when the mark was noted.
-        note: position that the target reported then; None: it reported none.
+        position: position that the target reported then; None: it reported none.
     """
 
     mark: int
-    note: OriginNote | None
+    position: TargetPosition | None
 
 
 class RaiseAlarm(NamedTuple):

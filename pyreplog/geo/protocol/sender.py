@@ -30,13 +30,13 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     RenewOrigin,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.origin_stream import OriginStream
@@ -124,8 +124,8 @@ class Sender:
         epoch: epoch of the topic's owner; a later owner has a higher one.
         begin: offset here where a new target begins.
         withheld: cause of the gap that covers the messages before `begin`.
-        own_note: position of the target that was noted before; None: it was never reached.
-        notes: its noted positions in other origins.
+        own_position: position of the target that was noted before; None: it was never reached.
+        positions: its reported positions in other origins.
         mark: offset here below which the target has every message.
         sent: notes that messages published here are sent, up to an offset, and returns the offset below which another
             cluster may have messages: those that were confirmed when the owner opened the topic, or were sent since.
@@ -141,8 +141,8 @@ class Sender:
         epoch: int,
         begin: int = 0,
         withheld: GapCause = GapCause.EXPIRED,
-        own_note: OriginNote | None = None,
-        notes: Mapping[Origin, OriginNote] | None = None,
+        own_position: TargetPosition | None = None,
+        positions: Mapping[Origin, TargetPosition] | None = None,
         mark: int = 0,
         former: int = 0,
         sent: Callable[[int], int] = lambda _: SESSION_MAX,
@@ -158,15 +158,17 @@ class Sender:
         """The problem that a person has to solve; empty: none."""
         self.mark = mark
         """The target has every message below this offset here."""
-        self.note = own_note
+        self.target_position = own_position
         self.start = self.end = 0
         """Offsets of the confirmed messages here."""
         self.skipped: Counter[GapCause] = Counter()
+        self._skipped_ends: dict[Origin, int] = {}  # all skipped messages below were counted
         self.sent_messages = self.sent_bytes = self.opens = 0
         self._begin, self._withheld_cause, self._former = begin, withheld, former
         self._note_sent = sent
         self._is_rolled_back = False  # the target has messages of this topic's identity that this topic lacks
-        self._notes = dict(notes or {})
+        self._positions = dict(positions or {})
+        self._sent_ends: dict[Origin, int] = {}  # of what was sent since the target reported its position
         self._epoch, self._attempt = epoch, 0
         self._conflicts = 0  # sessions that another source of the origin replaced
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
@@ -183,7 +185,7 @@ class Sender:
         self._left_from: dict[Origin, int] = {}  # fenced origins, with the offset here from which on they were not sent
         self._fence_ends_us: int | None = None  # when fenced origins are opened again
         self._compared_state = OriginState(0, None)  # position of the target, while its last entry is compared
-        self._last_progress: tuple[int, OriginNote] | None = None  # the last Progress
+        self._last_progress: tuple[int, TargetPosition] | None = None  # the last Progress
         self._trusts_target = False  # the next position that the target reports is not compared
         self._accepted_attempt = -1  # the attempt after `resync`: the target's positions in other origins are accepted
         self._tokens, self._tokens_us = float(settings.rate_bytes or 0), 0
@@ -205,7 +207,7 @@ class Sender:
     @property
     def stored(self) -> int:
         """The target has every message published here below this offset, according to its last report."""
-        return 0 if self.note is None else self.note.stored
+        return 0 if self.target_position is None else self.target_position.stored
 
     @property
     def is_failed(self) -> bool:
@@ -264,10 +266,10 @@ class Sender:
         `RenewOrigin`.
         """
         if self.state is SenderState.DIVERGED and self._is_rolled_back:
-            self._effects.append(RenewOrigin(self.mark, self.note))
+            self._effects.append(RenewOrigin(self.mark, self.target_position))
         elif self.state is SenderState.DIVERGED:
-            self.note, self.alarm, self._trusts_target = None, "", True
-            self._notes.clear()
+            self.target_position, self.alarm, self._trusts_target = None, "", True
+            self._positions.clear()
             self.mark = 0  # the target may lack messages of other clusters, too: they are read again
             self._begin_attempt()
             self._accepted_attempt = self._attempt
@@ -331,24 +333,25 @@ class Sender:
         if attempt != self._attempt or stream is None or not stream.is_opening:
             return []
         self.target = target
+        self._sent_ends.pop(origin, None)  # all that was sent before has an outcome there
         if target == self.own.cluster:
             self._fail(origin, ConfigError("the target is this cluster itself: remove it from the targets"), now_us)
             return self._send_due(now_us, time_us)
-        note, last = self.note if origin == self.own else self._notes.get(origin), state.last
+        position, last = self.target_position if origin == self.own else self._positions.get(origin), state.last
         if last is not None and not last.first < last.end <= state.stored:
             text = (
                 f"position of the target in {_label(origin)}: expected its last entry below {state.stored}, found "
                 f"{last.first} to {last.end}: the answer contradicts itself; check the version and the topic there"
             )
             self._fail(origin, InvalidMessageError(text), now_us)
-        elif note is not None and state.stored < note.stored:
+        elif position is not None and state.stored < position.stored:
             self._diverge(
                 f"the target reports all messages of {_label(origin)} below {state.stored}, and reported all messages "
-                f"below {note.stored} before: the topic was deleted there, or one of the two clusters was rolled back. "
-                "Unless it is this one, order `resync`: it sends the messages that are stored here"
+                f"below {position.stored} before: the topic was deleted there, or one of the two clusters was rolled "
+                "back. Unless it is this one, order `resync`: it sends the messages that are stored here"
             )
         elif origin != self.own:
-            self._check_forwarded(stream, state, None if note is None else note.last)
+            self._check_forwarded(stream, state, None if position is None else position.last)
         else:
             self._check_own(stream, state, now_us)
         return self._send_due(now_us, time_us)
@@ -363,15 +366,20 @@ class Sender:
             return
         stream.begin(state.stored)
         self._compared_state = state
-        last, note = state.last, self.note
+        last, position = state.last, self.target_position
         is_trusted, self._trusts_target = self._trusts_target, False
         if last is None or is_trusted:
             self._start_sending(now_us)
         elif last.first >= self.start:
             self.state = SenderState.CHECKING
             self._effects.append(CheckEntry(self._attempt, last.first))
-        elif note is not None and note.last is not None and note.last.first == last.first and note.last != last:
-            self._diverge_rolled_back(_difference(last, note.last))
+        elif (
+            position is not None
+            and position.last is not None
+            and position.last.first == last.first
+            and position.last != last
+        ):
+            self._diverge_rolled_back(_difference(last, position.last))
         else:
             self._start_sending(now_us)
 
@@ -387,7 +395,7 @@ class Sender:
             return
         stream.begin(state.stored)
         stream.unproved = None if noted == last else last
-        self._notes[origin] = OriginNote(state.stored, noted)
+        self._positions[origin] = TargetPosition(state.stored, noted)
 
     def _compare_forwarded(self, stream: OriginStream, entry: SourceEntry) -> bool:
         """Compare an entry of another origin with the target's last one; return False if they differ."""
@@ -401,7 +409,7 @@ class Sender:
         if here != last:
             self._diverge_forwarded(stream.origin, last, here)
             return False
-        self._notes[stream.origin] = OriginNote(stream.stored, last)
+        self._positions[stream.origin] = TargetPosition(stream.stored, last)
         return True
 
     def _diverge_forwarded(self, origin: Origin, last: LastEntry, here: LastEntry) -> None:
@@ -425,10 +433,10 @@ class Sender:
         return self._send_due(now_us, time_us)
 
     def _start_sending(self, now_us: int) -> None:
-        stream, note = self._streams[self.own], self.note
-        self.note = OriginNote(stream.stored, None if note is None else note.last)
-        if note is None or note.stored < stream.stored:
-            self.note = OriginNote(stream.stored, self._compared_state.last)
+        stream, position = self._streams[self.own], self.target_position
+        self.target_position = TargetPosition(stream.stored, None if position is None else position.last)
+        if position is None or position.stored < stream.stored:
+            self.target_position = TargetPosition(stream.stored, self._compared_state.last)
         self.state, self.error, self._sends_from_us = SenderState.SENDING, None, now_us
         self._read_at = stream.stored
         if self._sends_other_identities:
@@ -544,7 +552,7 @@ class Sender:
             own.cover(own.covered, self._begin, self._withheld_cause, now_us, own.covered)
             self._read_at = self._begin
         if self._read_at < self.start:
-            self.skipped[GapCause.LOST] += max(self.start - own.covered, 0)
+            self._count_skipped(self.own, own.covered, self.start, GapCause.LOST)
             own.cover(own.covered, self.start, GapCause.LOST, now_us, own.covered)
             self._read_at = self.start
         if not self._is_reading and not self._buffer and self._read_at < self.end:
@@ -592,16 +600,37 @@ class Sender:
         """Return the stream in which an entry is sent; None: it is not sent."""
         if entry.origin is None:
             return self._streams[self.own]
-        settings, cluster = self.settings, entry.origin.cluster
-        if cluster != self.own.cluster:  # otherwise the entry was published here, under a former identity
-            if not settings.forward_all or cluster == self.target:
-                return None
-            if settings.forward_from is not None and cluster not in settings.forward_from:
-                return None
+        # an entry that was published here has a former identity
+        if entry.origin.cluster != self.own.cluster and not self._forwards(entry.origin):
+            return None
         stream = self._streams.get(entry.origin)
         if stream is None:
             stream = self._streams[entry.origin] = OriginStream(entry.origin)
         return stream
+
+    def _forwards(self, origin: Origin) -> bool:
+        """Return whether messages of another cluster are forwarded."""
+        settings, cluster = self.settings, origin.cluster
+        if not settings.forward_all or cluster == self.target:
+            return False
+        return settings.forward_from is None or cluster in settings.forward_from
+
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return the offset at an origin of another cluster below which the target has reported to store everything.
+
+        Args:
+            origin: the origin; None is returned if its messages are not forwarded.
+        """
+        position = self._positions.get(origin)
+        return None if not self._forwards(origin) else 0 if position is None else position.stored
+
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store.
+
+        Args:
+            origin: the origin; it may be the topic here.
+        """
+        return self._sent_ends.get(origin, 0)
 
     def _send_next(self, now_us: int, time_us: int) -> bool:
         """Send one request; return whether another one may follow."""
@@ -660,6 +689,12 @@ class Sender:
             stream.cover(stream.covered, gap.start, GapCause.FILTERED, now_us, here)
             stream.cover(gap.start, gap.end, gap.cause, now_us, here)
 
+    def _count_skipped(self, origin: Origin, start: int, end: int, cause: GapCause) -> None:
+        """Count skipped messages once: a later session reads them again if their gap was not stored."""
+        counted = self._skipped_ends.get(origin, 0)
+        self.skipped[cause] += max(end - max(start, counted), 0)
+        self._skipped_ends[origin] = max(end, counted)
+
     def _accept(self, stream: OriginStream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
         """Return the entry to send; None: the target has the entry, or it became a gap."""
         is_own = entry.origin is None
@@ -681,7 +716,7 @@ class Sender:
         elif ttl_us is not None and published_us + ttl_us < time_us:
             cause = GapCause.EXPIRED
         if cause is not None:
-            self.skipped[cause] += entry.messages
+            self._count_skipped(stream.origin, first, end, cause)
             stream.cover(first, end, cause, now_us, entry.first)
             return None
         stream.covered = end
@@ -696,6 +731,7 @@ class Sender:
         end = gaps[-1].end if gaps else entries[-1].end
         if stream.origin == self.own:
             self._note_sent(end)
+        self._sent_ends[stream.origin] = end
         stream.waiting += 1
         self._requests[self._last_number] = _Request(
             stream, start, time_us, size, len(entries), sum(entry.messages for entry in entries), end,
@@ -743,16 +779,16 @@ class Sender:
         return self._send_due(now_us, time_us)
 
     def _note_position(self, stream: OriginStream, entry: OriginEntry | None) -> None:
-        note = self.note if stream.origin == self.own else self._notes.get(stream.origin)
-        last = None if note is None else note.last
+        position = self.target_position if stream.origin == self.own else self._positions.get(stream.origin)
+        last = None if position is None else position.last
         if entry is not None:
             last = LastEntry(entry.first, entry.end, crc32c(entry.value), entry.publish_time_us)
             self._first_unsent_us = entry.publish_time_us
-        note = OriginNote(stream.stored, last)
+        position = TargetPosition(stream.stored, last)
         if stream.origin == self.own:
-            self.note = note
+            self.target_position = position
         else:
-            self._notes[stream.origin] = note
+            self._positions[stream.origin] = position
 
     def _report_progress(self) -> None:
         """Tell how far the durable cursor may move, if its bound changed."""
@@ -765,10 +801,10 @@ class Sender:
             unread = self._buffer[0].first if self._buffer else self._read_at
             mark = min([mark, unread, *waiting, *unsent_gaps, *self._left_from.values()])
         self.mark = max(self.mark, mark)
-        assert self.note is not None
-        if (self.mark, self.note) != self._last_progress:
-            self._last_progress = self.mark, self.note
-            self._effects.append(Progress(self.mark, self.note, dict(self._notes)))
+        assert self.target_position is not None
+        if (self.mark, self.target_position) != self._last_progress:
+            self._last_progress = self.mark, self.target_position
+            self._effects.append(Progress(self.mark, self.target_position, dict(self._positions)))
 
     def request_failed(self, attempt: int, number: int, error: Exception, now_us: int, time_us: int) -> list[Effect]:
         """Go on after a request failed, or its outcome is unknown."""

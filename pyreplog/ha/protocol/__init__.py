@@ -1,16 +1,18 @@
-"""What the nodes of a replica group say and decide: messages, and state machines without I/O, clock or randomness.
+"""The protocol of replica groups: messages, and state machines without I/O, clock or randomness.
 
-| modules | what they are |
+| module | what it holds |
 |---|---|
-| `master_machine`, `replica_progress` | the master (see `_native/ha/commit_point`); how far one replica is |
-| `stats` | as above |
-| `replica_machine`, `joining` | a replica; whether it fits the log that it wants to follow |
-| `election` | how a node becomes master, and how the others answer |
-| `async_fallback` | when a master waits for replicas no longer; how much of its log it keeps for them |
-| `retention_hold` | as above |
+| `master_machine` | the state machine of a master; its base is `_native/ha/commit_point` |
+| `replica_progress` | the progress of one replica, as its master knows it |
+| `stats` | the state of a group |
+| `replica_machine` | the state machine of a replica |
+| `joining` | checks whether a replica may follow a log, and where it resumes |
+| `election` | the state machine of a candidate, and the votes of other nodes |
+| `async_fallback` | when a master stops waiting for replicas |
+| `retention_hold` | how much of the log a node keeps for replicas that lag |
 | `members` | the members of a group, and their file |
-| `effects` | what the machines ask for |
-| `messages` | what nodes say to each other |
-| `client_messages` | what clients and nodes say to each other |
-| `append_session` | a client's batches: in which order they are sent, and what their outcomes mean |
+| `effects` | what the state machines ask their drivers to do |
+| `messages` | messages between nodes |
+| `client_messages` | messages between clients and nodes |
+| `append_session` | the state machine of a client that appends |
 """

@@ -1,8 +1,8 @@
-"""A client's side of appending to a replica group, without I/O: what is sent in which order, and what outcomes mean.
+"""The state machine of a client that appends to a replica group: the order of batches, and their outcomes.
 
-Entries of a client have sequence numbers. A batch without an answer is sent again, with the same numbers, and the
-master appends only what its log lacks. A batch that may be in the log, and that no master can tell of any more, ends
-with OutcomeUnknownError: it is never sent under other numbers.
+Entries of a client have sequence numbers. A batch without an answer is sent again with the same numbers, and the master
+appends only entries that its log lacks. A batch that may be in the log, but whose outcome no master can report any
+more, ends with OutcomeUnknownError: it is never sent with other numbers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.protocol.client_messages import ClientRefusal, Refused, Run
 
 BATCHES_MAX = 8
-"""On their way at a time: fewer than the runs that a master keeps of a client."""
+"""Most batches in flight: fewer than the runs that a master remembers for each client."""
 
 GATHERING_FROM = 2
-"""With so many batches on their way, single entries are gathered."""
+"""With so many batches in flight, single entries are gathered to larger batches."""
 
 MOVES = frozenset({ClientRefusal.NOT_MASTER, ClientRefusal.CHANGING, ClientRefusal.TIMED_OUT, ClientRefusal.DEPOSED})
-"""After these the batch is sent again, to the master that there is then."""
+"""Refusals after which a batch is sent again, to the master of that time."""
 
 _LOST_PLACE = frozenset({ClientRefusal.OUT_OF_ORDER, ClientRefusal.UNKNOWN_CLIENT})
 
@@ -39,9 +39,12 @@ Settled = tuple[AppendFuture[Any], Any, BaseException | None]
 
 
 class Batch:
-    """Records that travel together. items: (future, how many entries, whether it gives their numbers as a sequence).
+    """Records that are sent together.
 
-    sequence: of the first record; -1: it has none yet. is_doubtful: it was sent, and how that ended is unknown.
+    Attributes:
+        items: (future, number of entries, whether its result is the sequence of their numbers).
+        sequence: sequence number of the first record; -1: not assigned.
+        is_doubtful: whether it was sent, and the outcome is unknown.
     """
 
     __slots__ = ("count", "deadline_us", "is_doubtful", "is_over", "items", "records", "sequence", "size")
@@ -73,35 +76,38 @@ class Batch:
 
 
 class AppendSession:
-    """Batches of one client, in their order.
+    """The batches of one client, in order.
 
-    One thread at a time may call it. The caller settles the futures that are returned, without locks.
+    One thread at a time may call it. The caller settles the returned futures outside its locks.
 
-    new_id: gives 16 random bytes. batch_bytes, batch_entries: of a batch of gathered entries, about.
+    Args:
+        new_id: returns 16 random bytes.
+        batch_bytes: about how many bytes a gathered batch has.
+        batch_entries: most entries of a gathered batch.
     """
 
     def __init__(self, new_id: Callable[[], bytes], *, batch_bytes: int, batch_entries: int) -> None:
         self.bytes = self.entries = 0
-        """Without an outcome."""
+        """Bytes and entries without an outcome."""
         self._new_id = new_id
         self.client = new_id()
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
         self._next = 0
-        self._gathering: Batch | None = None  # the last of the queue, and more may be added
+        self._gathering: Batch | None = None  # last batch of the queue, which takes more entries
         self._queue: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
-        self._rejected: deque[Batch] = deque()  # sent, and certainly not stored: they begin anew
+        self._rejected: deque[Batch] = deque()  # sent, and certainly not appended: they get new sequence numbers
         self._is_renewing = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything has an outcome."""
+        """Whether every batch has an outcome."""
         return not self._queue and not self._sent and not self._rejected
 
-    # ---- what comes in --------------------------------------------------------------------------------------
+    # ---- adding ---------------------------------------------------------------------------------------------
 
     def add(self, data: bytes, future: AppendFuture[int], deadline_us: int) -> None:
-        """One record."""
+        """Add one record, to a gathered batch."""
         batch = self._gathering
         is_full = batch is None or batch.size + len(data) > self._batch_bytes or batch.count >= self._batch_entries
         if batch is None or is_full:
@@ -110,7 +116,7 @@ class AppendSession:
         self._enter(batch, data, 1, future, False)
 
     def add_batch(self, data: bytes, count: int, future: AppendFuture[Any], deadline_us: int) -> None:
-        """Records that a caller gives together."""
+        """Add records of one call, as a batch of their own."""
         self._gathering = None
         batch = Batch(deadline_us)
         self._queue.append(batch)
@@ -121,10 +127,10 @@ class AppendSession:
         self.bytes += len(data)
         self.entries += count
 
-    # ---- what goes out --------------------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------------------
 
     def take(self) -> Batch | None:
-        """The batch to be sent now, to a master that is connected; None: nothing is due."""
+        """Return the next batch to send to the connected master; None: no batch is due."""
         if self._is_renewing or not self._queue or len(self._sent) >= BATCHES_MAX:
             return None
         batch = self._queue[0]
@@ -139,10 +145,10 @@ class AppendSession:
         self._sent.append(batch)
         return batch
 
-    # ---- what becomes of it ---------------------------------------------------------------------------------
+    # ---- outcomes -------------------------------------------------------------------------------------------
 
     def appended(self, batch: Batch, runs: Sequence[Run]) -> list[Settled]:
-        """The master has acknowledged a batch. InvalidMessageError: not as many entries as it has."""
+        """Report the acknowledgement of a batch. Raises InvalidMessageError: the number of entries differs."""
         if batch.is_over:
             return []
         if sum(run.entries for run in runs) != batch.count:
@@ -151,10 +157,10 @@ class AppendSession:
         return list(batch.results(runs))
 
     def refused(self, batch: Batch, refused: Refused) -> list[Settled]:
-        """The master has refused a batch, for a reason that is none of MOVES."""
+        """Report a refusal whose code is not in MOVES."""
         if batch.is_over:
             return []
-        self._is_renewing = True  # the sequence numbers behind it cannot be used
+        self._is_renewing = True  # later sequence numbers cannot be used
         settled: list[Settled] = []
         if batch.is_doubtful:
             settled = self._fail(batch, _unknown(f"it was sent before, and then refused: {refused.text}"))
@@ -166,7 +172,7 @@ class AppendSession:
         return [*settled, *self._renew()]
 
     def moved(self, batch: Batch, refused: Refused) -> None:
-        """Note that the master has refused a batch, for one of MOVES. The caller goes on with `lost`."""
+        """Report a refusal whose code is in MOVES. The caller calls `lost` afterwards."""
         if refused.code in (ClientRefusal.TIMED_OUT, ClientRefusal.DEPOSED):
             batch.is_doubtful = True
         elif not batch.is_over and batch in self._sent:
@@ -174,14 +180,14 @@ class AppendSession:
             self._insert(batch)
 
     def _insert(self, batch: Batch) -> None:
-        """Back into the queue, in the order of the sequence numbers."""
+        """Put a batch back into the queue, in the order of the sequence numbers."""
         at = 0
         while at < len(self._queue) and 0 <= self._queue[at].sequence < batch.sequence:
             at += 1
         self._queue.insert(at, batch)
 
     def lost(self) -> list[Settled]:
-        """The connection has ended: what has no answer is sent again over the next one."""
+        """Report the end of the connection: batches without an answer are sent again over the next one."""
         for batch in self._sent:
             batch.is_doubtful = True
         sent, self._sent = self._sent, deque()
@@ -195,7 +201,7 @@ class AppendSession:
         return [*settled, *self._renew()]
 
     def _renew(self) -> list[Settled]:
-        """Go on as another client, when nothing of this one is on its way."""
+        """Begin a new client id with new sequence numbers, once no batch of the present id is in flight."""
         if not self._is_renewing or self._sent:
             return []
         self._is_renewing = False
@@ -209,10 +215,10 @@ class AppendSession:
             batch.sequence = -1
         return settled
 
-    # ---- time and the end -----------------------------------------------------------------------------------
+    # ---- expiry and close -----------------------------------------------------------------------------------
 
     def expire(self, now_us: int, why: str) -> list[Settled]:
-        """Fail what is late."""
+        """Fail the batches whose deadline is over. `why` is part of their errors."""
         late = [
             batch for batches in (self._sent, self._rejected, self._queue) for batch in batches
             if batch.deadline_us <= now_us
@@ -226,7 +232,7 @@ class AppendSession:
         return NotConnectedError(f"no master took it in time, nothing was appended: {why}")
 
     def end(self, error: ReplogError) -> list[Settled]:
-        """The client is closed."""
+        """Fail all batches: the client is closed."""
         settled: list[Settled] = []
         for batch in [*self._sent, *self._rejected, *self._queue]:
             is_unknown = batch.is_doubtful or batch in self._sent
@@ -253,7 +259,7 @@ def _unknown(why: str) -> OutcomeUnknownError:
 
 
 def _error_of(refused: Refused) -> ReplogError:
-    """Of a batch that was not appended."""
+    """Return the error of a batch that was not appended."""
     if refused.code == ClientRefusal.NOT_ENOUGH_REPLICAS:
         return NotEnoughReplicasError(refused.text)
     if refused.code == ClientRefusal.TOO_LARGE:

@@ -1,4 +1,4 @@
-"""When a master stops waiting for replicas, and since when (MySQL semi-sync: rpl_semi_sync_source_timeout)."""
+"""When a master stops waiting for replicas, as MySQL's semi-sync does (rpl_semi_sync_source_timeout)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from pyreplog.stream.log_position import LogPosition
 
 
 class AsyncFallback:
-    """limit_us: how long it waits; None: for ever. count: how often it went on alone. commits: how often its commit
-    point moved meanwhile. owed: end of what readers were shown by a master on its own, which may not be on enough
-    replicas yet, that have caught up since or not; None: there is no such thing."""
+    """Whether a master commits without replicas.
+
+    Attributes:
+        limit_us: microseconds that it waits for replicas; None: no limit.
+        count: how often it began to commit without replicas.
+        commits: how often its commit point moved without replicas.
+        owed: end of the entries that readers saw from a master without replicas, and that enough replicas may not have
+            yet; None: none.
+    """
 
     def __init__(self, limit_us: int | None, owed: LogPosition | None) -> None:
         self.is_alone = False
         self.since_us = 0
         self.count = self.commits = 0
         self.limit_us, self.owed = limit_us, owed
-        # (mark, since when it is known not to be replicated)
+        # (position, since when it is known not to be replicated, microseconds)
         self._pending_commits: tuple[LogPosition, int] | None = None
 
     def wait(self, own: LogPosition, committed: LogPosition, now_us: int) -> None:
-        """What there is, and what enough replicas have. One mark is awaited at a time: a wait is noticed within twice
-        the limit, at the cost of a comparison."""
+        """Begin or end the wait for a position, given the ends of the log and of the committed entries.
+
+        Only one position is awaited at a time. So the limit is noticed within twice its time, at the cost of one
+        comparison.
+        """
         if self._pending_commits is None or self._pending_commits[0] <= committed:
             self._pending_commits = (own, now_us) if own > committed else None
 
@@ -35,11 +44,11 @@ class AsyncFallback:
         self.shows(committed)
 
     def shows(self, mark: LogPosition) -> None:
-        """What is committed without replicas is owed to them."""
+        """Note that readers see entries up to `mark` without replicas."""
         self.owed = mark if self.owed is None else max(self.owed, mark)
 
     def settles(self, replicated: LogPosition | None) -> bool:
-        """Whether enough replicas have all that was owed, from now on. replicated: what they have."""
+        """Return whether enough replicas now have all owed entries, and clear `owed`. replicated: what they have."""
         if self.is_alone or self.owed is None or replicated is None or replicated < self.owed:
             return False
         self.owed = None

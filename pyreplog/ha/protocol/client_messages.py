@@ -1,7 +1,7 @@
-"""What a client of a replica group and a node say to each other (FORMAT.md, "Clients of a replica group").
+"""Messages between clients and nodes of a replica group (FORMAT.md, "Clients of a replica group").
 
-Bodies of requests and of their replies, as structures: most of a body are records, which nobody copies here. Nothing is
-believed before it is bounded; bytes that are no message raise InvalidMessageError.
+Requests and replies are structures in front of records, which are views of the body and never copied here. Decoding
+checks the bounds of all fields, and raises InvalidMessageError for malformed bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 CLIENT_VERSION = 3
-"""Version of the hello from which on a node takes these requests."""
+"""First version of the hello with which a node takes these requests."""
 
 CLIENT_ID_BYTES = 16
 BATCH_ENTRIES_MAX = 1 << 16
@@ -36,7 +36,7 @@ APPEND_BYTES, ENTRIES_BYTES = _APPEND.size, _ENTRIES.size
 
 
 class ClientKind(IntEnum):
-    """First byte of a body, beside those of `messages.MessageKind`."""
+    """First byte of a body; distinct from all of `messages.MessageKind`."""
 
     APPEND = 32
     APPENDED = 33
@@ -49,23 +49,23 @@ class ClientRefusal(IntEnum):
     """Why a request of a client is refused."""
 
     NOT_MASTER = 1
-    CHANGING = 2  # the master hands over, or the role changes: soon there is one
+    CHANGING = 2  # the master hands over, or the role changes: a master is expected soon
     NOT_ENOUGH_REPLICAS = 3
-    INVALID = 4  # records that are damaged, or are none
+    INVALID = 4  # the records are damaged or malformed
     TOO_LARGE = 5
-    OUT_OF_ORDER = 6  # batches in front of this one are missing
+    OUT_OF_ORDER = 6  # earlier batches of this client are missing
     UNKNOWN_CLIENT = 7  # nothing is known of earlier batches of this client
     TIMED_OUT = 8  # appended; whether enough replicas have it is unknown
     DEPOSED = 9  # appended, and another master took over
-    FAILED = 10  # the log takes nothing
+    FAILED = 10  # the log accepts no appends
     TRIMMED = 11
     OUT_OF_RANGE = 12
     CORRUPT = 13
 
 
 class Append(NamedTuple):
-    """Client -> master: append these records, `entries` of them. sequence: of the first one; those of a client ascend
-    by one, from 0 on. records: a view of the body."""
+    """Client -> master: append `entries` records. sequence: number of the first one; a client numbers its records from
+    0 on, without gaps. records: a view of the body."""
 
     client: bytes
     sequence: int
@@ -74,21 +74,21 @@ class Append(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Adjacent entries: the number of the first, and how many."""
+    """Adjacent entries: number of the first one, and their count."""
 
     first: int
     entries: int
 
 
 class Appended(NamedTuple):
-    """Answer: the entries are committed. runs: their numbers; more than one run if a master failed in the middle."""
+    """Answer to Append: the entries are committed. runs: their numbers; several runs if a master failed meanwhile."""
 
     runs: tuple[Run, ...]
 
 
 class Read(NamedTuple):
-    """Client -> node: committed entries from `first` to before `end`; -1: to the commit point. limit: bytes of records;
-    0: none, the answer says where the log begins and ends. wait_ms: the answer may wait so long for the first entry."""
+    """Client -> node: return committed entries from `first` to before `end`; -1: to the commit point. limit: bytes of
+    records; 0: only the ends of the log. wait_ms: how long the answer may wait for the first entry."""
 
     first: int
     end: int
@@ -97,8 +97,8 @@ class Read(NamedTuple):
 
 
 class CommittedEntries(NamedTuple):
-    """Answer. start, end: of the committed log. first, position: of the first record; first is -1: there are no
-    records. records: bytes of the log, as they lie in one segment."""
+    """Answer to Read. start, end: of the committed log. first, position: of the first record; first is -1 if there are
+    no records. records: bytes of the log, all from one segment."""
 
     start: int
     end: int
@@ -109,7 +109,7 @@ class CommittedEntries(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The other answer. master: "host:port" of the master, as far as the node knows; "": not known."""
+    """Answer to Append or Read: a refusal. master: "host:port" of the master; "": unknown."""
 
     code: int
     text: str
@@ -117,7 +117,7 @@ class Refused(NamedTuple):
 
 
 def is_client_request(body: memoryview) -> bool:
-    """Whether a body is an APPEND or a READ."""
+    """Return whether a body is an APPEND or a READ."""
     return bool(body) and body[0] in (ClientKind.APPEND, ClientKind.READ)
 
 
@@ -125,7 +125,7 @@ def is_client_request(body: memoryview) -> bool:
 
 
 def encode_append(client: bytes, sequence: int, count: int) -> bytes:
-    """What stands before the records."""
+    """Return the header of an APPEND; the records follow it."""
     return _APPEND.pack(ClientKind.APPEND, 0, 0, count, client, sequence)
 
 
@@ -134,7 +134,7 @@ def encode_read(read: Read) -> bytes:
 
 
 def decode_request(body: memoryview) -> Append | Read:
-    """InvalidMessageError: it is none."""
+    """Decode a request. Raises InvalidMessageError if it is malformed."""
     if body and body[0] == ClientKind.APPEND:
         return _decode_append(body)
     return _decode_read(body)
@@ -165,7 +165,7 @@ def encode_appended(appended: Appended) -> bytes:
 
 
 def encode_entries(entries: CommittedEntries) -> bytes:
-    """What stands before the records."""
+    """Return the header of an ENTRIES; the records follow it."""
     return _ENTRIES.pack(
         ClientKind.ENTRIES, entries.unreplicated, 0, 0, entries.start, entries.end, entries.first, entries.position
     )
@@ -180,7 +180,7 @@ def encode_refused(refused: Refused) -> bytes:
 
 
 def decode_reply(body: ReadableBuffer) -> Appended | CommittedEntries | Refused:
-    """InvalidMessageError: it is none."""
+    """Decode a reply. Raises InvalidMessageError if it is malformed."""
     view = memoryview(body)
     kind = view[0] if view else 0
     if kind == ClientKind.APPENDED:

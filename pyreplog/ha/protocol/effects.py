@@ -1,4 +1,4 @@
-"""What the state machines of this package ask for, in order: what is to be durable is so before the next is done."""
+"""Effects: what the state machines ask their drivers to do, in order. Each durable step ends before the next begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Send these last words on a connection and close it; what it still brings counts for nothing."""
+    """Send a refusal as the last message of a connection and close it; ignore what still arrives on it."""
 
     connection: Hashable
     refusal: Refuse
@@ -32,34 +32,34 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """The master waits for nobody from now on, which readers are told before they see more, or does so again, which
-    they hear of with `Replicated`."""
+    """The master commits without replicas from now on (asynchronous), or waits for them again. Readers learn of the
+    former before they see more entries, of the latter with `Replicated`."""
 
     asynchronous: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Enough replicas have all that readers see, after the master had gone on alone: readers and replicas are told."""
+    """Enough replicas have all entries that readers see, after a time without: inform readers and replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """There is a higher term: this node is no master any more. Appends that wait fail with DeposedError."""
+    """A higher term exists, and this master is deposed. Fail waiting appends with DeposedError."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMembers:
-    """Make them durable."""
+    """Make the members durable."""
 
     members: Members
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTerms:
-    """Make promise and history durable, together (`TermsFile.follow`)."""
+    """Make promise and history durable in one step (`TermsFile.follow`)."""
 
     term: Term
     history: History
@@ -67,21 +67,21 @@ class StoreTerms:
 
 @dataclass(frozen=True, slots=True)
 class StorePromise:
-    """Make it durable (`TermsFile.promise`); from before that on, nothing from masters of lower terms is taken."""
+    """Make the promise durable (`TermsFile.promise`). Before that, stop taking records from masters of lower terms."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Cut the log to a mark, durably; what is cut is kept aside."""
+    """Truncate the log, durably; the truncated records are kept aside."""
 
     to: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
 class CreateLog:
-    """Make a log that is empty and begins at a mark, a copy of the one with this uuid and size of segments."""
+    """Create an empty log that begins at a position, as a copy of the log with this uuid and segment size."""
 
     uuid: bytes
     segment_bytes: int
@@ -90,13 +90,13 @@ class CreateLog:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Take the stream from the log's end on. Report `joined(received, synced)` when all before this is done."""
+    """Receive the stream from the log's end on. Report `joined(received, synced)` when all earlier effects are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShowCommitted:
-    """Readers may read up to there, as far as the log reaches. unreplicated: what they see may not be on enough
-    replicas, for the master went on alone; they are told before they see more, and after it that it is so no more."""
+    """Show readers the entries up to `committed`, as far as the log reaches. unreplicated: enough replicas may not have
+    them, because the master went on alone; readers learn of that before they see more, and later when it ends."""
 
     committed: LogPosition
     unreplicated: bool
@@ -111,7 +111,7 @@ class SendToMaster:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectFromMaster:
-    """Close the connection to the master. permanent: do not try again, somebody has to do something first."""
+    """Close the connection to the master. permanent: do not connect again, an operator has to act first."""
 
     error: ReplogError
     permanent: bool

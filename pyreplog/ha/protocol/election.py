@@ -1,11 +1,12 @@
-"""Elections: how a node becomes master, and how the others answer.
+"""Elections: how a node becomes master, and how the other nodes vote.
 
-A candidate's term is above all that it has heard of and bears its name. It is elected by |M| - k promises, its own
-included, of each quorum that is in force, if nobody among them holds more: a higher last term or, of the same, a longer
-log (Raft, §5.4.1). Every acknowledged record is held by one of them, with its term, so the winner holds it.
+The candidate's term is higher than all terms that it knows, and contains its name. The candidate is elected by |M| - k
+promises, its own included, of each quorum in force, if none of these members holds a later log: a higher last term or,
+with the same last term, a longer log (Raft, §5.4.1). Every acknowledged record is held, with its term, by one of them,
+so the winner holds it.
 
-A planned change-over begins at a master that lives and is written to. It holds its appends back, the candidate receives
-what it lacks, and only then asks for promises (Raft's leadership transfer, thesis §3.10).
+In a planned change-over the master is alive and appends are written. The master holds appends back, the candidate
+receives the records that it lacks, and only then asks for promises (Raft's leadership transfer, thesis §3.10).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyreplog.stream.terms import NO_TERM, History, Term, Terms
 
 
 class SendPrepare(NamedTuple):
-    """Send a PREPARE to a member. Report `promised` or `vote_rejected`; `unreachable` when there is no way to it."""
+    """Send a PREPARE to a member. Report `promised` or `vote_rejected`; `unreachable` if it cannot be sent."""
 
     member: str
     prepare: Prepare
@@ -31,11 +32,18 @@ class SendPrepare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectionWon:
-    """Make durable, in this order, before anything is served: `members`, then terms with `TermsFile.begin(term, start)`
-    (a crash between them must not leave a master with members that earlier ones wrote); then the log is no replica's
-    any more; then a first record of the new term, a marker, is appended.
+    """The candidate was elected. Carry out these steps in this order before the node serves requests:
 
-    possible_loss: what may have been lost by force; "" nothing.
+    1. Make `members` durable, then the terms with `TermsFile.begin(term, start)`. A crash between the two must not
+       leave a master with members that earlier masters wrote.
+    2. Make the log of the replica the log of a master.
+    3. Append the first record of the new term, a marker.
+
+    Attributes:
+        term: term of the new master.
+        start: position where its term begins.
+        members: the members of the group.
+        possible_loss: records that a forced election may have lost, as a sentence; "": none.
     """
 
     term: Term
@@ -46,31 +54,42 @@ class ElectionWon:
 
 @dataclass(frozen=True, slots=True)
 class ElectionLost:
-    """It was not elected. Its promise, if it came so far, stands.
+    """The candidate was not elected. If it has promised itself the term, the promise stands.
 
-    release: tell this master so, which holds appends back. restore: tell this member to stand for election itself: the
-    master that was deposed for nothing, or the one that promised and holds most; "" none.
+    Attributes:
+        error: why it lost.
+        release: message for the master that holds appends back for this candidate; None: no master does.
+        next_candidate: member that is asked to stand for election: the master that was deposed in vain, or the member
+            with the longest log among those that promised; "": none.
     """
 
     error: ReplicationError
     release: SendPrepare | None = None
-    restore: str = ""
+    next_candidate: str = ""
 
 
 Effect: TypeAlias = StorePromise | SendPrepare | ElectionWon | ElectionLost
 
 
 class Election:
-    """Candidacy of `name`. Methods return effects, to be carried out in their order.
+    """The state machine of the candidate `name`. Methods return effects, which the caller carries out in order.
 
-    uuid: of its log. terms: as in its file. members: as in its file; of None nobody can be elected but by force.
-    above: a term that is known to exist elsewhere. force: be master with whatever answers there are at the deadline, or
-    when nobody is left who could answer. master: name of the one that it follows, which lives, and is to hand over, or
-    seems to be lost (`if_lost`); its answer is waited for, until `overdue`. "" there is none.
+    The candidate first asks whether members would promise, so that one that cannot win deposes no master (Raft's
+    PreVote, §9.6). Then it promises itself the term and asks for promises. From its own promise until the end of the
+    election it receives no records. Not thread-safe.
 
-    First it asks members whether they would promise, so that a candidate that cannot win deposes none (Raft's PreVote,
-    §9.6); then it promises itself and asks for promises. Between that promise and the end nothing is received any more.
-    Not for several threads at once.
+    Args:
+        name: the candidate.
+        uuid: uuid of its log.
+        terms: its terms, as in the file.
+        members: its members, as in the file; None: only `force` can elect it.
+        ack: whether replicas acknowledge what they received or what they synced.
+        above: a term that exists elsewhere; the term of this election is higher.
+        force: win with the answers that arrived by the deadline, or as soon as every member has answered or cannot be
+            reached.
+        master: the master that the candidate follows, and that hands over or seems to be lost (see `if_lost`). The
+            election waits for its answer until `overdue`. "": none.
+        if_lost: whether `master` seems to be lost, so that members that hear from it reject the candidate.
     """
 
     def __init__(
@@ -84,8 +103,8 @@ class Election:
         self._master = "" if force else master
         self._is_planned = self._trial == PreVote.HOLD
         self._awaits_master = bool(self._master)
-        self._answered = 0  # so often, when it was `overdue` last
-        self._answers = 0  # of the master: an append may have been on its way while it gave the first
+        self._answered = 0  # `_answers` at the last call of `overdue`
+        self._answers = 0  # promises of the master: the first one may miss an append that was in flight
         self._end: LogPosition | None = None
         self._promises: dict[str, Promise] = {}
         self._declined: dict[str, str] = {}
@@ -94,38 +113,40 @@ class Election:
         self.is_over = False
 
     def start(self, end: LogPosition) -> list[Effect]:
-        """end: of its log as it is now."""
+        """Begin the election. `end` is the end of the candidate's log."""
         if self._force:
             return [StorePromise(self.term)]
         if self.members is None:
-            return self._lose(PromotionRefusedError(f"{self.name} knows of no members"))
+            return self._lose(PromotionRefusedError(f"{self.name} knows no members of the group"))
         if not self._history.up_to(end).starts:
             return self._lose(PromotionRefusedError(f"{self.name} holds nothing of the group's log"))
         self._end = end
-        return self._look()
+        return self._decide()
 
     def stored(self, end: LogPosition, history: History, members: Members | None) -> list[Effect]:
-        """The own promise is durable, and then all of the log was synced; it ends there. history, members: as in their
-        files now; a master may have changed them until then."""
+        """Report that the candidate's promise is durable, and that its log was synced afterwards up to `end`.
+
+        history, members: as in their files now; the former master may have changed them before the promise.
+        """
         self._end, self._history = end, history
-        self._learn(members)
-        return self._look()
+        self._take_members(members)
+        return self._decide()
 
     def promised(self, member: str, promise: Promise) -> list[Effect]:
-        """Once or more often, in any order."""
+        """Report a promise. The same promise may be reported several times, and promises in any order."""
         if self.is_over or promise.term != self.term or promise.trial != bool(self._trial):
             return []
         self._promises[member] = promise
-        if member == self._master:  # of a planned change-over: now all is awaited that it holds
+        if member == self._master:  # of a planned change-over: now wait for all records that it holds
             self._awaits_master, self._answers = True, self._answers + 1
-        self._learn(promise.members)
-        return self._look()
+        self._take_members(promise.members)
+        return self._decide()
 
     def vote_rejected(self, member: str, rejection: VoteRejected) -> list[Effect]:
-        """One that is no member any more hears of it this way."""
+        """Report a rejection. It also tells a candidate that was removed from the group the present members."""
         if self.is_over:
             return []
-        self._learn(rejection.members)
+        self._take_members(rejection.members)
         is_higher = rejection.promised > self.term and not rejection.promised.is_absurd(self.term)
         if rejection.code == RefusalCode.HIGHER_TERM and is_higher:
             return self._lose(HigherTermError(f"{member}: {rejection.text}", rejection.promised))
@@ -133,26 +154,32 @@ class Election:
             refused = PromotionRefusedError(f"term {self.term}: {member}: {rejection.text}")
             return self._lose(refused) if self._trial else []
         self._declined[member] = rejection.text
-        return self._look()
+        return self._decide()
 
     def unreachable(self, member: str) -> list[Effect]:
-        """There is no way to it now: unknown, not a no. It may be asked again; only force does not wait for that."""
+        """Report that a member cannot be reached now.
+
+        Its vote is unknown, not a rejection, and it may be asked again. Only a forced election does not wait for it.
+        """
         if self.is_over:
             return []
         self._unreachable.add(member)
-        return self._look()
+        return self._decide()
 
     def overdue(self) -> list[Effect]:
-        """The master had its time to answer. To be told now and then while `is_trial`: it may be late anew."""
+        """Report that the master has not answered in time. Call it at intervals while `is_trial`: the master may be
+        late again after an answer."""
         is_late, self._answered = self._answers == self._answered, self._answers
         if self.is_over or not is_late or self._master in self._promises:
             return []
         self._awaits_master = False
-        return self._look()
+        return self._decide()
 
     def grew(self, end: LogPosition) -> list[Effect]:
-        """Its own log ends there now, for it follows still. To be told every few milliseconds while `is_trial`: who
-        held more is asked how much that is by now."""
+        """Report the end of the candidate's log, which still grows during the trial.
+
+        Call it every few milliseconds while `is_trial`: members that held more are asked again for their ends.
+        """
         if self.is_over or not self._trial or self._end is None:
             return []
         self._end = end
@@ -163,77 +190,84 @@ class Election:
             for member in again:
                 del self._promises[member]
             self._asked -= again
-        return self._look()
+        return self._decide()
 
     @property
     def is_trial(self) -> bool:
-        """Whether it has deposed nobody so far."""
+        """Whether the election is a trial so far: no master was deposed."""
         return bool(self._trial)
 
     def note_higher_term(self, term: Term) -> list[Effect]:
-        """Before this node promises a higher term itself."""
+        """Report that this node is about to promise a higher term to another candidate: the election is lost."""
         if self.is_over or term <= self.term:
             return []
-        return self._lose(HigherTermError(f"term {term} was promised while {self.term} was asked for", term))
+        return self._lose(HigherTermError(f"term {term} was promised during the election for term {self.term}", term))
 
     def deadline(self) -> list[Effect]:
         """End the election: members that have not answered do not count."""
         if self.is_over:
             return []
         if self._end is not None and self._force:
-            return self._win(self._end, self._doubt())
-        late = f"not all that {self._master} holds came in time" if self._trial else "the log was not synced"
-        return self._lose(PromotionRefusedError(f"term {self.term}: {self._doubt() or late}"))
+            return self._win(self._end, self._loss_reason())
+        late = (
+            f"the log of {self._master} was not received completely in time"
+            if self._trial
+            else "the log was not synced"
+        )
+        return self._lose(PromotionRefusedError(f"term {self.term}: {self._loss_reason() or late}"))
 
     def abandon(self, why: str) -> list[Effect]:
-        """It is not wanted any more, by force neither."""
+        """End the election without a winner, also a forced one. `why` is part of the error."""
         return [] if self.is_over else self._lose(PromotionRefusedError(f"term {self.term}: {why}"))
 
     # ---- deciding -------------------------------------------------------------------------------------------
 
-    def _learn(self, members: Members | None) -> None:
-        """Take the newest members that a node knows: theirs are the quorums. Members that declined are asked again, for
-        they may have known older ones."""
+    def _take_members(self, members: Members | None) -> None:
+        """Use the members of another node if they are newer: their quorums decide.
+
+        Members that rejected the candidate are asked again, because they may have known older members.
+        """
         if members is not None and (self.members is None or members.stamp > self.members.stamp):
             self.members = members
             self._asked.intersection_update(self._promises)
             self._declined.clear()
             self._unreachable.clear()
 
-    def _look(self) -> list[Effect]:
+    def _decide(self) -> list[Effect]:
         if self._end is None:
             return []
         if self.members is None:
-            return self._win(self._end, self._doubt()) if self._force else []
+            return self._win(self._end, self._loss_reason()) if self._force else []
         asks: list[Effect] = [
             SendPrepare(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
             for member in sorted(self.members.all_names - self._asked - {self.name})
         ]
         self._asked |= self.members.all_names
-        told = {self.name, *self._promises, *self._declined, *self._unreachable}
-        if self._waits_for_master(told):
+        settled = {self.name, *self._promises, *self._declined, *self._unreachable}
+        if self._waits_for_master(settled):
             return asks
         if self.name in self.members.all_names and not self._missing():
-            further = self._further(self._end)
+            further = self._longer_log_text(self._end)
             if not further:
-                return [*asks, *(self._go_ahead() if self._trial else self._win(self._end, ""))]
+                return [*asks, *(self._begin_vote() if self._trial else self._win(self._end, ""))]
             if not self._force:
                 return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
-        if self._force and self.members.all_names <= told:
-            return [*asks, *self._win(self._end, self._doubt())]
+        if self._force and self.members.all_names <= settled:
+            return [*asks, *self._win(self._end, self._loss_reason())]
         return asks
 
-    def _waits_for_master(self, told: set[str]) -> bool:
-        """For what it says, and until all that it says is here: a trial is of no harm to anybody."""
+    def _waits_for_master(self, settled: set[str]) -> bool:
+        """Return whether the trial waits for the master's answer, or for records that a member holds and the candidate
+        lacks. Waiting is harmless: a trial deposes no master."""
         assert self._end is not None and self.members is not None
         if not self._trial or not self._awaits_master or self._master not in self.members.all_names:
             return False
-        if self._master not in told:
+        if self._master not in settled:
             return True
         return self._is_planned and (self._answers == 1 or bool(self._ahead(self._end)))
 
-    def _go_ahead(self) -> list[Effect]:
-        """Enough would promise: now they are to."""
+    def _begin_vote(self) -> list[Effect]:
+        """End the trial: enough members would promise. Ask for promises."""
         self._trial, self._end = PreVote.NO, None
         self._promises.clear()
         self._asked.clear()
@@ -244,46 +278,49 @@ class Election:
         return self.members.missing(frozenset({self.name, *self._promises}))
 
     def _ahead(self, end: LogPosition) -> set[str]:
-        """Return the members that answered and hold more than the candidate, or will when they have synced that."""
-        mine = _reach(self._history, end)
+        """Return the members that answered and hold more than the candidate, synced or not."""
+        mine = _log_order(self._history, end)
         return {
             name
             for name, promise in self._promises.items()
-            if promise.members is not None and _reach(promise.history, promise.received) > mine
+            if promise.members is not None and _log_order(promise.history, promise.received) > mine
         }
 
-    def _reach_of(self, promise: Promise) -> tuple[Term, LogPosition]:
-        """How far a member is. One that knows of no members has never counted for a commit: it got what it holds from a
-        replica, and others hold what was acknowledged of that. It cannot be promoted, and follows the node that is."""
+    def _log_order_of(self, promise: Promise) -> tuple[Term, LogPosition]:
+        """Return the last term and the end of a member's log, as they count for the election.
+
+        A member that knows no members counts as empty. It has never counted for a commit: it copied its records from
+        a replica, and other members hold those that were acknowledged. It cannot be promoted, and follows the winner.
+        """
         if promise.members is None:
             return NO_TERM, ORIGIN
-        return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
+        return _log_order(promise.history, promise.synced if self._ack == "synced" else promise.received)
 
-    def _furthest(self, end: LogPosition) -> str:
-        """The member that holds most, if that is more than the candidate holds; "" none does."""
-        reaches = {member: self._reach_of(promise) for member, promise in sorted(self._promises.items())}
+    def _longest_log(self, end: LogPosition) -> str:
+        """Return the member with the longest log, if that is longer than the candidate's; otherwise ""."""
+        reaches = {member: self._log_order_of(promise) for member, promise in sorted(self._promises.items())}
         member = max(reaches, key=reaches.__getitem__, default="")
-        return member if member and reaches[member] > _reach(self._history, end) else ""
+        return member if member and reaches[member] > _log_order(self._history, end) else ""
 
-    def _further(self, end: LogPosition) -> str:
-        """Return a sentence about the member that holds most, if it holds more than the candidate; "" none does."""
-        member, mine = self._furthest(end), _reach(self._history, end)
+    def _longer_log_text(self, end: LogPosition) -> str:
+        """Return a sentence about the member with the longest log, if that is longer than the candidate's; else ""."""
+        member, mine = self._longest_log(end), _log_order(self._history, end)
         if not member:
             return ""
-        theirs = self._reach_of(self._promises[member])
+        theirs = self._log_order_of(self._promises[member])
         held = f"{member} holds term {theirs[0]} up to {theirs[1].position}"
         return f"{held}, {self.name} term {mine[0]} up to {mine[1].position}: promote {member}"
 
-    def _doubt(self) -> str:
-        """Why acknowledged records may be missing; "" they cannot be."""
+    def _loss_reason(self) -> str:
+        """Return why acknowledged records may be missing in the candidate's log; "": none is missing."""
         if self.members is None:
-            return f"{self.name} knows of no members"
+            return f"{self.name} knows no members of the group"
         if self.name not in self.members.all_names:
             return f"{self.name} is no member"
         if missing := self._missing():
             declined = "".join(f"; {member}: {text}" for member, text in sorted(self._declined.items()))
             return f"{missing} more promises are needed of {', '.join(sorted(self.members.all_names))}{declined}"
-        return "" if self._end is None else self._further(self._end)
+        return "" if self._end is None else self._longer_log_text(self._end)
 
     def _win(self, end: LogPosition, doubt: str) -> list[Effect]:
         self.is_over = True
@@ -294,34 +331,44 @@ class Election:
 
     def _lose(self, error: ReplicationError) -> list[Effect]:
         self.is_over = True
-        release, restore = None, ""
+        release, next_candidate = None, ""
         if self._trial == PreVote.HOLD and self.members is not None:
             release = SendPrepare(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
         elif not self._trial and not isinstance(error, HigherTermError):
-            restore = self._heir()
-        return [ElectionLost(error, release, restore)]
+            next_candidate = self._next_candidate()
+        return [ElectionLost(error, release, next_candidate)]
 
-    def _heir(self) -> str:
-        """Return the member that is to stand, now that this candidate has promises and cannot be elected; "" none.
+    def _next_candidate(self) -> str:
+        """Return the member that is asked to stand, since this candidate has promises and cannot be elected; "": none.
 
-        Unless it is asked, no member stands for a while: one that has promised leaves the candidate its time.
+        Without that, no member stands for a while: a member that has promised leaves the candidate time to win.
         """
         if self._is_planned:
             return self._master
-        return "" if self._force or self._end is None else self._furthest(self._end)
+        return "" if self._force or self._end is None else self._longest_log(self._end)
 
 
-def _reach(history: History, end: LogPosition) -> tuple[Term, LogPosition]:
-    """How far a log is: by the term of its last record, then by its length."""
+def _log_order(history: History, end: LogPosition) -> tuple[Term, LogPosition]:
+    """Return the order of logs in elections: by the term of the last record, then by length."""
     return history.up_to(end).last, end
 
 
 def refuse_candidate(
-    prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, hears: str = ""
+    prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, master: str = ""
 ) -> VoteRejected | None:
-    """How a node answers a PREPARE; None: it promises. Unless that is a trial: `Following.promised` or `Group.fence`,
-    `Election.note_higher_term`, the promise durable; then Promise with the ends that the log has then. To ask twice
-    does no harm. hears: name of the master that it is, or hears from; "" none."""
+    """Return the rejection of a PREPARE; None: the node promises.
+
+    For a promise that is no trial, the caller calls `ReplicaMachine.promised` or `MasterMachine.fence`, then
+    `Election.note_higher_term`, and makes the promise durable. Only then it reads the ends of the log for its answer.
+    A candidate may ask again.
+
+    Args:
+        prepare: the request.
+        uuid: uuid of this node's log.
+        terms: terms of this node.
+        members: members that this node knows.
+        master: the master that this node is or hears from; "": none.
+    """
     if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
         return VoteRejected(
             RefusalCode.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members
@@ -330,11 +377,11 @@ def refuse_candidate(
         text = f"term {prepare.term} is refused: {terms.promised} was promised"
         return VoteRejected(RefusalCode.HIGHER_TERM, terms.promised, text, members)
     if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.all_names:
-        text = f"{prepare.term.master} is none of {', '.join(sorted(members.all_names))}"
+        text = f"{prepare.term.master} is no member; members are {', '.join(sorted(members.all_names))}"
         return VoteRejected(RefusalCode.NOT_A_MEMBER, terms.promised, text, members)
     if prepare.term.is_absurd(terms.promised):
         text = f"no group is at term {prepare.term} when {terms.promised} was promised last"
         return VoteRejected(RefusalCode.ABSURD, terms.promised, text, members)
-    if prepare.trial == PreVote.IF_LOST and hears:
-        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{hears} is master, and is heard", members)
+    if prepare.trial == PreVote.IF_LOST and master:
+        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{master} is master, and is connected", members)
     return None

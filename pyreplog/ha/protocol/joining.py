@@ -1,4 +1,4 @@
-"""Whether a replica fits the log that it wants to follow, and where its copy goes on."""
+"""Checks whether a replica may follow a log, and finds the position where its copy resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyreplog.stream.terms import History, Term
 
 @dataclass(frozen=True)
 class StreamedLog:
-    """The log that is streamed, as it is now. start, end: of what it holds."""
+    """The present state of the log that is streamed. start, end: of its records."""
 
     uuid: bytes
     segment_bytes: int
@@ -23,7 +23,7 @@ class StreamedLog:
 
     @property
     def term_start(self) -> LogPosition:
-        """Where its term began. InvalidArgumentError: its history does not end with it."""
+        """Position where its term begins. Raises InvalidArgumentError: the history does not end with the term."""
         start = self.history.start_of(self.term)
         if start is None or self.history.last != self.term:
             raise InvalidArgumentError(f"expected a history that ends with term {self.term}, found {self.history.last}")
@@ -34,11 +34,11 @@ class StreamedLog:
 
 
 NEW_COPY = "remove this member, empty its directory, add it under another name: it takes a new copy"
-"""Under its old name it would break the promises that it has forgotten: a deposed master still counts that name."""
+"""Under its old name the member would break promises that it no longer knows: a deposed master still counts it."""
 
 
 def check_join(join: Join, source: StreamedLog) -> Accept | Refuse:
-    """Where the replica goes on, or why it cannot and what to do. Terms promised are not looked at."""
+    """Return where the replica resumes, or a refusal with the remedy. Promised terms are not checked here."""
     refusal = _misfit(join, source)
     if refusal is not None:
         return refusal
@@ -63,14 +63,14 @@ def check_join(join: Join, source: StreamedLog) -> Accept | Refuse:
 def check_join_of_copy(join: Join, source: StreamedLog, name: str) -> Accept | Refuse:
     """Answer a replica that wants to follow `name`, which is a replica itself; otherwise as `check_join`.
 
-    A replica with more of the same history may come back later: `name` lags, or is about to fetch again what it lost.
-    `name` may not hold the records of the later terms in its history yet.
+    A replica with more of the same history is refused for now, not for good: `name` lags, or is about to fetch again
+    what it lost. `name` may not hold the records of the later terms in its history yet.
     """
     if source.start == source.end:
-        return Refuse(RefusalCode.NOT_MASTER, f"{name}, a replica, holds nothing so far")
+        return Refuse(RefusalCode.NOT_MASTER, f"{name} is a replica that has received nothing so far")
     common = join.history.common_point(join.received, source.history, max(join.received, source.end))
     if join.uuid == source.uuid and common is not None and common.position > source.end.position:
-        lags = f"{name}, a replica, ends at {source.end.position} so far, you at {join.received.position}"
+        lags = f"{name} is a replica that ends at {source.end.position} so far, yours ends at {join.received.position}"
         return Refuse(RefusalCode.NOT_MASTER, lags)
     return check_join(join, source)
 
@@ -108,5 +108,5 @@ def _misfit(join: Join, source: StreamedLog) -> Refuse | None:
 
 
 def _behind(end: LogPosition, source: StreamedLog) -> Refuse:
-    text = f"what follows {end.position} is gone, the master's log begins at {source.start.position}: {NEW_COPY}"
+    text = f"entries after {end.position} were removed, the master's log begins at {source.start.position}: {NEW_COPY}"
     return Refuse(RefusalCode.BEHIND, text)

@@ -1,9 +1,14 @@
-"""The master of a replica group, as a state machine: its replicas, the commit point, and whether it is master still.
+"""The state machine of a master: its replicas, the commit point, and whether a higher term has fenced it.
 
-Rules and their sources: progress is a member's, not a connection's, and judged before it counts (RocketMQ counts
-connections and believes everything); the commit point is the k-th largest mark of the others, bounded by
-the master's own, and moves only with records of its own term (Raft, §5.4.2); joint consensus while members change
-(Raft, §6); after too long a wait the master goes on alone, and comes back by itself (MySQL semi-sync, rpl_semi_sync).
+Rules and their sources:
+
+- Progress belongs to a member, not to a connection, and is checked before it counts. (RocketMQ counts connections and
+  does not check.)
+- The commit point is the k-th largest position of the other members, bounded by the master's own position. It moves
+  only with records of the master's term (Raft, §5.4.2).
+- A change of the members is joint consensus (Raft, §6).
+- After a timeout the master commits without replicas, until enough of them have caught up (MySQL's semi-synchronous
+  replication, rpl_semi_sync).
 """
 
 from __future__ import annotations
@@ -39,10 +44,10 @@ AckMode = Literal["received", "synced"]
 ACK_MODES: tuple[AckMode, ...] = ("received", "synced")
 
 HOLD_US = 2_000_000
-"""A candidate to which the master hands over has so long before it asks again, or for promises."""
+"""Microseconds for which one request of a candidate holds appends back: within them it asks again, or for promises."""
 
 HOLD_MOST_US = 5_000_000
-"""Appends are held back so long at most, and not again before as much time is over."""
+"""Most microseconds for which appends are held back; they are admitted for at least as long before the next time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +88,18 @@ class GroupConfig(Settings):
 
 
 class MasterMachine(CommitPointBase):
-    """The master `name` of one term. Methods return effects, to be carried out in their order.
+    """The state machine of the master `name` in one term.
 
-    source: the log as it is now; its term is this one, its history ends with it. synced: end of what is on disk.
-    members: as of this node's file. committed: commit point as far as it is known. owed: end of what readers see that
-    a master showed on its own; None: nothing. Not for several threads at once.
+    Methods return effects, which the caller carries out in order. Not thread-safe.
+
+    Args:
+        name: the master.
+        source: the present log; its history ends with the term of this master.
+        synced: end of the log on the disk.
+        members: the members, as in this node's file.
+        config: settings.
+        committed: the commit point, as far as it is known.
+        owed: end of the entries that a master committed without replicas, and readers saw; None: none.
     """
 
     config: GroupConfig
@@ -106,21 +118,21 @@ class MasterMachine(CommitPointBase):
         super().__init__(name, members, config, fallback, source.end, synced, committed, source.term_start, ORIGIN)
         self.term, self._start = source.term, source.start
         self._uuid, self._segment_bytes, self._history = source.uuid, source.segment_bytes, source.history
-        self._stored = {name}  # the nodes that have the present members on disk
-        self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
+        self._stored = {name}  # nodes that have stored the present members
+        self._changing_from = source.end  # the former members alone may have acknowledged everything before it
         self._limits = InSyncLimits(config.in_sync_bytes, config.in_sync_ms * 1000)
         self._refused = 0
-        self._heir = ""  # to whom it is handing over
+        self._holding_for = ""  # the candidate for which appends are held back
         self._held_since_us, self._held_until_us = -2 * HOLD_MOST_US, 0
         self._stalled_at: LogPosition | None = None
-        self._stalled_since_us = 0  # since when the commit point is there
+        self._stalled_since_us = 0  # when the commit point reached `_stalled_at`
         self._retention_hold = RetentionHold(config.retention_hold_bytes, config.retention_hold_ms * 1000)
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def asynchronous(self) -> bool:
-        """Whether it went on alone, waiting for nobody."""
+        """Whether the master commits without replicas now."""
         return self.fallback.is_alone
 
     def _mark(self, replica: Progress) -> LogPosition:
@@ -128,11 +140,11 @@ class MasterMachine(CommitPointBase):
 
     @property
     def commit(self) -> Commit:
-        """What replicas are told now and then."""
+        """The message with the commit point, which is sent to replicas at intervals."""
         return Commit(self.committed, self._start.position, self.fallback.owed is not None)
 
     def in_sync(self, now_us: int) -> list[str]:
-        """Names of the other members that are connected and caught up."""
+        """Return the names of the other members that are connected and caught up."""
         return [
             name
             for name, replica in self._progress_by_name.items()
@@ -142,8 +154,13 @@ class MasterMachine(CommitPointBase):
         ]
 
     def admit(self, now_us: int) -> None:
-        """Called before anything is appended. HigherTermError; NotMasterError, while it hands over;
-        NotEnoughReplicasError."""
+        """Check that appends are admitted now; called before each append.
+
+        Raises:
+            HigherTermError: a higher term has fenced this master.
+            NotMasterError: the master hands over.
+            NotEnoughReplicasError: fewer replicas than `min_in_sync` are caught up.
+        """
         if self.fenced is not None:
             raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
         if heir := self.successor(now_us):
@@ -155,7 +172,7 @@ class MasterMachine(CommitPointBase):
             )
 
     def floor(self, now_us: int) -> int | None:
-        """Position from which on the log is kept for replicas; None: for none."""
+        """Return the position from which on the log is kept for replicas; None: no replica needs any of it."""
         others = self.members.all_names - {self.name}
         return self._retention_hold.floor(self._progress_by_name, others, self._start, self._end, now_us)
 
@@ -172,8 +189,11 @@ class MasterMachine(CommitPointBase):
     # ---- handing over ---------------------------------------------------------------------------------------
 
     def hold(self, member: str, now_us: int) -> None:
-        """A candidate asks to take over, once or again: if it follows and lags little, nothing is admitted for a while,
-        so that it catches up."""
+        """Hold appends back for a candidate that asks to take over, so that it catches up.
+
+        Has no effect unless the candidate is a member that follows with a small lag. A candidate may ask again, which
+        extends the time up to `HOLD_MOST_US`.
+        """
         replica = self._progress_by_name.get(member)
         follows = replica is not None and replica.connection is not None and replica.counts and not replica.observer
         if replica is None or not follows or member not in self.members.all_names:
@@ -183,42 +203,43 @@ class MasterMachine(CommitPointBase):
         if not self.successor(now_us):
             if now_us < self._held_since_us + 2 * HOLD_MOST_US:
                 return
-            self._heir, self._held_since_us = member, now_us
-        if self._heir == member:
+            self._holding_for, self._held_since_us = member, now_us
+        if self._holding_for == member:
             self._held_until_us = min(now_us + HOLD_US, self._held_since_us + HOLD_MOST_US)
 
     def release(self, member: str) -> None:
-        """That candidate does not take over."""
-        if member == self._heir:
-            self._heir = ""
+        """Admit appends again: this candidate does not take over."""
+        if member == self._holding_for:
+            self._holding_for = ""
             self._held_since_us = -2 * HOLD_MOST_US
 
     def successor(self, now_us: int) -> str:
-        """For whom it holds appends back; "" nobody."""
-        return self._heir if now_us < self._held_until_us else ""
+        """Return the candidate for which appends are held back; "": none."""
+        return self._holding_for if now_us < self._held_until_us else ""
 
     # ---- the log --------------------------------------------------------------------------------------------
 
     def appended(self, end: LogPosition, synced: LogPosition, now_us: int) -> list[Effect]:
-        """The log ends there now. To be told before any report of that; once per batch is enough."""
+        """Report the ends of the log after appends; once per batch is enough. Call it before any report of a replica
+        about these entries."""
         self.grew(end, synced)
         return self._advance(now_us)
 
     def trimmed(self, start: LogPosition) -> None:
-        """The log begins there now."""
+        """Report the start of the log after a trim."""
         self._start = start
 
     # ---- replicas -------------------------------------------------------------------------------------------
 
     def join(self, connection: Hashable, join: Join, now_us: int) -> list[Effect]:
-        """A replica wants to follow: it is accepted or refused."""
+        """Accept or refuse a replica that wants to follow."""
         if self.fenced is not None:
-            return [Disconnect(connection, self._over(self.fenced))]
+            return [Disconnect(connection, self._higher_term_refusal(self.fenced))]
         if connection in self._connected:
             return self._drop(
                 connection, Refuse(RefusalCode.ABSURD, "it has joined on this connection already"), now_us
             )
-        if (refusal := self._unwelcome(join)) is not None:
+        if (refusal := self._admission_refusal(join)) is not None:
             is_newer = refusal.code == RefusalCode.HIGHER_TERM and self._is_member(join)
             fencing = self.fence(join.promised, now_us) if is_newer else []
             return [*fencing, *self._refuse(connection, refusal)]
@@ -228,43 +249,46 @@ class MasterMachine(CommitPointBase):
         return [
             *self._admit(connection, join, answer.resume, now_us),
             SendMessage(connection, answer),
-            *self._tell(connection),
+            *self._send_members(connection),
         ]
 
     def _is_member(self, join: Join) -> bool:
         return not join.observer and join.member in self.members.all_names
 
-    def _unwelcome(self, join: Join) -> Refuse | None:
-        """Why it cannot follow, whatever its log looks like."""
+    def _admission_refusal(self, join: Join) -> Refuse | None:
+        """Return why a replica cannot follow, apart from its log's contents; None: it can."""
         name, replica = join.member, self._progress_by_name.get(join.member)
         if name == self.name or not (join.observer or self._is_member(join)):
             names = ", ".join(self.members.quorum.names)
             return Refuse(RefusalCode.NOT_A_MEMBER, f"{name} is no replica of {self.name}; members are {names}: add it")
-        if join.uuid not in (NO_UUID, self._uuid):  # what it promised to others is not about this log
+        if join.uuid not in (NO_UUID, self._uuid):  # the terms that it promised belong to another log
             return foreign(join.uuid, self._uuid)
         known = join.history.last if join.observer else join.promised
         if known.is_absurd(self.term):
             return Refuse(RefusalCode.ABSURD, f"no group that is at term {self.term} has promised {known}: {NEW_COPY}")
         if known > self.term:
-            return self._over(known)
+            return self._higher_term_refusal(known)
         if replica is not None and not join.observer and self._lacks(join.synced, replica.proven):
             had = f"{name} had synced {replica.proven.position}, now {join.synced.position}"
             return Refuse(RefusalCode.LOST, f"{had}: {NEW_COPY}")
         return None
 
     def _lacks(self, synced: LogPosition, proven: LogPosition) -> bool:
-        """Whether records that were proven to be on a disk are not. Behind the last one of a segment is either its end
-        or the next segment's beginning, as long as the blank between the two may be lost to a power cut."""
+        """Return whether a replica lost records that it had synced.
+
+        Behind the last record of a segment its end is either that position or the start of the next segment, because a
+        power cut may lose the blank between the two.
+        """
         is_next = proven.position % self._segment_bytes == 0 and proven.entry == synced.entry
         return synced < proven and not (is_next and proven.position - synced.position < self._segment_bytes)
 
     def _admit(self, connection: Hashable, join: Join, resume: LogPosition, now_us: int) -> list[Effect]:
-        """Its earlier connection, if any, ends."""
+        """Attach a replica to its connection, and close its earlier connection, if any."""
         replica = self._progress_by_name.setdefault(join.member, Progress(join.member, now_us))
         effects: list[Effect] = []
         if replica.connection is not None:
             del self._connected[replica.connection]
-            again = f"{join.member} has connected again; if this one is left behind, two have that name"
+            again = f"{join.member} has connected again; if this replica still runs, two have the same name"
             effects.append(Disconnect(replica.connection, Refuse(RefusalCode.REPLACED, again)))
         self._connected[connection] = replica
         replica.joined(connection, join.observer, resume, min(join.synced, resume), self._end, now_us)
@@ -273,10 +297,10 @@ class MasterMachine(CommitPointBase):
     def _source(self) -> StreamedLog:
         return StreamedLog(self._uuid, self._segment_bytes, self.term, self._history, self._start, self._end)
 
-    def _tell(self, connection: Hashable) -> list[Effect]:
+    def _send_members(self, connection: Hashable) -> list[Effect]:
         return [SendMessage(connection, MembershipUpdate(self.members))]
 
-    def _over(self, higher: Term) -> Refuse:
+    def _higher_term_refusal(self, higher: Term) -> Refuse:
         return Refuse(
             RefusalCode.HIGHER_TERM, f"term {self.term} is over, {higher} was promised: look for the newer master"
         )
@@ -290,7 +314,7 @@ class MasterMachine(CommitPointBase):
         return self._refuse(connection, refusal)
 
     def disconnected(self, connection: Hashable, now_us: int) -> None:
-        """What its replica has reported still counts: it is there."""
+        """Report the end of a connection. The reported progress of its replica still counts: the records are there."""
         replica = self._connected.pop(connection, None)
         if replica is not None:
             replica.disconnected(now_us)
@@ -326,7 +350,7 @@ class MasterMachine(CommitPointBase):
         return effects
 
     def _have_caught_up(self) -> bool:
-        """Whether enough replicas are level with the master, or were since it went on alone."""
+        """Return whether enough replicas are level with the master, or were at any time since the fallback began."""
         level = {
             name
             for name, replica in self._progress_by_name.items()
@@ -338,7 +362,7 @@ class MasterMachine(CommitPointBase):
         return all(len(level.intersection(quorum.names)) > quorum.k for quorum in self.members.quorums)
 
     def tick(self, now_us: int) -> list[Effect]:
-        """Time has passed. To be called a few times within `fallback_after_ms`."""
+        """Check timeouts. Call it a few times within `fallback_after_ms`."""
         if self.committed != self._stalled_at or self.own.entry <= self.committed.entry:
             self._stalled_at, self._stalled_since_us = self.committed, now_us
         if self.fenced is not None or not self.fallback.is_due(now_us):
@@ -347,34 +371,34 @@ class MasterMachine(CommitPointBase):
         return [ModeChanged(True), *self._advance(now_us)]
 
     def stalled_us(self, now_us: int) -> int:
-        """For how long entries have waited to be committed, and none was; as of the ticks."""
+        """Return for how long entries have waited without any commit, measured at the calls of `tick`."""
         if self._stalled_at is None or self.own.entry <= self.committed.entry:
             return 0
         return max(0, now_us - self._stalled_since_us)
 
     def absent(self) -> list[str]:
-        """Members that do not follow. To be sent `probe` every now and then, so that a master that everybody left hears
-        why."""
+        """Return the members that do not follow. The caller sends them `probe` at intervals, so that a master which all
+        members left learns of the higher term."""
         here = {replica.name for replica in self._connected.values() if not replica.observer}
         return sorted(self.members.all_names - here - {self.name})
 
     @property
     def probe(self) -> Prepare:
-        """The question of a candidate of this term. A member that promised a higher term answers with that term."""
+        """A PREPARE of this term. A member that promised a higher term answers with that term."""
         return Prepare(self.term, self._uuid, self.members.stamp)
 
     def vote_rejected(self, rejection: VoteRejected, now_us: int) -> list[Effect]:
-        """A member's answer to `probe`."""
+        """Report a member's rejection of `probe`."""
         if rejection.code != RefusalCode.HIGHER_TERM or rejection.promised.is_absurd(self.term):
             return []
         return self.fence(rejection.promised, now_us)
 
     def fence(self, term: Term, now_us: int) -> list[Effect]:
-        """A higher term was met, or is about to be promised: nothing is acknowledged from now on."""
+        """Stop acknowledging: a higher term exists, or this node is about to promise one."""
         if self.fenced is not None or term <= self.term:
             return []
         self.fenced = term
-        hang_ups = [Disconnect(connection, self._over(term)) for connection in self._connected]
+        hang_ups = [Disconnect(connection, self._higher_term_refusal(term)) for connection in self._connected]
         for connection in list(self._connected):
             self.disconnected(connection, now_us)
         return [Fenced(term), *hang_ups]
@@ -382,10 +406,17 @@ class MasterMachine(CommitPointBase):
     # ---- members --------------------------------------------------------------------------------------------
 
     def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> list[Effect]:
-        """Begin a change; `members.former` is None again when it is complete. force: at once, though members that
-        cannot be asked may elect a node that lacks acknowledged records.
+        """Begin a change of the members; it is complete when `members.former` is None.
 
-        HigherTermError; ChangeUnderWayError; InvalidArgumentError.
+        Args:
+            names: names of all members.
+            sync_replicas: replicas that an append waits for.
+            force: change at once. Members that cannot be asked may then elect a node that lacks acknowledged records.
+
+        Raises:
+            HigherTermError: a higher term has fenced this master.
+            ChangeUnderWayError: an earlier change is not complete.
+            InvalidArgumentError: the arguments are invalid, or the master is not among `names`.
         """
         if self.fenced is not None:
             raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
@@ -397,7 +428,7 @@ class MasterMachine(CommitPointBase):
         return [*self._adopt(begun), *self._complete_change()]
 
     def discard_members(self, members: Members) -> None:
-        """The disk did not take the last change: these are on it, and in force. All replicas have to join again."""
+        """Undo a change that could not be stored: `members` are on the disk. All replicas have to join again."""
         self.members, self._stored = members, {self.name}
 
     def _adopt(self, members: Members) -> list[Effect]:
@@ -405,7 +436,7 @@ class MasterMachine(CommitPointBase):
         self.members, self._stored = members, {self.name}
         effects: list[Effect] = [StoreMembers(members)]
         for connection, replica in list(self._connected.items()):
-            effects += self._tell(connection)
+            effects += self._send_members(connection)
             if replica.name in gone and not replica.observer:
                 del self._connected[connection]
                 effects.append(Disconnect(connection, Refuse(RefusalCode.NOT_A_MEMBER, f"{replica.name} was removed")))
@@ -415,7 +446,7 @@ class MasterMachine(CommitPointBase):
         return effects
 
     def members_stored(self, connection: Hashable, version: int, now_us: int) -> list[Effect]:
-        """A replica has the members of that version on disk. From the first ones on it counts for the commit point."""
+        """Report that a replica has stored a version of the members. After its first version it counts for commits."""
         replica = self._connected.get(connection)
         if replica is None or self.fenced is not None:
             return []
@@ -427,7 +458,7 @@ class MasterMachine(CommitPointBase):
         return self._advance(now_us)
 
     def _complete_change(self) -> list[Effect]:
-        """When every election hears of the new members, and they have all that there was before."""
+        """Complete the change, if each election learns of the new members, and they have all entries from before it."""
         if (
             self.members.former is None
             or self.asynchronous

@@ -1,8 +1,9 @@
-"""Members of a replica group: the nodes that count. File `members` of a log directory.
+"""Members of a replica group: the nodes that vote and acknowledge.
 
-Of |M| members a record is acknowledged when the master and k others have it; an election needs |M| - k promises. So
-every election hears of every acknowledged record. A change of members is joint consensus (Raft, §6): until it is
-complete, both the former and the new members have to acknowledge, and to elect.
+They are stored in the file `members` of the log directory. Of |M| members a record is acknowledged when the master and
+k others have it; an election needs |M| - k promises. So every election reaches a member with every acknowledged record.
+A change of members is joint consensus (Raft, §6): until it is complete, both the former and the new members have to
+acknowledge, and to elect.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ MEMBERS = "members"
 FILE_MAX = 1 << 20  # bytes
 MAGIC = b"RPMEMB01"
 MEMBERS_MAX = MAX_ENSEMBLE
-"""Replicas that are to be no members, observers, there may be any number of."""
+"""Most members of a group. The number of observers, replicas that are no members, is not limited."""
 
 
 class MembersVersion(NamedTuple):
-    """Which of two member lists is newer. A master whose members nobody else knew cannot outdo later masters."""
+    """Version of a member list; the higher one is newer. The term comes first: a list that only a deposed master knew
+    is older than the lists of later masters."""
 
     term: Term
     version: int
 
 
 class Quorum(NamedTuple):
-    """Names of members, ascending, and k: how many besides the master have to have a record."""
+    """Names of members, ascending, and k: how many members besides the master must have a record."""
 
     names: tuple[str, ...]
     k: int
@@ -45,12 +47,12 @@ class Quorum(NamedTuple):
 
     @property
     def promises(self) -> int:
-        """How many must promise a new term."""
+        """How many members must promise a new term."""
         return len(self.names) - self.k
 
     @classmethod
     def of(cls, names: Iterable[str], k: int) -> Quorum:
-        """InvalidArgumentError: there is no such group."""
+        """Return the quorum of these members. Raises InvalidArgumentError: the names or `k` are invalid."""
         listed = list(names)
         quorum = cls(tuple(sorted(set(listed))), k)
         if not 1 <= len(listed) == len(quorum.names) <= MEMBERS_MAX:
@@ -67,7 +69,7 @@ class Quorum(NamedTuple):
 
 @dataclass(frozen=True)
 class Members:
-    """As of one stamp. former: the quorum before the change that is under way."""
+    """The members of a group, as of one version. former: the quorum before the change that is under way, or None."""
 
     stamp: MembersVersion
     quorum: Quorum
@@ -75,12 +77,12 @@ class Members:
 
     @classmethod
     def first(cls, names: Iterable[str], sync_replicas: int) -> Members:
-        """Of a new group. InvalidArgumentError."""
+        """Return the members of a new group. Raises InvalidArgumentError as `Quorum.of`."""
         return cls(MembersVersion(NO_TERM, 1), Quorum.of(names, sync_replicas))
 
     @cached_property
     def quorums(self) -> tuple[Quorum, ...]:
-        """What has to agree, each by itself."""
+        """The quorums that must agree, each by itself."""
         return (self.quorum,) if self.former is None else (self.former, self.quorum)
 
     @property
@@ -92,11 +94,11 @@ class Members:
         return max(quorum.k for quorum in self.quorums)
 
     def missing(self, promised: frozenset[str]) -> int:
-        """How many promises an election lacks; 0: it has enough."""
+        """Return how many promises an election lacks; 0: it has enough."""
         return max(max(0, quorum.promises - len(promised.intersection(quorum.names))) for quorum in self.quorums)
 
     def change(self, wanted: Quorum) -> Members:
-        """Begin a change. ChangeUnderWayError."""
+        """Return members that change to `wanted`. Raises ChangeUnderWayError: an earlier change is not complete."""
         if self.former is not None:
             raise ChangeUnderWayError(
                 f"a change of the members is under way, from {self.former} to {self.quorum}: wait until it is complete"
@@ -104,19 +106,21 @@ class Members:
         return Members(self._next(), wanted, self.quorum)
 
     def forced(self, wanted: Quorum) -> Members:
-        """Return members that are changed at once, whichever members know of the change."""
+        """Return members that are changed at once, without joint consensus."""
         return Members(self._next(), wanted)
 
     def completed(self) -> Members:
         return Members(self._next(), self.quorum)
 
     def is_known_to_old(self, stored: frozenset[str]) -> bool:
-        """Whether so many of the former members have stored this that every election among them hears of it."""
+        """Return whether so many former members have stored this version that each election among them learns of it."""
         return self.former is None or len(stored.intersection(self.former.names)) > self.former.k
 
     def led_by(self, term: Term) -> Members:
-        """What a new master hands on: newer than all that earlier masters wrote. A change that would remove the new
-        master is turned round: both quorums have to agree either way."""
+        """Return the members that a new master of `term` stores and sends: newer than those of all earlier masters.
+
+        A change that would remove the new master is reversed; both quorums must agree in either direction.
+        """
         stamp = MembersVersion(term, self.stamp.version + 1)
         if self.former is not None and term.master not in self.quorum.names:
             return Members(stamp, self.former, self.quorum)
@@ -126,14 +130,14 @@ class Members:
         return MembersVersion(self.stamp.term, self.stamp.version + 1)
 
     def encode(self) -> bytes:
-        """The file."""
+        """Return the contents of the file."""
         fields = FieldWriter("<")
         write_members(fields, self)
         return seal(MAGIC, fields.take())
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> Members:
-        """CorruptionError; FormatVersionError."""
+        """Return the members in the contents of a file. Raises CorruptionError and FormatVersionError."""
         fields = unseal(path, MAGIC, data)
         try:
             members = read_members(fields)
@@ -173,20 +177,20 @@ def _read_quorum(fields: FieldReader) -> Quorum:
 
 
 class MembersFile:
-    """Keeps the members that a node knows of. Not for several threads at once.
+    """The file with the members that a node knows. Not thread-safe.
 
-    Errors of opening it: CorruptionError, FormatVersionError; of `store`: OSError, nothing changed then.
+    Opening raises CorruptionError and FormatVersionError; `store` raises OSError, and then nothing changed.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / MEMBERS, files
         self.members: Members | None = None
         if self._path.exists():
-            files.sync_directory(directory)  # the process that stored it may have been killed before that
+            files.sync_directory(directory)  # the process that stored it may have been killed before it synced
             self.members = Members.decode(self._path, read_regular(self._path, FILE_MAX))
 
     def store(self, members: Members) -> None:
-        """Durable when it returns. A master's members replace any others, even newer ones: nobody elected those."""
+        """Make the members durable. Those of a master replace even newer ones, which belong to no elected master."""
         if members != self.members:
             self._files.replace_small(self._path, members.encode())
             self.members = members

@@ -1,7 +1,7 @@
-"""What the nodes of a replica group say to each other, in control bodies (FORMAT.md, "Replication").
+"""Messages between the nodes of a replica group, in control bodies (FORMAT.md, "Replication").
 
-State machines exchange these objects; only drivers encode them. Nothing is believed before it is bounded, and bytes
-that are no message raise InvalidMessageError.
+State machines exchange these objects; only drivers encode them. Decoding checks the bounds of all fields, and raises
+InvalidMessageError for malformed bytes.
 """
 
 from __future__ import annotations
@@ -44,42 +44,42 @@ class MessageKind(IntEnum):
 
 
 class RefusalCode(IntEnum):
-    """Why a replica, a master or a candidate is refused."""
+    """Why a master refuses a replica, a replica refuses a master, or a node rejects a candidate."""
 
     VERSION = 1  # of the protocol
     FOREIGN = 2  # another log
     NOT_A_MEMBER = 3
     BEHIND = 4  # the master's log begins later than the replica's ends
-    AHEAD = 5  # the replica has more of the same term than its master
-    DIVERGED = 6  # nothing proves that the two logs have anything in common
+    AHEAD = 5  # the replica's log is longer than its master's, in the same term
+    DIVERGED = 6  # the two logs have no term in common
     LOST = 7  # the replica lacks what it had synced
-    ABSURD = 8  # progress that cannot be
+    ABSURD = 8  # the message contradicts the protocol, or what is known
     HIGHER_TERM = 9
     REPLACED = 10  # the same member connected again
     NOT_MASTER = 11
-    MASTER_LIVES = 12  # to a candidate that takes it for lost
+    MASTER_LIVES = 12  # for a candidate that considers its master lost
 
 
 class PreVote(IntEnum):
-    """What a PREPARE asks for, if it is not for a promise: whether there would be one. No candidate that cannot win
-    deposes anybody."""
+    """Whether a PREPARE asks for a promise, or only whether the node would promise. So a candidate that cannot win
+    deposes no master."""
 
     NO = 0
     YES = 1
     HOLD = 2  # of a planned change-over: the master admits no appends for a while, so that the candidate catches up
-    IF_LOST = 3  # of a candidate that misses its master: a member that hears from the master declines
+    IF_LOST = 3  # from a candidate that does not hear from its master: a member that hears from the master rejects it
 
 
 PERMANENT = frozenset(
     {RefusalCode.FOREIGN, RefusalCode.BEHIND, RefusalCode.AHEAD, RefusalCode.DIVERGED, RefusalCode.LOST}
 )
-"""Trying again later does not help: somebody has to do something. All of these are about what is on the disks. What a
-node said at a bad moment, or in another version, the next connection may put right."""
+"""Codes for which a retry does not help, because they are about the data on disks: an operator has to act. Other codes
+may come from a state that changes, or from another version; the next connection may succeed."""
 
 
 class Join(NamedTuple):
-    """Replica -> master, first of all. uuid: of the log; NO_UUID: there is none yet. received, synced: ends of what it
-    has. history: up to received."""
+    """Replica -> master, the first message. uuid: of the log; NO_UUID: the replica has no log. received, synced: ends
+    of its log. history: its history up to `received`."""
 
     uuid: bytes
     segment_bytes: int
@@ -93,13 +93,14 @@ class Join(NamedTuple):
 
 
 class MembersStored(NamedTuple):
-    """Replica -> master: the members of that version are durable here."""
+    """Replica -> master: the members with this version are durable."""
 
     version: int
 
 
 class Accept(NamedTuple):
-    """Master -> replica. start: of the master's log. resume: cut to it if beyond; the stream begins there."""
+    """Master -> replica: the replica may follow. start: of the master's log. resume: the replica truncates its log
+    there if it is longer; the stream begins there."""
 
     uuid: bytes
     segment_bytes: int
@@ -110,15 +111,15 @@ class Accept(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Either way, last word on a connection. text: what to do."""
+    """Either direction, the last message on a connection. text: the reason and the remedy."""
 
     code: int
     text: str
 
 
 class Commit(NamedTuple):
-    """Master -> replica. start: position where the master's log begins. unreplicated: the master goes on alone, or did,
-    and enough replicas may not have all before the commit point."""
+    """Master -> replica: the commit point. start: position where the master's log begins. unreplicated: enough replicas
+    may not have all entries before the commit point, because the master commits without them, or did."""
 
     committed: LogPosition
     start: int
@@ -126,14 +127,14 @@ class Commit(NamedTuple):
 
 
 class MembershipUpdate(NamedTuple):
-    """Master -> replica; answered by MembersStored."""
+    """Master -> replica: the members of the group; answered by MembersStored."""
 
     members: Members
 
 
 class Prepare(NamedTuple):
-    """Candidate -> node: follow nobody below this term, of which the candidate would be master. uuid: of its log.
-    stamp: of the members that it knows. trial: only say whether you would (`PreVote`)."""
+    """Candidate -> node: promise to follow no master of a term below this one, whose master the candidate would be.
+    uuid: of its log. stamp: version of the members that it knows. trial: answer only whether you would (`PreVote`)."""
 
     term: Term
     uuid: bytes
@@ -142,8 +143,8 @@ class Prepare(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """Answer: durable, but for a trial's. received, synced: ends of what it has, and will not get more of below `term`.
-    history: up to received."""
+    """Answer to Prepare: the promise, durable unless it is a trial. received, synced: ends of the log, which gets no
+    more records of lower terms. history: up to `received`."""
 
     term: Term
     history: History
@@ -154,7 +155,7 @@ class Promise(NamedTuple):
 
 
 class VoteRejected(NamedTuple):
-    """The other answer. promised: the highest term it knows of."""
+    """Answer to Prepare: a rejection. promised: the highest term that the node knows."""
 
     code: int
     promised: Term
@@ -163,11 +164,11 @@ class VoteRejected(NamedTuple):
 
 
 class AskStatus(NamedTuple):
-    """Anybody -> node."""
+    """Any peer -> node: a request for the state of the node."""
 
 
 class StatusReply(NamedTuple):
-    """Answer, JSON."""
+    """Answer to AskStatus and Command, JSON."""
 
     json: bytes
 
@@ -186,8 +187,8 @@ Message: TypeAlias = (
 
 
 def encode(message: Message) -> bytes:
-    """Its control body."""
-    if type(message) is ProgressReport:  # one for each batch, or each append
+    """Return the control body of a message."""
+    if type(message) is ProgressReport:  # the fast path: one for each batch or append
         return encode_report(*message)
     fields = FieldWriter(">")
     kind, write = _WRITERS[type(message)]
@@ -197,11 +198,11 @@ def encode(message: Message) -> bytes:
 
 
 class UnknownKindError(InvalidMessageError):
-    """A control body is of a kind that is not known here: a later version sent it."""
+    """A control body has an unknown kind: a later version sent it."""
 
 
 def decode(body: ReadableBuffer) -> Message:
-    """InvalidMessageError: it is none. UnknownKindError: of a kind that is not known here."""
+    """Decode a control body. Raises UnknownKindError if the kind is unknown, InvalidMessageError if it is malformed."""
     if (report := decode_report(body)) is not None:
         return report
     fields = FieldReader(">", body, "control body")
@@ -227,7 +228,7 @@ def _write_join(fields: FieldWriter, join: Join) -> None:
 
 
 def _read_join(fields: FieldReader) -> Join:
-    """Fields that a later version appends are its own affair: this one is refused by its version."""
+    """Skip fields that a later version appends: the master refuses that version anyway."""
     version, uuid, segment_bytes = fields.numbers("H16sI")
     observer, member = fields.flag(), fields.name()
     received, synced = fields.mark(), fields.mark()
@@ -295,8 +296,8 @@ def _read_commit(fields: FieldReader) -> Commit:
     return commit
 
 
-def _write_membership_update(fields: FieldWriter, told: MembershipUpdate) -> None:
-    write_members(fields, told.members)
+def _write_membership_update(fields: FieldWriter, update: MembershipUpdate) -> None:
+    write_members(fields, update.members)
 
 
 def _read_membership_update(fields: FieldReader) -> MembershipUpdate:
@@ -368,7 +369,7 @@ def _read_command(fields: FieldReader) -> Command:
 
 
 def _write_nothing(fields: FieldWriter, message: AskStatus) -> None:
-    """The kind says it all."""
+    """Write no fields: the message consists of its kind."""
 
 
 _KINDS: tuple[tuple[MessageKind, type, Callable[[FieldWriter, Any], None], Callable[[FieldReader], Message]], ...] = (

@@ -1,4 +1,4 @@
-"""How far one replica is, as its master knows. One standing for each name, whatever connections it came by."""
+"""The progress of one replica, as its master knows it: one object for each name, for all connections of that name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 
 class InSyncLimits(NamedTuple):
-    """When a replica is in sync: so many bytes behind at most, and level with the master so recently."""
+    """Limits within which a replica is in sync: its lag in bytes, and microseconds since it was level."""
 
     bytes: int
     us: int
 
 
 class ReplicaStats(NamedTuple):
-    """One replica, for people. rate: bytes per second. lag_us: since it was last level with its master."""
+    """State of one replica, for operators. rate: bytes per second. lag_us: since it was last level with its master."""
 
     name: str
     state: str  # "joining", "streaming", "gone"
@@ -31,8 +31,11 @@ class ReplicaStats(NamedTuple):
 
 
 class Progress(ProgressBase):
-    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term, and has
-    stored the members of the group."""
+    """The progress of one replica.
+
+    Its positions count for the commit point once `counts` is true: it has promised the term of this master, and has
+    stored the members of the group.
+    """
 
     __slots__ = ("connection", "left_us", "name")
 
@@ -60,7 +63,7 @@ class Progress(ProgressBase):
         end: LogPosition,
         now_us: int,
     ) -> None:
-        """It goes on from `received`; nothing of it counts before its first report."""
+        """Begin to follow from `received` on. Its positions do not count before its first report."""
         self.connection, self.observer = connection, observer
         self.reported = self.counts = False
         self.received, self.synced, self.counted = received, synced, ORIGIN
@@ -68,11 +71,11 @@ class Progress(ProgressBase):
         self._base, self._base_us, self._rate = received.position, now_us, 0
 
     def disconnected(self, now_us: int) -> None:
-        """What it has reported is still there."""
+        """Note that its connection ended. Its reported positions stay."""
         self.connection, self.left_us = None, now_us
 
     def rate(self, now_us: int) -> int:
-        """Bytes per second that it received lately; 0 when it left."""
+        """Return the bytes per second that it received lately; 0 without a connection."""
         if self.connection is None:
             return 0
         elapsed_us = now_us - self._base_us

@@ -1,4 +1,4 @@
-"""How much of its log a node keeps for those that are behind. What is not committed is kept by the log itself."""
+"""How much of the log a node keeps for replicas that lag. The log itself keeps all that is not committed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyreplog.stream.log_position import LogPosition
 
 
 class RetentionHold:
-    """Keeps what is needed by replicas that are connected, or were within `remember_us`; at most so many bytes. What a
-    replica has not synced it may need again."""
+    """Keeps the log for replicas that are connected, or were so within `remember_us`, up to a limit in bytes. What a
+    replica has not synced is kept, since it may need it again."""
 
     __slots__ = ("_bytes", "_remember_us", "_since_us")
 
     def __init__(self, hold_bytes: int, remember_us: int) -> None:
         self._bytes, self._remember_us = hold_bytes, remember_us
-        self._since_us: int | None = None  # when it was asked first: about when the master began
+        self._since_us: int | None = None  # the first call of `floor`: about when the master began
 
     def floor(
         self,
@@ -26,7 +26,7 @@ class RetentionHold:
         end: LogPosition,
         now_us: int,
     ) -> int | None:
-        """Position from which on the log is kept; None: nobody needs any of it. members: the other ones."""
+        """Return the position from which on the log is kept; None: no replica needs it. members: the other members."""
         remembered = now_us - self._remember_us
         self._since_us = now_us if self._since_us is None else self._since_us
         needed = [
@@ -35,16 +35,22 @@ class RetentionHold:
             if replica.connection is not None
             or (replica.left_us >= remembered and not replica.observer and name in members)
         ]
-        if members - progress_by_name.keys() and self._since_us >= remembered:  # they may come yet, and need anything
+        if members - progress_by_name.keys() and self._since_us >= remembered:  # they may still join, at any position
             needed.append(start.position)
         return max(min(needed), end.position - self._bytes) if needed else None
 
 
 def floor_of_copy(log_start: int | None, followers: Iterable[int], end: int, hold_bytes: int) -> int | None:
-    """Position from which on a replica keeps its log; None: nobody needs any of it. It keeps what its master keeps, for
-    a member may be its heir: others have to find there what they lack; and what those need that follow it.
+    """Return the position from which on a replica keeps its log; None: no other node needs any of it.
 
-    log_start: where the master's log begins; None: it is no heir, but an observer. followers: what each has synced.
+    A replica that may become master keeps what its master keeps, because other members must find the records that they
+    lack. Each replica keeps what the nodes that follow it need.
+
+    Args:
+        log_start: position where the master's log begins; None: the replica is an observer, which becomes no master.
+        followers: position up to which each follower has synced.
+        end: end of its log, position.
+        hold_bytes: most bytes that it keeps.
     """
     needed = [*followers] if log_start is None else [log_start, *followers]
     return max(min(needed), end - hold_bytes) if needed else None

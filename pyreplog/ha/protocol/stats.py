@@ -1,4 +1,4 @@
-"""What a master tells of its group."""
+"""The state of a replica group, as reported by its master."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class GroupStats(NamedTuple):
 
     Attributes:
         term: the term of the master.
-        fenced: the higher term that ended it; None: none.
+        fenced: the higher term that fenced it; None: not fenced.
         members: the members of the group.
         committed: the commit point.
         asynchronous: whether the master waits for no replica now (fallback).
         unreplicated: whether readers may see entries that enough replicas do not have.
-        fallbacks: how often the master went on without replicas.
-        alone_commits: how often the commit point moved meanwhile.
+        fallbacks: how often the master began to commit without replicas.
+        alone_commits: how often the commit point moved without replicas.
         refused: replicas that were refused.
-        reports: reports from replicas.
+        reports: reports received from replicas.
         replicas: the state of each replica.
     """
 

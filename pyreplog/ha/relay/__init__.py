@@ -1,13 +1,18 @@
 """Relay log and applier: a copy of a master's log, and a callback that applies it, each at its own pace.
 
-| modules | what they are |
+| module | what it holds |
 |---|---|
-| `relay` | the whole: receives from a master, and applies |
-| `applier`, `apply_pipeline`, `applier_machine` | the applier; its steps, without threads; its decisions, without I/O |
-| `apply_task`, `relay_log_reader` | one group on its way through the callback; the relay log, as it is read |
-| `position`, `position_file`, `sql_position` | how far it is applied; kept in a file, or in the applied database |
-| `space_limit`, `refetch` | the space that it may take; throwing it away and receiving again |
-| `config`, `stats` | settings; what an applier tells of itself |
+| `relay` | `Relay`: receives from a master, and applies |
+| `applier` | `Applier`: the threads that apply a log |
+| `apply_pipeline` | the steps of an applier, without threads |
+| `applier_machine` | the state machine of an applier, without I/O |
+| `apply_task` | one group of entries on its way through the callback |
+| `relay_log_reader` | reads the relay log |
+| `position` | the applied position, and the protocol of its stores |
+| `position_file`, `sql_position` | stores of the position: a file, and the database that is applied to |
+| `space_limit` | pauses the receiver when the relay log takes too much space |
+| `refetch` | discards a relay log, to receive it again |
+| `config`, `stats` | settings and state of an applier |
 
 docs/relay.md is the guide.
 """

@@ -1,4 +1,4 @@
-"""Applier: applies what a receiver writes into a relay log, through a callback."""
+"""Applier: applies the entries of a log through a callback."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ from pyreplog.times import Time
 logger = logging.getLogger(__name__)
 
 _APPLIED = "applied"
-_SLICE_US = 200_000  # a thread that sleeps on the log looks up this often
+_SLICE_US = 200_000  # longest sleep of a thread that waits for the log to grow
 _NUDGE_S = 0.005
-_DELAY_SLICE_US = 1_000_000  # wall clocks are set: a delay is looked at again
+_DELAY_SLICE_US = 1_000_000  # longest sleep for a delay, since wall clocks may be set
 
 
 class Applier(Handle):
     """Hands the entries of a relay log to a function, in order and batch by batch, and keeps the applied position.
 
-    Receiving and applying are separate: the receiver never waits for the function, except for space. A batch that the
-    function refuses with an Exception is handed out again entry by entry. That gets over a temporary failure, and else
-    finds the entry to name: then the applier has failed, `error` says where, receiving goes on, and nothing is applied
-    until `start` (to try again) or `skip` is called.
+    Receiving and applying are separate: the receiver never waits for the function, except for space. A batch for which
+    the function raises an Exception is handed out again entry by entry. That overcomes a temporary failure, or finds
+    the entry that fails. In that case the applier has failed, `error` names the entry, receiving goes on, and nothing
+    is applied until `start` (to try again) or `skip` is called.
 
-    Any thread may call any method; coroutines await what `applied` returns. The function runs in threads of the
-    applier, one for each worker. It must not keep views of a batch longer than it needs them: they hold a segment of
-    the relay log.
+    Any thread may call any method; coroutines await the future of `applied`. The function runs in threads of the
+    applier, one for each worker. It must not keep views of a batch longer than it needs them, because they keep a
+    segment of the relay log open.
 
     Args:
-        relay: the log that a receiver fills, or any other. Of one that is open for writing, the segments whose entries
-            are applied are removed (`purge`); one that is open for reading stays as it is. Close it after the applier.
+        relay: the log that a receiver fills, or any other log. If it is open for writing, segments whose entries are
+            all applied are removed (`purge`). A log that is open for reading keeps them. Close it after the applier.
         apply: called as `apply(batch, advance)`; see `Apply`.
-        store: where the applied position is kept: `SqlPosition` (exactly once) or `PositionFile` (at least once).
+        store: stores the applied position: `SqlPosition` (exactly once) or `PositionFile` (at least once).
         start: number of the first entry to apply if no position is stored. Required if the relay log begins behind
             entry 0.
-        cursor: name of a cursor of the log, made if there is none, which keeps the entries that are not applied from
-            the retention of the log's writer; None: retention alone decides.
+        cursor: name of a cursor of the log, which is created if missing. It protects entries that are not applied from
+            the retention of the log's writer. None: retention alone decides.
         receiver: is paused and resumed if there is a space limit.
         clock: source of time; None: the clock of the machine.
         settings: fields of `ApplierConfig` as keywords.
@@ -99,8 +99,8 @@ class Applier(Handle):
         self._changed = threading.Condition()  # the machine's lock
         self._commands = threading.Lock()  # one command at a time
         self._threads: list[threading.Thread] = []
-        self._watching = False  # a thread sleeps until the log grows
-        self._told: ReplogError | None = None  # the failure that was logged last
+        self._watching = False  # whether a thread sleeps until the log grows
+        self._logged_error: ReplogError | None = None  # the last failure that was logged
         self._purgatory = Purgatory()
         space = SpaceLimit(self.config.space_limit_bytes, segment_bytes, receiver)
         self._source = source = RelayLogReader(relay, self.config.batch_bytes)
@@ -126,9 +126,9 @@ class Applier(Handle):
         """Start to apply, from the stored position on.
 
         Args:
-            until_entry: end before this entry; None: go on.
+            until_entry: end before this entry; None: no such end.
             until_time: end before the first entry that was appended at or after this time, a datetime with a time zone
-                or microseconds since 1970-01-01 UTC. The applier waits for such an entry. None: go on.
+                or microseconds since 1970-01-01 UTC. The applier waits for such an entry. None: no such end.
 
         Raises:
             WrongTypeError: an argument has another type.
@@ -139,9 +139,9 @@ class Applier(Handle):
             NEVER if until_entry is None else as_int("until_entry", until_entry),
             NEVER if until_time is None else as_microseconds("until_time", until_time),
         )
-        with self._at_rest():
+        with self._while_stopped():
             with self._changed:
-                self._check_open()  # again: close does not wait for this command
+                self._check_open()  # again, because `close` does not wait for this command
                 self._pipeline.start(until)
             self._purgatory.reset(_APPLIED)
             self._purgatory.advance_and_drain(_APPLIED, self._machine.applied.entry)
@@ -154,7 +154,7 @@ class Applier(Handle):
             thread.start()
 
     def stop(self) -> None:
-        """Stop handing out batches, and wait for the batches in flight. In the function itself it does not wait.
+        """Stop handing out batches, and wait for the batches in flight, unless the function itself calls it.
 
         Raises:
             ClosedError: the applier was closed.
@@ -173,16 +173,15 @@ class Applier(Handle):
             PositionError: the stored position was moved by another applier.
             ReplogError: the entry cannot be read, or the store failed.
         """
-        with self._at_rest():
+        with self._while_stopped():
             with self._changed:
                 self._pipeline.skip(entry)
             self._purgatory.advance_and_drain(_APPLIED, self._machine.applied.entry)
 
     def note_received(self, position: int) -> None:
-        """Tell the applier where the relay log ends now. A receiver calls it after each frame.
+        """Report the end of the relay log. A receiver calls it after each frame.
 
-        It judges the space limit, and calls the receiver's `pause` at once when that is due. It never waits for the
-        function.
+        It checks the space limit, and pauses the receiver at once if necessary. It never waits for the function.
 
         Args:
             position: end of the relay log, bytes from the beginning of the log.
@@ -196,20 +195,20 @@ class Applier(Handle):
 
     @property
     def state(self) -> ApplierState:
-        """The state now. "finished" and "stopped" while batches are still in flight, too."""
+        """The present state. With "finished" and "stopped", batches may still be in flight."""
         return self._machine.state
 
     @property
     def error(self) -> ReplogError | None:
         """Why the applier has failed; None: it has not failed.
 
-        ApplyError names the entry; else the relay log or the store failed.
+        An ApplyError names the entry; other errors are those of the relay log or the store.
         """
         return self._machine.error
 
     @property
     def position(self) -> Applied:
-        """The applied position: all before it is applied, and stored."""
+        """The applied position: all earlier entries are applied, and the position is stored."""
         return self._machine.applied
 
     def applied(self, entry: int) -> AppendFuture[int]:
@@ -294,7 +293,7 @@ class Applier(Handle):
     def _lag_us(self, entry: int) -> int:
         try:
             return max(self._clock.now_us() - self._relay.get(entry).timestamp, 0)
-        except OutOfRangeError:  # nothing waits; or it was applied, and purged, this moment
+        except OutOfRangeError:  # all is applied; or the entry was just applied and purged
             return 0
 
     # ---- the threads ----------------------------------------------------------------------------------------
@@ -306,10 +305,10 @@ class Applier(Handle):
                 task.prepare()
                 self._finish(task)
         except BaseException as error:
-            self._break(error, task)
+            self._fail(error, task)
 
     def _next(self) -> ApplyTask | None:
-        """The next group, waited for; None when the applier has ended."""
+        """Wait for the next group, and return it; None: the applier has ended."""
         with self._changed:
             while self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
                 visible = self._relay.end_position
@@ -317,16 +316,16 @@ class Applier(Handle):
                 if isinstance(task, ApplyTask):
                     self._changed.notify_all()
                     return task
-                self._pause(task, visible)
+                self._wait_for_change(task, visible)
             self._changed.notify_all()
             return None
 
-    def _pause(self, wait: NothingToApply, visible: int) -> None:
-        """Give the lock away until something may have changed. One thread watches the log for all."""
+    def _wait_for_change(self, wait: NothingToApply, visible: int) -> None:
+        """Release the lock until there may be a group. One thread watches the log for all of them."""
         if wait.us is not None:
             self._changed.wait(min(wait.us, _DELAY_SLICE_US) / 1e6)
         elif not wait.data or self._watching:
-            # `take` may have come to the end
+            # `take` may have ended the applier
             if self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
                 self._changed.wait()
         else:
@@ -339,28 +338,28 @@ class Applier(Handle):
                 self._watching = False
 
     def _finish(self, task: ApplyTask) -> None:
-        """Commit it in its turn, or undo it."""
+        """Commit a group in its turn, or roll it back."""
         if not self._await_turn(task):
-            self._undo(task)
+            self._roll_back(task)
             return
         try:
             self._pipeline.commit(task)
         except Exception as error:
-            self._refused(task, error)
+            self._on_apply_error(task, error)
         else:
             self._committed(task)
 
     def _await_turn(self, task: ApplyTask) -> bool:
-        """False: it never comes."""
+        """Wait until a group may commit. Return False if it must be rolled back instead."""
         with self._changed:
             self._changed.wait_for(lambda: task.group.doomed or self._machine.is_turn(task.group))
             return not task.group.doomed
 
-    def _undo(self, task: ApplyTask) -> None:
+    def _roll_back(self, task: ApplyTask) -> None:
         try:
             task.roll_back()
         except Exception:
-            logger.exception("%s: the callback raised while it was rolled back", self._what)
+            logger.exception("%s: the callback raised while it was rolled back", self._label)
         with self._changed:
             self._machine.rolled_back(task.group)
             self._changed.notify_all()
@@ -375,26 +374,26 @@ class Applier(Handle):
                 self._changed.notify_all()
             self._purgatory.advance_and_drain(_APPLIED, applied.entry)
 
-    def _refused(self, task: ApplyTask, error: Exception) -> None:
-        """The callback raised. Its transaction may have committed all the same: the store says so."""
+    def _on_apply_error(self, task: ApplyTask, error: Exception) -> None:
+        """Handle an error of the callback. The store says whether its transaction has committed anyway."""
         try:
             committed = self._pipeline.has_committed(task)
         except Exception as unknown:
-            logger.error("%s: whether entries were applied is unknown: %s", self._what, unknown)
-            self._break(error, task)
+            logger.error("%s: whether entries were applied is unknown: %s", self._label, unknown)
+            self._fail(error, task)
             return
         if committed:
             self._committed(task)
         elif isinstance(error, PositionError):
-            self._break(error, task)
+            self._fail(error, task)
         else:
             with self._changed:
                 self._machine.failed(task.group, task.refused(error))
                 self._changed.notify_all()
-            self._tell_failure()
+            self._report_failure()
 
-    def _break(self, error: BaseException, task: ApplyTask | None) -> None:
-        """Not the entry's fault: the log, the store, or what is no Exception."""
+    def _fail(self, error: BaseException, task: ApplyTask | None) -> None:
+        """Fail the applier with an error that no entry causes: of the log, of the store, or a BaseException."""
         cause = error
         if not isinstance(error, ReplogError):
             error = PositionError(f"the applier has ended by {type(error).__name__}: {error}")
@@ -404,16 +403,16 @@ class Applier(Handle):
             if task is not None:
                 self._machine.rolled_back(task.group)
             self._changed.notify_all()
-        self._tell_failure()
+        self._report_failure()
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         error = self._machine.error
-        if error is not None and error is not self._told:
-            self._told = error
-            logger.error("%s: %s", self._what, error)
+        if error is not None and error is not self._logged_error:
+            self._logged_error = error
+            logger.error("%s: %s", self._label, error)
             self._purgatory.fail(_APPLIED, error)
 
-    # ---- ending ---------------------------------------------------------------------------------------------
+    # ---- stopping -------------------------------------------------------------------------------------------
 
     def _halt(self) -> None:
         with self._changed:
@@ -425,25 +424,26 @@ class Applier(Handle):
             self._join()
 
     @contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """For a command: one at a time, when nothing runs. InvalidArgumentError when something does; ClosedError."""
+    def _while_stopped(self) -> Iterator[None]:
+        """Run a command, one at a time, while the applier does not run. Raises InvalidArgumentError if it runs, and
+        ClosedError."""
         self._check_open()
         if threading.current_thread() in self._threads:
-            raise InvalidArgumentError(f"the {self._what} cannot be commanded by its own callback, except to stop")
+            raise InvalidArgumentError(f"the {self._label} cannot be commanded by its own callback, except to stop")
         with self._commands:
             if self._machine.state is ApplierState.RUNNING:
-                raise InvalidArgumentError(f"the {self._what} runs; stop it first")
+                raise InvalidArgumentError(f"the {self._label} runs; stop it first")
             self._join()
             yield
 
     def _join(self) -> None:
         for thread in self._threads:
             while thread.is_alive():
-                if self._watching:  # it may be falling asleep this moment
+                if self._watching:  # the thread may begin to wait just now
                     self._relay.wake()
                 thread.join(_NUDGE_S if self._watching else None)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._halt()
         self._pipeline.close()
-        self._purgatory.fail(_APPLIED, ClosedError(f"the {self._what} was closed"))
+        self._purgatory.fail(_APPLIED, ClosedError(f"the {self._label} was closed"))

@@ -1,13 +1,13 @@
-"""What an applier hands out next, in which order groups commit, when it ends: decisions only, no I/O, no clock.
+"""ApplierMachine: decides which entries are applied next, in which order groups commit, and when the applier ends.
 
-A *group* is a run of entries, applied in one transaction. Groups follow each other without a gap. Several may be in
-flight, on one worker each; they are prepared side by side and committed in the order of the log, so that what is
-applied is a prefix of the log at any moment (MySQL's replica_preserve_commit_order). A group waits for those before it
-that have a key in common with it (MySQL's write sets): records of one key are applied in order.
+It does no I/O and has no clock. A *group* is a run of entries that are applied in one transaction. Groups follow each
+other without a gap. Several may be in flight, each on one worker. They are prepared concurrently and committed in the
+order of the log, so that a prefix of the log is applied at any time (MySQL's replica_preserve_commit_order). A group
+waits for earlier groups with a key in common (MySQL's write sets): the records of a key are applied in order.
 
-That a group fails counts in its turn, too: all before it is applied then. Those behind it are doomed: they are rolled
-back. Its entries are handed out one by one, which either works (the trouble was a passing one) or finds the entry to
-name.
+The failure of a group also counts in its turn only: then all earlier groups are applied. Later groups are doomed, and
+rolled back. The entries of the failed group are handed out one by one. Either that succeeds, because the failure was
+temporary, or it finds the entry that the error names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = 1 << 62
 
 
 class ApplierState(StrEnum):
-    """What an applier does: STOPPED by command, RUNNING, FINISHED at its `until_…`, or FAILED with an error."""
+    """The state of an applier: STOPPED by a command, RUNNING, FINISHED at its `until_…`, or FAILED with an error."""
 
     STOPPED = "stopped"
     RUNNING = "running"
@@ -34,21 +34,21 @@ class ApplierState(StrEnum):
 
 
 class StopBefore(NamedTuple):
-    """Where to end: before this entry number, before the first record appended at or after this time (us)."""
+    """Where an applier ends: before an entry, or before the first record appended at a time or later, microseconds."""
 
     entry: int = NEVER
     time_us: int = NEVER
 
 
 class Times(Protocol):
-    """Ascending numbers: a list, or a column of a batch."""
+    """Ascending times: a list, or a column of a batch."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, i: int, /) -> Any: ...
 
 
 class Allowance(NamedTuple):
-    """How many records may be handed out now, and, if that is none, after how many microseconds to ask again."""
+    """How many records may be handed out now; if none, after how many microseconds to ask again."""
 
     records: int
     wait_us: int | None = None
@@ -56,7 +56,8 @@ class Allowance(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class ApplyGroup:
-    """keys: of its records, None among them for those without one. doomed: one before it failed; to be rolled back."""
+    """A group of entries. keys: of its records; None for records without a key. doomed: an earlier group failed, and
+    this one must be rolled back."""
 
     advance: Advance
     keys: frozenset[bytes | None]
@@ -68,16 +69,18 @@ class ApplyGroup:
 
 
 class ApplierMachine:
-    """The state of one applier. Every method is an event or a question; none waits.
+    """The state of one applier. No method waits.
 
-    applied: all before it is applied and stored. next: what is handed out next; between the two lies what is in flight.
+    Attributes:
+        applied: the applied position, which is stored.
+        next: position of the next group. The entries between the two positions are in flight.
     """
 
     def __init__(self, applied: Applied, *, workers: int, batch_entries: int, delay_us: int) -> None:
         self.applied = self.next = applied
         self.state = ApplierState.STOPPED
         self.error: ReplogError | None = None
-        self.retried = 0  # groups that failed, and then were handed out one by one
+        self.retried = 0  # groups that failed, and whose entries were then handed out one by one
         self._workers, self._batch_entries, self._delay_us = workers, batch_entries, delay_us
         self._until = StopBefore()
         self._alone_until = 0  # entries before this one are handed out one by one
@@ -86,24 +89,24 @@ class ApplierMachine:
     # ---- commands -------------------------------------------------------------------------------------------
 
     def start(self, applied: Applied, until: StopBefore) -> None:
-        """Go on behind what the store says is applied. Nothing is in flight."""
+        """Start behind the stored position, with no group in flight."""
         self.state, self.error, self._until = ApplierState.RUNNING, None, until
         self.applied = self.next = applied
 
     def stop(self) -> None:
-        """Hand out nothing more; what is in flight commits, so that no gap is left."""
+        """Hand out no more groups. Those in flight are committed, so that they leave no gap."""
         if self.state is ApplierState.RUNNING:
             self.state = ApplierState.STOPPED
 
     def check_skip(self, entry: int) -> None:
-        """Only the next entry may be skipped, by its number, while nothing runs. InvalidArgumentError."""
+        """Raise InvalidArgumentError unless `entry` is the next one, and nothing runs."""
         if self.state is ApplierState.RUNNING or self._groups:
             raise InvalidArgumentError(f"entry {entry} cannot be skipped while the applier runs; stop it first")
         if entry != self.applied.entry:
             raise InvalidArgumentError(f"entry {entry} cannot be skipped: the next one is {self.applied.entry}")
 
     def skipped(self, after: Applied) -> None:
-        """The next entry was skipped, and that is stored."""
+        """Report that the next entry was skipped, and the new position stored."""
         self.applied = self.next = after
         if self.state is ApplierState.FAILED:
             self.state, self.error = ApplierState.STOPPED, None
@@ -112,17 +115,17 @@ class ApplierMachine:
 
     @property
     def in_flight(self) -> int:
-        """Groups handed out and neither committed nor rolled back."""
+        """Number of groups that were handed out, and neither committed nor rolled back."""
         return len(self._groups)
 
     @property
     def has_room(self) -> bool:
-        """Whether another group may be handed out; not while any of those in flight is to be rolled back."""
+        """Whether another group may be handed out. False while doomed groups are in flight."""
         doomed = bool(self._groups) and self._groups[-1].doomed
         return self.state is ApplierState.RUNNING and len(self._groups) < self._workers and not doomed
 
     def limit(self) -> int:
-        """How many entries the next group may have; 0: it ends here."""
+        """Return how many entries the next group may have; 0: the applier ends here."""
         left = self._until.entry - self.next.entry
         if left <= 0:
             self._finish()
@@ -130,8 +133,12 @@ class ApplierMachine:
         return min(1 if self.next.entry < self._alone_until else self._batch_entries, left)
 
     def allow(self, times: Times, now_us: int) -> Allowance:
-        """How many of the records at hand may be handed out. times: when they were appended (us), ascending; now_us: on
-        the same clock."""
+        """Return how many of the next records may be handed out.
+
+        Args:
+            times: when they were appended, microseconds, ascending.
+            now_us: the time now, by the same clock.
+        """
         before_end = bisect_left(times, self._until.time_us)
         if not before_end:
             self._finish()
@@ -144,11 +151,11 @@ class ApplierMachine:
         return Allowance(min(before_end, old_enough))
 
     def conflicts(self, keys: frozenset[bytes | None]) -> bool:
-        """Whether a group in flight has one of these keys: records of a key are applied in order."""
+        """Return whether a group in flight has one of these keys: the records of a key are applied in order."""
         return any(not keys.isdisjoint(group.keys) for group in self._groups)
 
     def take(self, after: Applied, keys: frozenset[bytes | None]) -> ApplyGroup:
-        """Hand out the records up to `after`."""
+        """Hand out the records up to `after` as a group."""
         group = ApplyGroup(Advance(self.next, after), keys)
         self._groups.append(group)
         self.next = after
@@ -158,29 +165,29 @@ class ApplierMachine:
         if self.state is ApplierState.RUNNING:
             self.state = ApplierState.FINISHED
 
-    # ---- what became of groups ------------------------------------------------------------------------------
+    # ---- outcomes of groups ---------------------------------------------------------------------------------
 
     def is_turn(self, group: ApplyGroup) -> bool:
-        """Whether a group may commit: all before it have."""
+        """Return whether a group may commit, because all earlier groups have committed."""
         return not group.doomed and self._groups[0] is group
 
     def committed(self, group: ApplyGroup) -> None:
-        """It is applied, and its position stored."""
+        """Report that a group is applied, and its position stored."""
         self._groups.popleft()
         self.applied = group.advance.after
 
     def rolled_back(self, group: ApplyGroup) -> None:
-        """It is undone. It may have been taken off already."""
+        """Report that a group was rolled back; it may have been removed already."""
         if group in self._groups:
             self._groups.remove(group)
 
     def failed(self, group: ApplyGroup, error: ReplogError) -> None:
-        """In its turn, the callback refused it, and it is undone: its position is not stored.
+        """Report that the callback raised in the group's turn, and was undone: its position is not stored.
 
-        error: for the state, if this is final.
+        error: error of the applier, if the entries are not retried one by one.
         """
         self.rolled_back(group)
-        if group.doomed:  # the log, or the store, broke meanwhile
+        if group.doomed:  # the log or the store has failed meanwhile
             return
         self._doom()
         if group.entries == 1:
@@ -188,11 +195,11 @@ class ApplierMachine:
             return
         self.retried += 1
         self.next, self._alone_until = group.advance.before, group.advance.after.entry
-        if self.state is ApplierState.FINISHED:  # not yet, after all
+        if self.state is ApplierState.FINISHED:  # the end was reached too early: entries are retried
             self.state = ApplierState.RUNNING
 
     def broken(self, error: ReplogError) -> None:
-        """The log, or the store of the position, failed: nothing that has not committed may."""
+        """Report that the log or the store failed: no group commits any more."""
         self._doom()
         if self.state is not ApplierState.FAILED:
             self.state, self.error = ApplierState.FAILED, error

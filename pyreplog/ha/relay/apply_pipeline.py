@@ -1,4 +1,4 @@
-"""The steps of an applier, without its threads: take a group, apply it, keep how far, make room."""
+"""ApplyPipeline: the steps of an applier, without threads. Take a group, apply it, store the position, trim the log."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ logger = logging.getLogger(__name__)
 
 
 class NothingToApply(NamedTuple):
-    """Nothing may be taken now. data: there may be when the log grows; us: after so long; else when a group is done."""
+    """No group can be taken now. data: try again when the log grows. us: try again after so many microseconds. Neither:
+    try again when a group has ended."""
 
     data: bool = False
     us: int | None = None
 
 
 class ApplyPipeline:
-    """What the threads of an applier do.
+    """The steps that the threads of an applier take.
 
-    Those marked *locked* are quick, and made under the applier's lock; the others run the callback, or the disk, and
-    are made without it.
+    Methods marked *locked* are fast, and are called under the applier's lock. The others run the callback or wait for
+    the disk, and are called without it.
     """
 
     def __init__(
@@ -41,28 +42,28 @@ class ApplyPipeline:
         first: int | None,
         cursor: str | None,
     ) -> None:
-        """cursor: the name of a cursor of the log, which keeps what is not applied; None: there is none."""
+        """cursor: name of a cursor of the log that protects entries not applied from retention; None: no cursor."""
         self.source, self.store, self.space = source, store, space
         self._cursor: LogCursor | None = None
         self._apply, self._config = apply, config
-        self._proven = False  # that the callback stores its position
+        self._proven = False  # whether the callback was seen to store its position
         self.machine = ApplierMachine(
             self._load(first), workers=config.workers, batch_entries=config.batch_entries,
             delay_us=config.delay_ms * 1000,
         )  # fmt: skip
         try:
             if cursor is not None:
-                self._cursor = self._hold(cursor, self.machine.applied)
+                self._cursor = self._open_cursor(cursor, self.machine.applied)
             self.purge(self.machine.applied)
         except BaseException:
             self.close()
             raise
 
-    def _hold(self, name: str, applied: Applied) -> LogCursor:
+    def _open_cursor(self, name: str, applied: Applied) -> LogCursor:
         relay = self.source.relay
         cursor = relay.cursor(name, min(max(applied.entry, relay.start), relay.end))
         try:
-            if cursor.entry > applied.entry:  # the store was put back
+            if cursor.entry > applied.entry:  # the store of the position was restored to an earlier state
                 cursor.seek(max(applied.entry, relay.start))
         except BaseException:
             cursor.close()
@@ -70,7 +71,7 @@ class ApplyPipeline:
         return cursor
 
     def close(self) -> None:
-        """Let go of the cursor, which stays."""
+        """Close the cursor without deleting it."""
         if self._cursor is not None:
             self._cursor.close()
 
@@ -83,12 +84,12 @@ class ApplyPipeline:
         return applied
 
     def start(self, until: StopBefore) -> None:
-        """Locked. Go on behind what is stored; nothing is in flight. Errors: the store's."""
+        """Start behind the stored position, with no group in flight; locked. Raises errors of the store."""
         self._proven = False
         self.machine.start(self._load(None), until)
 
     def take(self, now_us: int) -> ApplyTask | NothingToApply:
-        """Locked. The next group to be applied, or what to wait for. Errors: as Source.read."""
+        """Return the next group, or what to wait for; locked. Raises errors of `RelayLogReader.read`."""
         machine = self.machine
         limit = machine.limit() if machine.has_room else 0
         if not limit:
@@ -101,7 +102,7 @@ class ApplyPipeline:
             return NothingToApply(us=allowed.wait_us)
         if allowed.records < len(batch):
             batch = self.source.read(machine.next, allowed.records)
-            if batch is None:  # cut this moment
+            if batch is None:  # truncated just now
                 return NothingToApply(data=True)
         keys = frozenset(batch.keys()) if self._config.workers > 1 else frozenset()
         if machine.conflicts(keys):
@@ -109,30 +110,32 @@ class ApplyPipeline:
         return ApplyTask(machine.take(self.source.behind(batch[-1]), keys), batch, self._apply)
 
     def commit(self, task: ApplyTask) -> None:
-        """In its turn: the callback's commit, then the position. Errors: the callback's; PositionError, the store's."""
+        """Commit a group in its turn, then store the position. Raises errors of the callback, and PositionError or
+        others of the store."""
         task.commit()
         keep(self.store, task.group.advance, prove=not self._proven)
         self._proven = True
 
     def has_committed(self, task: ApplyTask) -> bool:
-        """After the callback raised: whether its transaction had committed all the same. Errors: the store's."""
+        """Return whether a callback that raised has committed its transaction anyway. Raises errors of the store."""
         return self.store.transactional and self.store.load() == task.group.advance.after
 
     def purge(self, applied: Applied) -> None:
-        """Remove the segments whose entries are all applied, keep retention from the others, and judge the space.
+        """Trim segments whose entries are all applied, set the retention floor, and check the space limit.
 
-        Errors: those of CommitLog.trim.
+        Raises errors of `CommitLog.trim`.
         """
         relay, cursor = self.source.relay, self._cursor
         if cursor is not None and applied.position // relay.segment_bytes > cursor.position // relay.segment_bytes:
-            cursor.advance(min(applied.entry, relay.end))  # whole segments go, so it needs no more syncs than they are
+            cursor.advance(min(applied.entry, relay.end))  # once for each segment, since retention removes segments
         if self._config.purge and not isinstance(relay, LogReader):
             relay.retention_floor = applied.position
             relay.trim(applied.entry)
         self.space.applied(relay.start_position, applied.entry, relay.end)
 
     def skip(self, entry: int) -> None:
-        """Locked. Count the next entry as applied, durably. Errors: InvalidArgumentError; the store's; the log's."""
+        """Count the next entry as applied, durably; locked. Raises InvalidArgumentError, errors of the store and of the
+        log."""
         machine = self.machine
         machine.check_skip(entry)
         after = self.source.behind(self.source.relay.get(entry))

@@ -1,4 +1,4 @@
-"""One group on its way through the callback."""
+"""ApplyTask: one group of entries on its way through the callback."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from pyreplog.ha.relay.position import Advance, PositionStore
 Apply: TypeAlias = Callable[[RecordBatch, Advance], object]
 """A function, or a generator function, that applies a batch.
 
-It is called as `apply(batch, advance)`. A function is called when it is the batch's turn. A generator function yields
-once: the part before the yield prepares the batch beside other batches; the part behind it commits, in the order of
-the log. If the turn of the batch never comes, the yield raises GeneratorExit.
+It is called as `apply(batch, advance)`. A function is called when all earlier batches are committed. A generator
+function yields once: the part before the yield prepares the batch while other batches run; the part after it commits,
+in the order of the log. If the batch is never committed, the yield raises GeneratorExit.
 """
 
 
 def in_two_phases(apply: Apply) -> bool:
-    """Whether a callback yields."""
+    """Return whether a callback is a generator function, which prepares and commits separately."""
     return inspect.isgeneratorfunction(apply) or inspect.isgeneratorfunction(getattr(apply, "__call__", None))  # noqa: B004
 
 
 class ApplyTask:
-    """A group, its records, and the callback at work on them. One thread; `commit` only when it is its turn."""
+    """A group with its records and the run of the callback. Not thread-safe; call `commit` in the group's turn only."""
 
     def __init__(self, group: ApplyGroup, batch: RecordBatch, apply: Apply) -> None:
         self.group = group
         self._batch, self._apply = batch, apply
         self._run: Generator[object, None, object] | None = None
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None
 
     def prepare(self) -> None:
-        """What may be done beside other groups. What the callback raises counts in its turn: `commit` raises it."""
+        """Run the part of the callback that may run beside other groups. Its errors are raised by `commit`."""
         try:
             self._begin()
         except Exception as error:
-            self._trouble = error
+            self._error = error
 
     def _begin(self) -> None:
         if not in_two_phases(self._apply):
@@ -53,9 +53,9 @@ class ApplyTask:
             )
 
     def commit(self) -> None:
-        """The rest. Errors: whatever the callback raises; InvalidArgumentError."""
-        if self._trouble is not None:
-            raise self._trouble
+        """Run the rest of the callback. Raises its errors, and InvalidArgumentError if it yields too often."""
+        if self._error is not None:
+            raise self._error
         if self._run is None:
             self._apply(self._batch, self.group.advance)
         elif next(self._run, self) is not self:
@@ -65,12 +65,12 @@ class ApplyTask:
             )
 
     def roll_back(self) -> None:
-        """Its turn will not come. Errors: whatever the callback raises."""
+        """End the callback without a commit, because an earlier group failed. Raises errors of the callback."""
         if self._run is not None:
             self._run.close()
 
     def refused(self, error: Exception) -> ApplyError:
-        """The error that names its first record."""
+        """Return the error that names the first record of the group."""
         failure = ApplyError(
             self.group.advance.before.entry, self._batch[0].position, f"{type(error).__name__}: {error}"
         )
@@ -79,9 +79,16 @@ class ApplyTask:
 
 
 def keep(store: PositionStore, advance: Advance, *, prove: bool) -> None:
-    """After a commit: what is stored is `advance.after`.
+    """Store the position after a commit, or check that the callback has stored it.
 
-    prove: ask a transactional store whether the callback has kept its promise. Errors: PositionError; the store's.
+    Args:
+        store: the store of the position.
+        advance: the change.
+        prove: whether to check that the callback stored the position, if the store is transactional.
+
+    Raises:
+        PositionError: the position was not stored.
+        ReplogError: as `PositionStore.load`.
     """
     if not store.transactional:
         try:

@@ -13,9 +13,9 @@ class ApplierConfig(Settings):
     """Settings of an `Applier`.
 
     Attributes:
-        batch_entries: entries in a batch, at most.
-        batch_bytes: bytes of log in a batch, at most; a single record may be larger.
-        workers: batches that are prepared side by side. More than one needs a generator function.
+        batch_entries: most entries in a batch.
+        batch_bytes: most bytes of log in a batch; a single record may be larger.
+        workers: batches that are prepared concurrently. More than one needs a generator function.
         delay_ms: apply an entry when it is so many milliseconds old, by the clocks of the master and of this machine.
         space_limit_bytes: bytes that the relay log may take before the receiver is paused: at least two segments and
             about 1 MiB. None: no limit.

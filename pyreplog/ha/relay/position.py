@@ -1,4 +1,4 @@
-"""How far a log has been applied: what is stored, and what a store of it must do."""
+"""The applied position of a log, and the protocol of its stores."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Advance(NamedTuple):
 
 
 class PositionStore(Protocol):
-    """Keeps the applied position. One thread at a time calls it."""
+    """A store of the applied position. One thread at a time calls it."""
 
     @property
     def transactional(self) -> bool:
-        """Whether the function stores the position itself, in the transaction of what it applies (exactly once).
+        """Whether the function stores the position itself, in the transaction that applies the batch (exactly once).
 
         If False, the applier calls `save` when the function has returned (at least once).
         """

@@ -1,4 +1,4 @@
-"""The applied position in a file of its own: at least once."""
+"""PositionFile: stores the applied position in a file; each entry is applied at least once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FORM = struct.Struct("<8sIHH16sqqI4x")
 class PositionFile:
     """Keeps the applied position in a file: at least once.
 
-    The file has a checksum, and is replaced atomically and synced after the function has returned. A crash in between
-    applies the last batch again, and the function must not mind that. Nothing is skipped. FORMAT.md describes the file
-    ("Applied position").
+    The file has a checksum, and is replaced atomically and synced after the function has returned. After a crash in
+    between, the last batch is applied again, so the function must be idempotent. No entry is skipped. FORMAT.md
+    describes the file ("Applied position").
 
     Args:
-        path: the file; its directory exists. One applier for each file.
+        path: the file, one for each applier; its directory exists.
         files: access to the disk, which tests replace; None: the disk.
 
     Example:

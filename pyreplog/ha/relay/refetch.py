@@ -1,6 +1,6 @@
-"""Relay recovery: throw away what was received, and receive again from what is applied (MySQL: relay_log_recovery).
+"""Relay recovery: discard the relay log, and receive again from the applied position (MySQL: relay_log_recovery).
 
-So a relay log need not be synced: whatever it loses in a power cut, the master still has.
+So a relay log need not be synced: the master still has all entries that the relay loses in a power cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def refetch_from(applied: Applied | None, segment_bytes: int) -> int:
     The master refuses if retention has removed that segment. MySQL's `relay_log_recovery` does the same.
 
     Args:
-        applied: the stored position, from `PositionStore.load`; None: none, the whole log is wanted.
+        applied: the stored position, from `PositionStore.load`; None: the receiver begins at the start of the log.
         segment_bytes: size of the master's segments, bytes.
 
     Returns:
@@ -33,8 +33,8 @@ def refetch_from(applied: Applied | None, segment_bytes: int) -> int:
 def discard(directory: str | Path, *, files: Files | None = None) -> None:
     """Remove a relay log that no process has open. A missing one is no error.
 
-    A crash leaves the log whole or removed, except for a folder `<name>.discarded`, which the next call removes. The
-    applied position is kept elsewhere: a PositionFile does not belong into this directory.
+    A crash leaves the log complete or removed, except for a folder `<name>.discarded`, which the next call removes. The
+    applied position must be stored elsewhere: do not put a PositionFile into this directory.
 
     Args:
         directory: directory of the relay log.
@@ -48,7 +48,7 @@ def discard(directory: str | Path, *, files: Files | None = None) -> None:
     path, disk = Path(directory), files if files is not None else RealFiles()
     discarded = path.with_name(f"{path.name}.discarded")
     if discarded.exists():
-        disk.sync_directory(path.parent)  # the process that renamed it may have been killed before that was durable
+        disk.sync_directory(path.parent)  # the process that renamed it may have been killed before it synced
         disk.remove_tree(discarded)
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""Relay: a relay log that receives from a master over TCP, and the applier that works it off."""
+"""Relay: a relay log that receives from a master over TCP, with its applier."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _LOG = LogConfig()
 class Relay(Handle):
     """A relay log that receives from a master over TCP, and an applier that hands its entries to a function.
 
-    A relay is an observer of the group: elections do not count it. The constructor waits until the master is met for
-    the first time, `timeout` seconds at most. Later the master may be away, and its address may change (`follow`).
-    Parts of the relay log that were lost, or removed with `discard`, are received again. Call `applier.start` to
-    begin.
+    A relay is an observer of the group: elections do not count it. The constructor waits until the master accepts it
+    for the first time, at most `timeout` seconds. Later the master may be away, and its address may change (`follow`).
+    Parts of the relay log that were lost, or removed with `discard`, are received again. Call `applier.start` to begin
+    to apply.
 
     Args:
         path: directory of the relay log.
         master: address of the master, "host:port".
         apply: called with each batch; see `Apply`.
-        store: where the applied position is kept: `SqlPosition` (exactly once) or `PositionFile` (at least once).
+        store: stores the applied position: `SqlPosition` (exactly once) or `PositionFile` (at least once).
         name: name of the relay at the master, unique there; None: host and directory.
         log: settings of the relay log. Its segments have the size of the master's.
         start: number of the first entry to apply if no position is stored.
@@ -87,7 +87,7 @@ class Relay(Handle):
         secret: bytes | None = None, tls: ssl.SSLContext | None = None, limits: Limits | None = None,
         clock: Clock | None = None, files: Files | None = None, **settings: Unpack[ApplierSettings],
     ) -> None:  # fmt: skip
-        self._purges = ApplierConfig.of(settings).purge  # and before a master is looked for, whether they are right
+        self._purges = ApplierConfig.of(settings).purge  # also checks the settings before a master is contacted
         address, directory, files = parse_address(master), Path(path), files or RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
@@ -100,13 +100,13 @@ class Relay(Handle):
         super().__init__(f"relay in {directory}")
         self._applier: Applier | None = None
         self._failure: Exception | None = None
-        self._made = threading.Event()
+        self._applier_made = threading.Event()
         self._replica: Replica | None = None
 
         def make(log: MirrorLog) -> Applier:
             return Applier(log, apply, store, start=start, receiver=self._replica, clock=clock, **settings)
 
-        self._make = make
+        self._make_applier = make
         try:
             self._replica = Replica(
                 self._context, logs.open_mirror(self._context), None, self._on_log, on_landed=self._on_landed,
@@ -122,20 +122,20 @@ class Relay(Handle):
             raise
 
     def _on_log(self, log: MirrorLog) -> None:
-        """Before anything lands in it, so that the applier sees it grow."""
+        """Create the applier for a new log, before the log grows, so that the applier sees all growth."""
         if self._applier is not None:
             logger.error("%s begins anew, at entry %d: open this relay again", log.path, log.start)
             return
         if not self._purges:
-            log.retention_floor = 1 << 62  # else the applier says what may go
+            log.retention_floor = 1 << 62  # no floor; with `purge` the applier sets it
         try:
-            self._applier = self._make(log)
+            self._applier = self._make_applier(log)
         except Exception as error:
             self._failure = error
-        self._made.set()
+        self._applier_made.set()
 
     def _wait(self, timeout: float, replica: Replica) -> None:
-        if not self._made.wait(timeout):
+        if not self._applier_made.wait(timeout):
             raise NotConnectedError(
                 f"{self._context.path}: there is no relay log yet, and the master was not reached in time: "
                 f"{replica.trouble}"
@@ -148,18 +148,18 @@ class Relay(Handle):
         if applier is not None and replica is not None and replica.log is not None:
             applier.note_received(replica.log.received_end)
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def applier(self) -> Applier:
-        """The applier. It starts, stops and waits, and tells how far it is."""
+        """The applier, with the methods to start, stop and wait, and its progress."""
         self._check_open()
         assert self._applier is not None, "it is made before a relay is open"
         return self._applier
 
     @property
     def trouble(self) -> str:
-        """Why the relay receives nothing now; "" while it receives."""
+        """Why the relay does not receive now; "": it receives."""
         return "" if self._replica is None else self._replica.trouble
 
     def follow(self, master: str) -> None:
@@ -176,7 +176,7 @@ class Relay(Handle):
         if self._replica is not None:
             self._replica.follow(parse_address(master))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         try:
             if self._applier is not None:
                 self._applier.close()
@@ -189,5 +189,5 @@ class Relay(Handle):
 
 
 def _name(directory: Path) -> str:
-    """Of a relay that was given none: no other has it."""
+    """Return the default name of a relay, which no other relay has."""
     return f"{socket.gethostname()}:{directory.absolute()}".encode()[-NAME_BYTES_MAX:].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""The relay log, as the applier reads it: batches of entries, and whether they are of the history that was applied."""
+"""RelayLogReader: reads a relay log for an applier, and checks that its history is the applied one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from pyreplog.log.reader import LogReader
 
 
 class RelayLogReader:
-    """Reads a relay log from where an applier stands. One thread at a time."""
+    """Reads a relay log from the position of an applier on. Not thread-safe."""
 
     def __init__(self, relay: CommitLog | LogReader, batch_bytes: int) -> None:
         self.relay = relay
         self._batch_bytes = batch_bytes
-        self._compared = -1  # the log's truncations when its history was last found to be the one applied
+        self._compared = -1  # truncation count of the log when its history was last compared
 
     def first(self, entry: int | None) -> Applied:
-        """Where to begin when nothing is applied: at `entry`, or at the log's first one, which must be entry 0 then."""
+        """Return the position to begin with when none is stored: at `entry`, or at the start of the log.
+
+        Raises:
+            TrimmedError: the log begins behind `entry`, or behind entry 0 if `entry` is None.
+        """
         start = self.relay.start
-        self.relay.check_open()  # a log that is closed says nothing of where it began
+        self.relay.check_open()  # the start of a closed log is not valid
         if entry is None and start > 0:
             raise TrimmedError(
                 f"{self.relay.path} begins at entry {start}: earlier entries are gone, and would never be "
@@ -35,24 +39,27 @@ class RelayLogReader:
 
     @property
     def received(self) -> tuple[int, int]:
-        """Position and entry number where the log ends; of a writer, with what readers do not see yet."""
+        """Position and entry number of the end of the log; for a log open for writing, uncommitted entries included."""
         relay = self.relay
         if isinstance(relay, LogReader):
             return relay.end_position, relay.end
         return relay.tail.end, relay.tail.end_entry
 
     def check_log(self, applied: Applied) -> None:
-        """PositionError when the position is of another log."""
+        """Raise PositionError if a position belongs to another log."""
         if applied.log != self.relay.uuid:
             raise PositionError(
                 f"{self.relay.path} is log {self.relay.uuid.hex()}; what is applied is of log {applied.log.hex()}"
             )
 
     def read(self, at: Applied, limit: int) -> RecordBatch | None:
-        """At most `limit` entries from `at` on; None when there are none yet.
+        """Return at most `limit` entries from `at` on; None: there are none yet.
 
-        Errors: TrimmedError, they are not in this relay log: discard it, and receive again from what is applied;
-        TruncatedError, what was handed out before `at` has been cut; CorruptionError; ClosedError.
+        Raises:
+            TrimmedError: the relay log begins behind `at`. Discard it, and receive again from the applied position.
+            TruncatedError: entries before `at` that were applied have been truncated.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
         """
         start = self.relay.start
         self.relay.check_open()
@@ -72,11 +79,11 @@ class RelayLogReader:
         return None
 
     def behind(self, record: Record) -> Applied:
-        """The position behind a record."""
+        """Return the position behind a record."""
         return Applied(self.relay.uuid, record.position + len(record.raw), record.entry + 1, record_check(record))
 
     def _compare(self, at: Applied) -> None:
-        """The last record that was handed out must still be the one in the log."""
+        """Raise TruncatedError if the last applied record is no longer in the log."""
         before = self._check_before(at.entry)
         if before and at.check and before != at.check:
             raise TruncatedError(
@@ -85,6 +92,6 @@ class RelayLogReader:
             )
 
     def _check_before(self, entry: int) -> int:
-        """Of the record before `entry`; 0 when it is not there."""
+        """Return the checksum of the record before `entry`; 0: the log does not have it."""
         before: Record | None = self.relay.get(entry - 1) if self.relay.start < entry <= self.relay.end else None
         return 0 if before is None else record_check(before)

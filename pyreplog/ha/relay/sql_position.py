@@ -1,4 +1,4 @@
-"""The applied position in the database that is applied to, in the same transaction: exactly once."""
+"""SqlPosition: stores the applied position in the database that is applied to, so that entries are applied once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyreplog.errors import InvalidArgumentError, PositionError
 from pyreplog.ha.relay.position import Advance, Applied
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}"}
+_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}"}
 _COLUMNS = ("log_uuid", "log_position", "entry", "last_check")
 
 
 class DbCursor(Protocol):
-    """What is used of a DB-API 2.0 cursor."""
+    """The part of a DB-API 2.0 cursor that is used."""
 
     @property
     def rowcount(self) -> int: ...
@@ -25,7 +25,7 @@ class DbCursor(Protocol):
 
 
 class DbConnection(Protocol):
-    """What is used of a DB-API 2.0 connection."""
+    """The part of a DB-API 2.0 connection that is used."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> object: ...
@@ -42,11 +42,11 @@ class SqlPosition:
     in a transactional table in the same way. The connections must not be in autocommit mode.
 
     Args:
-        connect: opens another connection to the same database, for what is done outside the function.
+        connect: opens another connection to the same database, for transactions outside the function.
         name: name of the applier and key of its row, 1 to 255 characters.
         paramstyle: `paramstyle` of the driver: "qmark" (sqlite3), "format" or "pyformat" (psycopg, PyMySQL), or
             "numeric".
-        table: name of the table, with or without a schema; it is made if it is missing.
+        table: name of the table, with or without a schema; it is created if it is missing.
 
     Raises:
         InvalidArgumentError: an argument is outside its bounds.
@@ -70,8 +70,8 @@ class SqlPosition:
         self, connect: Callable[[], DbConnection], name: str, *, paramstyle: str = "qmark",
         table: str = "pyreplog_applied",
     ) -> None:  # fmt: skip
-        if paramstyle not in _MARKS:
-            raise InvalidArgumentError(f"paramstyle: expected one of {', '.join(_MARKS)}, found {paramstyle!r}")
+        if paramstyle not in _PLACEHOLDERS:
+            raise InvalidArgumentError(f"paramstyle: expected one of {', '.join(_PLACEHOLDERS)}, found {paramstyle!r}")
         if not _TABLE.fullmatch(table):
             raise InvalidArgumentError(
                 f"table: expected a name of letters, digits and _, with or without a schema, found {table!r}"
@@ -79,7 +79,7 @@ class SqlPosition:
         if not 0 < len(name) <= 255:
             raise InvalidArgumentError(f"name: expected 1 to 255 characters, found {len(name)}")
         self.name, self.table = name, table
-        self._connect, self._mark = connect, _MARKS[paramstyle]
+        self._connect, self._placeholder_format = connect, _PLACEHOLDERS[paramstyle]
         self._create()
 
     def store(self, cursor: DbCursor, advance: Advance) -> None:
@@ -90,11 +90,11 @@ class SqlPosition:
             advance: the change.
 
         Raises:
-            PositionError: the row is not at `advance.before`. Let it undo the transaction.
+            PositionError: the row is not at `advance.before`. The caller must roll the transaction back.
         """
         after, before = _row(advance.after), advance.before
-        settings = ", ".join(f"{column} = {self._marked(i)}" for i, column in enumerate(_COLUMNS))
-        where = f"name = {self._marked(4)} AND log_uuid = {self._marked(5)} AND entry = {self._marked(6)}"
+        settings = ", ".join(f"{column} = {self._parameter(i)}" for i, column in enumerate(_COLUMNS))
+        where = f"name = {self._parameter(4)} AND log_uuid = {self._parameter(5)} AND entry = {self._parameter(6)}"
         values = (*after, self.name, before.log.hex(), before.entry)
         cursor.execute(f"UPDATE {self.table} SET {settings} WHERE {where}", values)
         if cursor.rowcount != 1:
@@ -104,13 +104,13 @@ class SqlPosition:
             )
 
     def load(self) -> Applied | None:
-        """Return the position that was committed; None: the row does not exist.
+        """Return the committed position; None: the row does not exist.
 
         Raises:
             PositionError: the row holds no valid position.
         """
-        query = f"SELECT {', '.join(_COLUMNS)} FROM {self.table} WHERE name = {self._marked(0)}"
-        row = self._alone(lambda cursor: _fetch(cursor, query, (self.name,)))
+        query = f"SELECT {', '.join(_COLUMNS)} FROM {self.table} WHERE name = {self._parameter(0)}"
+        row = self._in_transaction(lambda cursor: _fetch(cursor, query, (self.name,)))
         if row is None:
             return None
         try:
@@ -120,19 +120,19 @@ class SqlPosition:
             raise PositionError(f"{self.table}: {self.name!r}: expected a position, found {row!r}") from error
 
     def begin(self, applied: Applied) -> None:
-        """Store the first position, in a transaction of its own.
+        """Store the first position, in a separate transaction.
 
         The driver raises its IntegrityError if a position is stored already.
 
         Args:
             applied: the position.
         """
-        marks = ", ".join(self._marked(i) for i in range(5))
-        query = f"INSERT INTO {self.table} (name, {', '.join(_COLUMNS)}) VALUES ({marks})"
-        self._alone(lambda cursor: cursor.execute(query, (self.name, *_row(applied))))
+        placeholders = ", ".join(self._parameter(i) for i in range(5))
+        query = f"INSERT INTO {self.table} (name, {', '.join(_COLUMNS)}) VALUES ({placeholders})"
+        self._in_transaction(lambda cursor: cursor.execute(query, (self.name, *_row(applied))))
 
     def save(self, advance: Advance) -> None:
-        """Store `advance.after` in a transaction of its own. The applier calls it for an entry that is skipped.
+        """Store `advance.after` in a separate transaction. The applier calls it for an entry that is skipped.
 
         Args:
             advance: the change.
@@ -140,19 +140,19 @@ class SqlPosition:
         Raises:
             PositionError: the row is not at `advance.before`.
         """
-        self._alone(lambda cursor: self.store(cursor, advance))
+        self._in_transaction(lambda cursor: self.store(cursor, advance))
 
     def _create(self) -> None:
         columns = "log_uuid CHAR(32), log_position BIGINT, entry BIGINT, last_check BIGINT"
         query = f"CREATE TABLE IF NOT EXISTS {self.table} (name VARCHAR(255) PRIMARY KEY, {columns})"
-        self._alone(lambda cursor: cursor.execute(query, ()))
+        self._in_transaction(lambda cursor: cursor.execute(query, ()))
 
-    def _marked(self, i: int) -> str:
-        """The parameter of place i, as this driver has it."""
-        return self._mark.format(i + 1)
+    def _parameter(self, i: int) -> str:
+        """Return the placeholder of parameter i, in the style of the driver."""
+        return self._placeholder_format.format(i + 1)
 
-    def _alone(self, work: Callable[[DbCursor], object]) -> Any:
-        """Do `work` on a connection of its own, and commit."""
+    def _in_transaction(self, work: Callable[[DbCursor], object]) -> Any:
+        """Run `work` on a new connection, and commit."""
         connection = self._connect()
         try:
             cursor = connection.cursor()

@@ -1,4 +1,4 @@
-"""What an applier tells of itself."""
+"""The state of an applier, for operators."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ApplierStats:
         space_limit_bytes: as in `ApplierConfig`.
         paused: whether the receiver waits for space.
         pauses: how often it was paused.
-        in_flight: batches that were handed out and are not finished.
-        retried: batches that failed, and were applied entry by entry then.
+        in_flight: batches that were handed to workers and are not finished.
+        retried: batches that failed, and were then applied entry by entry.
     """
 
     state: str

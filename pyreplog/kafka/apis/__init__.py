@@ -1,15 +1,15 @@
-"""The APIs of Kafka's protocol, each a function from a request to a response, or to a future of it.
+"""The APIs of Kafka's protocol: each is a function from a request to a response, or to a future of one.
 
 | module | APIs |
 |---|---|
-| `registry` | which function serves which API |
-| `context` | what the functions share |
+| `registry` | the table of API functions |
+| `context` | state that the functions share |
 | `api_versions` | ApiVersions |
 | `metadata` | Metadata, DescribeCluster |
 | `produce`, `fetch` | Produce, Fetch |
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
-| `refusals` | error codes for changes that are refused |
+| `refusals` | error codes of refused changes |
 | `client_quotas` | DescribeClientQuotas, AlterClientQuotas |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
 | `acls` | DescribeAcls, CreateAcls, DeleteAcls |
@@ -23,5 +23,5 @@
 | `consumer_groups` | ConsumerGroupHeartbeat, ConsumerGroupDescribe |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
 | `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |
-| `leaders`, `topic_names` | which partitions exist, and who leads them; which names topics may have |
+| `leaders`, `topic_names` | partitions and their leaders; Kafka's rules for topic names |
 """

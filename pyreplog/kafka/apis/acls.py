@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: a listener has no ACLs, and says so as Kafka does without an authorizer."""
+"""DescribeAcls, CreateAcls, DeleteAcls: the listener has no ACLs, and answers like Kafka without an authorizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFUSAL = ErrorCode.SECURITY_DISABLED, "there are no ACLs: a user that is authe
 
 
 def handle_describe_acls(api: ApiContext, request: RequestContext, message: DescribeAclsRequest) -> Outcome:
-    """Answer that there are no ACLs."""
+    """Answer that ACLs are disabled."""
     return DescribeAclsResponse(0, *_REFUSAL)
 
 
@@ -29,5 +29,5 @@ def handle_create_acls(api: ApiContext, request: RequestContext, message: Create
 
 
 def handle_delete_acls(api: ApiContext, request: RequestContext, message: DeleteAclsRequest) -> Outcome:
-    """Refuse each filter of ACLs."""
+    """Refuse each ACL filter."""
     return DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(*_REFUSAL)] * len(message.filters))

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: a client chooses a mechanism, and proves who it is."""
+"""SaslHandshake and SaslAuthenticate: a client chooses a mechanism, and authenticates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: SaslHandshakeRequest) -> Outcome:
-    """Begin the exchange of the mechanism that a client chooses."""
+    """Begin an exchange with the mechanism that the client chose."""
     session = request.session
     if not isinstance(session, SaslSession) or session.user:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
@@ -29,7 +29,7 @@ def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: Sas
 
 
 def handle_sasl_authenticate(api: ApiContext, request: RequestContext, message: SaslAuthenticateRequest) -> Outcome:
-    """Answer a client's message of its exchange."""
+    """Answer a message of the current exchange."""
     session = request.session
     if not isinstance(session, SaslSession) or not session.is_exchanging:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, "expected a SaslHandshake before")

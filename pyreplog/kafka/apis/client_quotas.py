@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas: how much users and clients may use (KIP-546)."""
+"""DescribeClientQuotas and AlterClientQuotas: quotas of users and client ids (KIP-546)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 def handle_alter_client_quotas(api: ApiContext, request: RequestContext, message: AlterClientQuotasRequest) -> Outcome:
-    """Change quotas; answered when this broker knows of it, or after a while."""
+    """Change quotas. The response is sent when this broker knows the changes, or after a time-out."""
     altered = api.run(partial(_alter, api, message))
 
     def answer(outcomes: list[tuple[ErrorCode, str | None]]) -> Any:
@@ -112,7 +112,7 @@ def _is_known(api: ApiContext, entry: AlterClientQuotasEntryData) -> bool:
 def handle_describe_client_quotas(
     api: ApiContext, request: RequestContext, message: DescribeClientQuotasRequest
 ) -> Outcome:  # fmt: skip
-    """Tell the quotas of entities that a filter chooses."""
+    """Return the quotas of the entities that match a filter."""
     try:
         wanted = _filter_of(message.components)
     except RefusedError as error:
@@ -133,7 +133,7 @@ def _order(entity: QuotaEntity) -> list[tuple[bool, str]]:
 
 
 def _filter_of(components: Iterable[DescribeClientQuotasComponentData]) -> dict[str, str | None]:
-    """Return the names that are wanted, by type of entity; None: any name. There are no quotas of addresses."""
+    """Return the name to match for each entity type; None: any name. Quotas of IP addresses do not exist."""
     wanted: dict[str, str | None] = {}
     for component in components:
         kind, match = component.entity_type, component.match

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the listener, which are fixed."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and fixed ones of the listener."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
 TOPIC, BROKER = 2, 4
-"""Types of resources."""
+"""Resource types."""
 _TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
 _BOOLEAN, _STRING, _INT = 1, 2, 3
 
 
 def handle_describe_configs(api: ApiContext, request: RequestContext, message: DescribeConfigsRequest) -> Outcome:
-    """Answer a DescribeConfigs request."""
+    """Return the settings of topics and of this broker."""
     results = [_describe(api, resource, with_synonyms=message.include_synonyms) for resource in message.resources]
     return DescribeConfigsResponse(results=results)
 
@@ -99,11 +99,11 @@ def _broker_settings(api: ApiContext) -> dict[str, str]:
 # ---- changes --------------------------------------------------------------------------------------------------
 
 _SET, _DELETE = 0, 1
-"""Operations of IncrementalAlterConfigs; the others are for lists."""
+"""Operations of IncrementalAlterConfigs that are supported; the others are for lists."""
 
 
 def handle_alter_configs(api: ApiContext, request: RequestContext, message: AlterConfigsRequest) -> Outcome:
-    """Replace the settings of topics: what the request does not name gets its default."""
+    """Replace the settings of topics: settings that the request does not name get their defaults."""
 
     def answer(results: list[_AlterResult]) -> AlterConfigsResponse:
         return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(*result) for result in results])
@@ -124,21 +124,29 @@ def handle_incremental_alter_configs(
 
 
 def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig]) -> dict[str, Any]:
-    """Return values by name, of all settings that can be changed; None: the default."""
+    """Return the new value of every setting that can be changed, by name; None: the default."""
     texts = {each.name: each.value for each in configs}
     named = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
     return {**{key: None for key, setting in SETTINGS.items() if not setting.is_fixed}, **named}
 
 
 def _changed_values(configs: Iterable[IncrementalAlterConfigsAlterableConfig]) -> dict[str, Any]:
-    """Return values by name, of the settings that change; None: the default."""
+    """Return the new values of the named settings; None: the default.
+
+    As in Kafka, a setting that does not exist can be deleted: tools delete throttles without looking for them.
+    """
     values: dict[str, Any] = {}
+    named: set[str] = set()
     for key, operation, text in configs:
-        if key in values:
+        if key in named:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
         if operation not in (_SET, _DELETE):
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
-        values[key] = None if operation == _DELETE or text is None else parse_setting(key, text)
+        named.add(key)
+        if operation == _SET and text is not None:
+            values[key] = parse_setting(key, text)
+        elif key in SETTINGS:
+            values[key] = None
     return values
 
 
@@ -150,12 +158,16 @@ def _alter_resources(
     api: ApiContext, message: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     values_of: Callable[[Any], Mapping[str, Any]],
 ) -> AppendFuture[list[_AlterResult]]:  # fmt: skip
-    """Change the resources of a request. Returns a future that is done when this broker knows of the changes."""
+    """Change the resources of a request. Returns a future that is done when this broker knows the changes."""
     altered: dict[str, TopicMetadata] = {}
 
     def alter(resource: AlterConfigsResource | IncrementalAlterConfigsAlterConfigsResource) -> None:
-        name, values = resource.resource_name, values_of(resource.configs)
+        if resource.resource_type == BROKER:
+            _check_broker_changes(api, resource)
+            return
+        name = resource.resource_name
         topic = _alterable_topic(api, resource.resource_type, name)
+        values = values_of(resource.configs)
         if message.validate_only:
             TopicSettings.of(
                 {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}
@@ -180,9 +192,23 @@ def _alter_resources(
     return transform(api.run(alter_all), when_known)
 
 
+def _check_broker_changes(
+    api: ApiContext, resource: AlterConfigsResource | IncrementalAlterConfigsAlterConfigsResource
+) -> None:  # fmt: skip
+    """Check that a request changes nothing: a broker that runs has no setting that could be changed or deleted."""
+    name = resource.resource_name
+    if name not in ("", str(api.node_id)):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected broker {api.node_id}, found broker {name[:80]!r}")
+    for config in resource.configs:
+        is_deleted = isinstance(config, IncrementalAlterConfigsAlterableConfig) and config.config_operation == _DELETE
+        if not is_deleted and config.value is not None:
+            text = f"{config.name[:80]}: settings of brokers are fixed: change the options of `pyreplog broker`"
+            raise RefusedError(ErrorCode.INVALID_CONFIG, text)
+
+
 def _alterable_topic(api: ApiContext, kind: int, name: str) -> TopicMetadata:
     if kind != TOPIC:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic or a broker, found a resource of type {kind}")
     topic = api.topic(name)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, ConsumerGroupDescribe: members of consumer groups (KIP-848)."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: consumer groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _CONSUMER_MEMBER = 1
 def handle_consumer_group_heartbeat(
     api: ApiContext, request: RequestContext, message: ConsumerGroupHeartbeatRequest
 ) -> Outcome:  # fmt: skip
-    """Answer a ConsumerGroupHeartbeat request, when the log has the member's new state: it joins, lives or leaves."""
+    """Handle a heartbeat: a member joins, stays or leaves.
+
+    The response is sent when the log holds the member's new state.
+    """
     owned = topics = None
     if message.topic_partitions is not None:
         owned = frozenset(

@@ -1,4 +1,4 @@
-"""ApiContext and RequestContext: what the APIs of a listener share, and what is known of a request's client."""
+"""ApiContext and RequestContext: state that the APIs of a listener share, and properties of one request."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NO_OPERATIONS = -(1 << 31)
-"""Authorized operations that an answer leaves out: the client did not ask for them, or the listener knows none."""
+"""Value of authorized operations in a response without them: not requested, or unknown to the listener."""
 _CHECK_S = 0.01
 _KNOWN_MS = 5_000
-"""For how long the answer to a change waits until this broker knows of the change."""
+"""Milliseconds for which the response to a change waits until this broker knows the change."""
 
 
 class RequestContext(NamedTuple):
-    """A request, but for its message.
+    """The properties of a request, without its message.
 
     Attributes:
-        version: of the API.
-        client_id: the name that the client gives itself; None: none.
-        peer: the client's address.
-        session: of its connection.
+        version: version of the API.
+        client_id: client id that the client sent; None: none.
+        peer: address of the client.
+        session: state of the connection.
     """
 
     version: int
@@ -56,22 +56,22 @@ class RequestContext(NamedTuple):
 
     @property
     def user(self) -> str:
-        """The name of the client's user; `ANONYMOUS`: the listener has no users."""
+        """User of the client; `ANONYMOUS`: the listener has no users."""
         return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
 Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | None"
-"""A response, or a future of it; None: the client wants none."""
+"""A response, or a future of one; None: the client expects no response."""
 
 
 class LivingBroker(NamedTuple):
-    """A broker that Kafka clients can reach.
+    """A registered broker that Kafka clients can reach.
 
     Attributes:
-        node_id: of the broker.
-        host: of its Kafka listener.
-        port: of its Kafka listener.
-        rack: of the broker; None: none.
+        node_id: node id of the broker.
+        host: host of its Kafka listener.
+        port: port of its Kafka listener.
+        rack: rack of the broker; None: unknown.
     """
 
     node_id: int
@@ -85,13 +85,13 @@ class ApiContext:
     """The broker, settings and threads of a listener, for its APIs.
 
     Attributes:
-        broker: whose partitions are served.
+        broker: the broker whose partitions are served.
         config: settings of the listener.
-        reactor: of the listener.
-        pool: threads for calls that block.
-        cluster_id: as Kafka's clients are told.
-        coordinators: the coordinators of groups.
-        quotas: of clients, and their use of them.
+        reactor: reactor of the listener.
+        pool: threads for blocking calls.
+        cluster_id: cluster id for Kafka clients.
+        coordinators: driver of the group coordinator.
+        quotas: quotas of clients, and what the clients have used.
         auto_topic_creation: creates topics that clients ask for.
     """
 
@@ -106,27 +106,27 @@ class ApiContext:
 
     @property
     def replicas(self) -> ReplicaManager:
-        """The partitions of this broker."""
+        """The replicas of this broker."""
         return self.broker.replicas
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The coordinator of groups of this broker."""
+        """The group coordinator of this broker."""
         return self.coordinators.groups
 
     @property
     def metadata(self) -> MetadataCache:
-        """Topics and brokers, as this broker knows them."""
+        """Topics and brokers, as known to this broker."""
         return self.broker.metadata
 
     @property
     def store(self) -> MetadataStore:
-        """The metadata store, for threads of the pool."""
+        """The metadata store, for threads of the pool only."""
         return self.broker.store
 
     @property
     def node_id(self) -> int:
-        """The id of this broker in Kafka's protocol."""
+        """Node id of this broker in Kafka's protocol."""
         return node_id_of(self.broker.name)
 
     def broker_names(self) -> dict[int, str]:
@@ -134,7 +134,7 @@ class ApiContext:
         return {node_id_of(name): name for name in self.metadata.brokers()}
 
     def living_broker(self, name: str) -> LivingBroker | None:
-        """Return a broker with its Kafka address; None: it does not live, or has no Kafka listener."""
+        """Return a broker with its Kafka address; None: it is not registered, or has no Kafka listener."""
         living = self.metadata.availability(name)
         if living is None or not living.kafka_address:
             return None
@@ -148,18 +148,18 @@ class ApiContext:
         return {name: broker for name, broker in living.items() if broker is not None}
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Return a topic; None: there is none, or it is being deleted."""
+        """Return a topic; None: it does not exist, or is being deleted."""
         topic = self.metadata.topic(name)
         return None if topic is None or topic.is_deleted else topic
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with an id of 16 bytes; None: there is none, or it is being deleted."""
+        """Return the name of the topic with an id of 16 bytes; None: it does not exist, or is being deleted."""
         return self.metadata.topic_name(topic_id.hex())
 
-    # ---- calls that take time -------------------------------------------------------------------------------
+    # ---- calls that block or wait ---------------------------------------------------------------------------
 
     def run(self, call: Callable[[], T]) -> AppendFuture[T]:
-        """Run a call that blocks on a thread of the pool. Returns a future of its result."""
+        """Run a blocking call on a thread of the pool. Returns a future of its result."""
         future = AppendFuture[T]()
 
         def run() -> None:
@@ -177,18 +177,18 @@ class ApiContext:
         return future
 
     def wait_until(self, condition: Callable[[], bool], timeout_ms: int) -> AppendFuture[bool]:
-        """Check a condition again and again, until it holds or the time is over.
+        """Poll a condition until it holds, or until a time-out.
 
         Args:
-            condition: must not block.
-            timeout_ms: how long to wait, milliseconds.
+            condition: returns whether to stop; must not block.
+            timeout_ms: time-out, milliseconds.
 
         Returns:
-            A future of whether the condition held in time.
+            A future that tells whether the condition held in time.
         """
         future = AppendFuture[bool]()
         deadline_us = self.reactor.clock.monotonic_us() + max(timeout_ms, 0) * 1000
-        with suppress(ReplogError):  # the reactor was closed: nobody waits any more
+        with suppress(ReplogError):  # the reactor was closed, and with it the connections that wait
             self.reactor.call_soon(partial(self._check, condition, deadline_us, future))
         return future
 
@@ -203,15 +203,15 @@ class ApiContext:
             set_exception(future, error)
 
     def answer_when_known(self, response: T, is_known: Callable[[], bool]) -> AppendFuture[T]:
-        """Hold back the answer to a change until this broker knows of the change, or for 5 s, which is no error.
+        """Delay the response to a change until this broker knows the change, or for 5 s, which is no error.
 
-        A client that looks at once then sees what it has changed, if it asks the same broker.
+        A client that then reads from the same broker sees its change.
 
         Args:
-            response: the answer.
-            is_known: tells, without blocking, whether this broker knows of the change.
+            response: the response.
+            is_known: returns, without blocking, whether this broker knows the change.
 
         Returns:
-            A future of the answer.
+            A future of the response.
         """
         return transform(self.wait_until(is_known, _KNOWN_MS), lambda _: response)

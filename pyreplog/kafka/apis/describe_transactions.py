@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions, DescribeProducers: which transactions are open, and where (KIP-664)."""
+"""DescribeTransactions, ListTransactions, DescribeProducers: open transactions and their producers (KIP-664)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATES = {name: state for state, name in _NAMES.items()}
 def handle_describe_transactions(
     api: ApiContext, _: RequestContext, message: DescribeTransactionsRequest
 ) -> Outcome:  # fmt: skip
-    """Describe transactional ids that this broker coordinates."""
+    """Describe the transactional ids that this broker coordinates."""
     return DescribeTransactionsResponse(0, [_described(api, name) for name in message.transactional_ids])
 
 
@@ -75,7 +75,7 @@ def handle_list_transactions(api: ApiContext, _: RequestContext, message: ListTr
 
 
 def handle_describe_producers(api: ApiContext, _: RequestContext, message: DescribeProducersRequest) -> Outcome:
-    """Tell which producers the leaders of partitions know, and where their open transactions begin."""
+    """Return the active producers of partitions that this broker leads, with the starts of their open transactions."""
     topics = []
     for topic in message.topics:
         partitions = [_producers(api, TopicPartition(topic.name, number)) for number in topic.partition_indexes]

@@ -1,4 +1,4 @@
-"""ElectLeaders: partitions go back to their preferred leaders, or get one that may lack records (KIP-460)."""
+"""ElectLeaders: elects preferred leaders, or unclean ones, which may lack records (KIP-460)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODES_FROM = 1
 
 
 def handle_elect_leaders(api: ApiContext, request: RequestContext, message: ElectLeadersRequest) -> Outcome:
-    """Elect leaders of partitions, or of all."""
+    """Elect the leaders of some partitions, or of all."""
 
     def elect() -> ElectLeadersResponse:
         kind = _TYPES.get(message.election_type)

@@ -1,4 +1,4 @@
-"""Fetch: record batches leave as views of the log."""
+"""Fetch: sends record batches as views of the log."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _LEADERS_FROM = 12
 _ENDPOINTS_FROM = 16
 _READ_COMMITTED = 1
 _WITHOUT_SESSION = (0, -1)
-"""Epochs of fetches that name all their partitions: those that ask for a session, and those that want none."""
+"""Session epochs of fetches that name all their partitions: 0 asks for a new session, -1 for none."""
 
 
 def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest) -> Outcome:
-    """Fetch for a consumer; it may wait. Sessions are declined: each fetch names all its partitions (KIP-227).
+    """Fetch for a consumer; the response may be delayed.
+
+    Sessions are declined, so each fetch names all partitions (KIP-227).
 
     Raises:
-        InvalidRequestError: it is the fetch of a follower of Kafka.
+        InvalidRequestError: the request is that of a Kafka follower.
     """
     replica = message.replica_id if message.replica_id != -1 else message.replica_state.replica_id
     if replica >= 0:
@@ -63,14 +65,15 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
         min_bytes=min(max(message.min_bytes, 0), max_bytes),
         max_bytes=max_bytes,
     )
-    if not fetches and message.topics:  # topics that nobody knows: the client looks for them before it asks again
+    # all topics are unknown: answer at once, so that the client updates its metadata
+    if not fetches and message.topics:
         return _respond(api, request, message, names, {})
     future = api.replicas.fetch_messages(params, fetches)
     return transform(future, partial(_respond, api, request, message, names))
 
 
 def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:
-    """Return the names of the topics of a fetch; None: no topic has this id."""
+    """Return the names of the topics of a fetch; None: no topic has the id."""
     if request.version < _TOPIC_IDS_FROM:
         return [topic.topic for topic in message.topics]
     return [api.topic_name(topic.topic_id) for topic in message.topics]

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a group, or the transactions of a transactional id."""
+"""FindCoordinator: the broker that coordinates a group, or the transactions of a transactional id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAIT_MS = 5_000
 
 
 def handle_find_coordinator(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> Outcome:
-    """Answer a FindCoordinator request. The topic of the coordinators is created first, if it does not exist."""
+    """Return the coordinators of keys. Their internal topic is created first if it does not exist."""
     topic = _TOPICS.get(message.key_type)
     if topic is None or api.topic(topic) is not None:
         return _respond(api, request, message)
@@ -36,10 +36,10 @@ def handle_find_coordinator(api: ApiContext, request: RequestContext, message: F
 
 
 def create_internal_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
-    """Create the topic of the coordinators of groups, or of transactions, if it does not exist.
+    """Create the internal topic of groups, or of transactions, if it does not exist.
 
     Returns:
-        A future that is done when the topic has leaders, or after a while.
+        A future that is done when the topic has leaders, or after a time-out.
     """
     if api.topic(topic) is not None:
         return completed_future()
@@ -50,8 +50,8 @@ def create_internal_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
                 api.coordinators.create_offsets_topic()
             else:
                 api.broker.transactions.create_topic()
-        except ReplogError as error:  # the client asks again
-            logger.warning("topic %s was not made, which is tried again: %s", topic, error)
+        except ReplogError as error:  # the client retries
+            logger.warning("topic %s was not created; clients retry: %s", topic, error)
 
     return transform(api.run(create), lambda _: wait_for_leaders(api, [topic], _WAIT_MS))
 

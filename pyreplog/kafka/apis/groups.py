@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups: members of groups."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _NOT_FOUND_FROM = 6
 
 
 def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
-    """Return a future of all results, in order; it fails with the error of the first future, in order, that failed."""
+    """Return a future of all results in order; it fails with the error of the first failed future in that order."""
     return transform(all_done(futures), lambda _: [future.result() for future in futures])
 
 
 def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGroupRequest) -> Outcome:
-    """Answer a JoinGroup request, when all members have joined or their time is over."""
+    """Join a group. The response is sent when all members have joined, or the rebalance has timed out."""
     join = group_requests.JoinGroupRequest(
         member_id=message.member_id, instance_id=message.group_instance_id, client_id=request.client_id or "",
         client_host=host_of(request.peer), session_timeout_ms=message.session_timeout_ms,
@@ -70,7 +70,7 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
 
 
 def host_of(peer: str) -> str:
-    """Return the host of a client's address as Kafka's brokers write it."""
+    """Return the host of a client's address in the format of Kafka's brokers."""
     return "/" + peer.rpartition(":")[0].strip("[]")
 
 
@@ -87,7 +87,7 @@ def _joined(version: int, result: JoinGroupResult) -> JoinGroupResponse:
 
 
 def handle_sync_group(api: ApiContext, request: RequestContext, message: SyncGroupRequest) -> Outcome:
-    """Answer a SyncGroup request, when the leader of the group has sent the assignments."""
+    """Return a member's assignment. The response is sent when the group's leader has sent the assignments."""
     sync = group_requests.SyncGroupRequest(
         message.member_id, message.generation_id, message.group_instance_id, message.protocol_type,
         message.protocol_name, {each.member_id: bytes(each.assignment) for each in message.assignments},
@@ -100,7 +100,7 @@ def handle_sync_group(api: ApiContext, request: RequestContext, message: SyncGro
 
 
 def handle_heartbeat(api: ApiContext, request: RequestContext, message: HeartbeatRequest) -> Outcome:
-    """Answer a Heartbeat request: a member lives."""
+    """Extend the session of a member."""
     code = api.groups.heartbeat(message.group_id, message.member_id, message.generation_id, message.group_instance_id)
     return transform(code, lambda code: HeartbeatResponse(error_code=code))
 
@@ -163,7 +163,7 @@ def handle_list_groups(api: ApiContext, request: RequestContext, message: ListGr
 
 
 def handle_delete_groups(api: ApiContext, request: RequestContext, message: DeleteGroupsRequest) -> Outcome:
-    """Delete groups without members."""
+    """Delete empty groups."""
 
     def answer(codes: Sequence[ErrorCode]) -> DeleteGroupsResponse:
         pairs = zip(message.groups_names, codes, strict=True)

@@ -1,4 +1,4 @@
-"""Which partitions exist, and who leads them."""
+"""Lookups of partitions and their leaders in this broker's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 
 def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | None:
-    """Return the state of a partition, as this broker knows it; None: it knows none."""
+    """Return the state of a partition as known to this broker; None: unknown."""
     topic = api.topic(name.topic)
     stored = None if topic is None else api.metadata.state(PartitionId(topic.topic_id, name.partition))
     return None if stored is None else stored[1]
@@ -27,14 +27,14 @@ def exists(api: ApiContext, name: TopicPartition) -> bool:
 
 
 def code_without_replica(api: ApiContext, name: TopicPartition) -> ErrorCode:
-    """Return the code for a partition of which this broker has no replica: the client asks its leader, if it exists."""
+    """Return the code for a partition without a replica here: if it exists, clients then ask its leader."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if exists(api, name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker, int] | None:
-    """Return the leader of a partition and the number of its epoch, for clients that asked another broker (KIP-951).
+    """Return the leader of a partition and its epoch number, for clients that asked another broker (KIP-951).
 
-    None: no broker that clients can reach leads it.
+    The result is None if no broker that clients can reach leads the partition.
     """
     state = partition_state(api, name)
     broker = None if state is None or not state.leader else api.living_broker(state.leader)
@@ -44,16 +44,15 @@ def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker,
 def wait_for_leaders(api: ApiContext, topics: Collection[str], timeout_ms: int) -> AppendFuture[bool]:
     """Wait until all partitions of topics have leaders that clients can reach, as far as this broker knows.
 
-    A partition that this broker has to lead counts when its replica here does lead: clients are sent to it, and until
-    then it would refuse them.
+    A partition that this broker leads counts only once its replica is leader: before, it would refuse clients.
 
     Args:
-        api: the context.
-        topics: their names. One that this broker does not know of yet is waited for.
-        timeout_ms: how long to wait, milliseconds.
+        api: context of the listener.
+        topics: names of the topics. Topics that this broker does not know yet are waited for.
+        timeout_ms: time-out, milliseconds.
 
     Returns:
-        A future of whether all have leaders.
+        A future that tells whether all partitions have leaders.
     """
     return api.wait_until(partial(_have_leaders, api, topics), timeout_ms)
 

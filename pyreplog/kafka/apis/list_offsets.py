@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: offsets by time, and where logs and leader epochs begin and end."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by time, and the bounds of logs and leader epochs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 _WITHOUT_SEARCH = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _READ_COMMITTED = 1
 _EPOCHS_FROM = 4
-_NATIVE_KIND = 1  # of records that hold a message
+_NATIVE_KIND = 1  # kind of log records with one message
 
 _Response = ListOffsetsPartitionResponse
 
 
 def handle_list_offsets(api: ApiContext, request: RequestContext, message: ListOffsetsRequest) -> Outcome:
-    """Answer a ListOffsets request; a search by time reads the disk, and runs in the pool."""
+    """Return offsets by time. A search by time reads the disk, so it runs in the pool."""
     answer = partial(_respond, api, request.version, message)
     if all(wanted.timestamp in _WITHOUT_SEARCH for topic in message.topics for wanted in topic.partitions):
         return answer()
@@ -47,14 +47,14 @@ def _respond(api: ApiContext, version: int, message: ListOffsetsRequest) -> List
     isolation = FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK
     topics = []
     for topic in message.topics:
-        found = [_look_up(api, topic.name, wanted, isolation) for wanted in topic.partitions]
+        found = [_find_offset(api, topic.name, wanted, isolation) for wanted in topic.partitions]
         if version < _EPOCHS_FROM:
             found = [each._replace(leader_epoch=-1) for each in found]
         topics.append(ListOffsetsTopicResponse(topic.name, found))
     return ListOffsetsResponse(topics=topics)
 
 
-def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolation: FetchIsolation) -> _Response:
+def _find_offset(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolation: FetchIsolation) -> _Response:
     number, timestamp = wanted.partition_index, wanted.timestamp
     replica = api.replicas.partition(TopicPartition(topic, number))
     if replica is None:
@@ -62,7 +62,7 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     if (code := replica.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
         return _Response(number, code)
     epoch = replica.leader_epoch
-    if epoch is None:  # it stepped down just now
+    if epoch is None:  # the replica has just stepped down
         return _Response(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if timestamp == LATEST_TIERED:
         return _Response(number, ErrorCode.NONE, leader_epoch=epoch)
@@ -74,7 +74,11 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _Response(number, ErrorCode.NONE, -1, replica.log_start, epoch)
     try:
-        place = _latest_time(replica, latest) if timestamp == MAX_TIMESTAMP else _first_from(replica, timestamp, latest)
+        place = (
+            _latest_time(replica, latest)
+            if timestamp == MAX_TIMESTAMP
+            else _first_from_time(replica, timestamp, latest)
+        )
     except ReplogError:
         return _Response(number, ErrorCode.KAFKA_STORAGE_ERROR)
     if place is None:
@@ -82,8 +86,8 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     return _Response(number, ErrorCode.NONE, place[1], place[0], epoch)
 
 
-def _first_from(replica: Partition, timestamp_ms: int, end: int) -> tuple[int, int] | None:
-    """Return offset and time, in ms, of the first record that is not older than a time; None: there is none."""
+def _first_from_time(replica: Partition, timestamp_ms: int, end: int) -> tuple[int, int] | None:
+    """Return offset and time (ms) of the first message that is not older than a time; None: there is none."""
     if timestamp_ms * 1000 > EVENT_TIME_MAX_US:
         return None
     for record in replica.records_from_time(max(timestamp_ms, 0) * 1000):
@@ -96,13 +100,13 @@ def _first_from(replica: Partition, timestamp_ms: int, end: int) -> tuple[int, i
 
 
 def _times_of(record: Record) -> list[tuple[int, int]]:
-    """Return offset and time, in ms, of all messages of a record of the log."""
+    """Return offset and time (ms) of each message in a record of the log."""
     if record.kind == _NATIVE_KIND:
         return [(record.entry, (record.event_time or 0) // 1000)]
     first = record.entry - record.entry_count + 1
     try:
         header, columns = read_batch(record.value)
-    except InvalidRecordBatchError:  # brokers do not check records: the time in the header is all that is known
+    except InvalidRecordBatchError:  # brokers do not validate batches: use the time in the header
         return [(first, (record.event_time or 0) // 1000)]
     if header.log_append_time:
         return [(first, header.max_timestamp)]
@@ -110,27 +114,27 @@ def _times_of(record: Record) -> list[tuple[int, int]]:
 
 
 def _latest_time(replica: Partition, end: int) -> tuple[int, int] | None:
-    """Return offset and time of the first record with the latest time of all (KIP-734).
+    """Return offset and time (ms) of the first message with the maximum time (KIP-734).
 
-    It is a binary search over times: the index tells quickly whether there is a record from a time on.
+    This is a binary search over times, since the index finds the first record from a time on quickly.
     """
-    low, best = 0, _first_from(replica, 0, end)
+    low, best = 0, _first_from_time(replica, 0, end)
     high = EVENT_TIME_MAX_US // 1000
     while best is not None and low < high:
         low = max(low, best[1])
         middle = (low + high + 1) // 2
-        later = _first_from(replica, middle, end)
+        later = _first_from_time(replica, middle, end)
         if later is None:
             high = middle - 1
         else:
             low, best = middle, later
-    return None if best is None else _first_from(replica, best[1], end)
+    return None if best is None else _first_from_time(replica, best[1], end)
 
 
 def handle_offset_for_leader_epoch(
     api: ApiContext, _: RequestContext, message: OffsetForLeaderEpochRequest
 ) -> Outcome:  # fmt: skip
-    """Answer an OffsetForLeaderEpoch request: consumers see from it that a log was cut (KIP-320)."""
+    """Return the ends of leader epochs, with which consumers detect that a log was truncated (KIP-320)."""
     topics = []
     for topic in message.topics:
         ends = []

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies in the directories of this broker (KIP-113, KIP-827)."""
+"""DescribeLogDirs: the log directories of this broker (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.partition.topic_partition import TopicPartition, by_topic
 
 
 def handle_describe_log_dirs(api: ApiContext, request: RequestContext, message: DescribeLogDirsRequest) -> Outcome:
-    """Describe the directories; it looks at files, and runs in the pool."""
+    """Describe log directories. This reads directories, so it runs in the pool."""
     return api.run(partial(_describe, api, message))
 
 

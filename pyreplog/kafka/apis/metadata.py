@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: brokers, topics, and who leads their partitions."""
+"""Metadata and DescribeCluster: brokers, topics, and the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs, all."""
+"""All topic operations, since there are no ACLs: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS,
+ALTER_CONFIGS."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 _BROKER_ENDPOINTS = 1
 _LEADERS_MS = 1_000
-"""For how long a new topic is kept from the clients that asked for it, while it has no leaders."""
+"""Maximum number of milliseconds for which a new topic without leaders is reported as LEADER_NOT_AVAILABLE."""
 
 
 def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
-    """Answer a Metadata request. The creation of topics that do not exist begins, if both sides agree.
+    """Answer a Metadata request, and start to create missing topics if listener and client allow it.
 
-    As in Kafka, the answer does not wait for it: LEADER_NOT_AVAILABLE has the client ask again. It gets the same answer
-    until the topic has leaders: in Kafka a topic has leaders as soon as it exists, and some clients rely on it. After
-    UNKNOWN_TOPIC_OR_PARTITION, which Kafka 4 answers, members of groups of kafka-go do without the topic for ever.
+    As in Kafka, the response does not wait for the creation: LEADER_NOT_AVAILABLE makes the client retry. It gets the
+    same code until the topic has leaders, because in Kafka a topic has leaders as soon as it exists, and some clients
+    rely on it. After UNKNOWN_TOPIC_OR_PARTITION, the code of Kafka 4, group members of kafka-go would ignore the topic
+    for ever.
     """
     if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
         missing = [topic.name for topic in message.topics if topic.name and api.topic(topic.name) is None]
@@ -73,7 +75,7 @@ def _respond(api: ApiContext, request: RequestContext, message: MetadataRequest)
 
 
 def controller_id(api: ApiContext, living: dict[str, LivingBroker]) -> int:
-    """Return the broker that clients send changes of metadata to: this one, for any broker can make them."""
+    """Return the node id to which clients send metadata changes: this broker's, because every broker can make them."""
     return api.node_id if api.broker.name in living else -1
 
 
@@ -98,7 +100,7 @@ def describe_topic(
 def _describe_partition(
     number: int, state: PartitionState | None, living: dict[str, LivingBroker]
 ) -> MetadataResponsePartition:  # fmt: skip
-    if state is None:  # the controller has not chosen its replicas yet
+    if state is None:  # the controller has not assigned replicas yet
         return MetadataResponsePartition(ErrorCode.LEADER_NOT_AVAILABLE, number, -1)
     has_leader = state.leader in living
     return MetadataResponsePartition(
@@ -113,7 +115,7 @@ def _describe_partition(
 
 
 def handle_describe_cluster(api: ApiContext, _: RequestContext, message: DescribeClusterRequest) -> Outcome:
-    """Answer a DescribeCluster request."""
+    """Return the brokers of the cluster."""
     living = api.living_brokers()
     controller = controller_id(api, living)
     code, text = ErrorCode.NONE, None

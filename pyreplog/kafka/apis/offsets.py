@@ -40,7 +40,7 @@ _MEMBER_EPOCHS_FROM = 9
 def offsets_to_commit(
     api: ApiContext, message: OffsetCommitRequest | TxnOffsetCommitRequest
 ) -> tuple[dict[TopicPartition, OffsetToCommit], dict[TopicPartition, int]]:  # fmt: skip
-    """Return the offsets that a request commits, and the error codes of partitions that do not exist."""
+    """Return the offsets of a request, and the error codes of partitions that do not exist."""
     offsets: dict[TopicPartition, OffsetToCommit] = {}
     unknown: dict[TopicPartition, int] = {}
     for topic in message.topics:
@@ -56,7 +56,7 @@ def offsets_to_commit(
 
 
 def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
-    """Commit offsets; answered when the internal topic has them."""
+    """Commit offsets. The response is sent when they are committed to `__consumer_offsets`."""
     offsets, unknown = offsets_to_commit(api, message)
     commit = group_requests.OffsetCommitRequest(
         message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,
@@ -78,7 +78,7 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
 
 
 def handle_offset_fetch(api: ApiContext, request: RequestContext, message: OffsetFetchRequest) -> Outcome:
-    """Tell which offsets groups have committed."""
+    """Return the committed offsets of groups."""
     if request.version < _GROUPS_FROM:
         names = None if message.topics is None else _names((t.name, t.partition_indexes) for t in message.topics)
         fetched = api.groups.fetch_offsets(message.group_id, names, require_stable=message.require_stable)

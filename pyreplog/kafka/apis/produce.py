@@ -1,4 +1,4 @@
-"""Produce: record batches go into the log as they were received."""
+"""Produce: appends record batches to the log as they were received."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS_MAX = 3_600_000
 _ATTRIBUTES_AT = 22
-"""The low byte of a batch's attributes; its low three bits are the codec."""
+"""Position of the low byte of a batch's attributes; its low three bits are the codec."""
 _ZSTD, _ZSTD_FROM = 4, 7
 _LEADERS_FROM = 10
 _ABORTABLE_FROM = 11
@@ -36,8 +36,8 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
     """Append the batches of a Produce request.
 
     Raises:
-        InvalidRequestError: it names a partition twice, of which Kafka says nothing.
-        UnansweredProduceError: a partition refused records, and the client wants no answer.
+        InvalidRequestError: the request names a partition twice, for which Kafka defines no behaviour.
+        UnansweredProduceError: a partition refused records, and the client expects no response.
     """
     records: dict[TopicPartition, ReadableBuffer] = {}
     refused: ProduceResponses = {}
@@ -68,13 +68,13 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
             records = {}
         future = api.replicas.append_records(message.acks, records, timeout_ms=timeout_ms)
     if message.acks == 0:
-        _check_unanswered(future, refused)
+        _raise_if_refused(future, refused)
         return None
     return transform(future, partial(_respond, api, request, message, refused))
 
 
 def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceResponse | None:
-    """Return the answer to records that no version of a log may hold; None: they may be appended."""
+    """Return the response for records that cannot be appended to any log; None: they may be appended."""
     view = None if data is None else memoryview(data)
     if view is None or not len(view):
         return PartitionProduceResponse(ErrorCode.INVALID_RECORD, message="expected one record batch, found none")
@@ -85,8 +85,8 @@ def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceRespo
     return None
 
 
-def _check_unanswered(future: AppendFuture[ProduceResponses], refused: ProduceResponses) -> None:
-    """With acks=0 nothing waits, and only the end of the connection can tell of an error."""
+def _raise_if_refused(future: AppendFuture[ProduceResponses], refused: ProduceResponses) -> None:
+    """Raise an error, which closes the connection, if a partition refused records: with acks=0 there is no response."""
     for name, response in {**future.result(0), **refused}.items():
         if response.code is not ErrorCode.NONE:
             raise UnansweredProduceError(f"{name}", int(response.code), response.message)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments, ListPartitionReassignments: replicas move to other brokers (KIP-455)."""
+"""AlterPartitionReassignments and ListPartitionReassignments: move replicas to other brokers (KIP-455)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pyreplog.partition.topic_partition import TopicPartition, by_topic
 def handle_alter_partition_reassignments(
     api: ApiContext, request: RequestContext, message: AlterPartitionReassignmentsRequest
 ) -> Outcome:  # fmt: skip
-    """Begin reassignments, or cancel them; answered when they have begun, not when they are complete."""
+    """Begin or cancel reassignments. The response is sent when they have begun, before they are complete."""
     return api.run(partial(_alter, api, message))
 
 
@@ -44,7 +44,7 @@ def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> Alte
     for topic in message.topics:
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
-            results.pop(name, None)  # of a partition that is named twice the last target counts
+            results.pop(name, None)  # if a partition is named twice, the last target applies
             targets.pop(name, None)
             if (unknown := _unknown(each, names)) is None:
                 targets[name] = None if each.replicas is None else [names[number] for number in each.replicas]
@@ -64,7 +64,7 @@ def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> Alte
 
 
 def _unknown(each: AlterPartitionReassignmentsReassignablePartition, names: Mapping[int, str]) -> str | None:
-    """Return what is wrong with the ids of a target; None: nothing."""
+    """Return an error text if a target has unknown node ids; None: it has none."""
     unknown = [str(number) for number in each.replicas or () if number not in names]
     return f"expected registered brokers, found ids {', '.join(unknown[:20])}" if unknown else None
 
@@ -72,7 +72,7 @@ def _unknown(each: AlterPartitionReassignmentsReassignablePartition, names: Mapp
 def handle_list_partition_reassignments(
     api: ApiContext, request: RequestContext, message: ListPartitionReassignmentsRequest
 ) -> Outcome:  # fmt: skip
-    """Tell which reassignments are under way."""
+    """List the reassignments in progress."""
     return api.run(partial(_list, api, message))
 
 

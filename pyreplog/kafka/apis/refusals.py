@@ -1,4 +1,4 @@
-"""Changes that are refused: their error codes and texts."""
+"""Error codes and texts of refused changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
-    """A change is refused with an error code of Kafka."""
+    """A change that is refused with an error code of Kafka."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         self.code, self.message = code, message
@@ -21,7 +21,7 @@ class RefusedError(Exception):
 
 
 def refusal_of(error: Exception) -> tuple[ErrorCode, str]:
-    """Return error code and text for a change that failed."""
+    """Return the error code and text of a failed change."""
     if isinstance(error, RefusedError):
         return error.code, error.message
     if isinstance(error, ConfigError):
@@ -32,9 +32,9 @@ def refusal_of(error: Exception) -> tuple[ErrorCode, str]:
 
 
 def outcome_of(change: Callable[[], object]) -> tuple[ErrorCode, str | None]:
-    """Make a change; return NONE, or the error code and text of its failure."""
+    """Call `change`; return NONE, or the error code and text of its failure."""
     try:
         change()
-    except Exception as error:  # the other changes of the request go on
+    except Exception as error:  # continue with the other changes of the request
         return refusal_of(error)
     return ErrorCode.NONE, None

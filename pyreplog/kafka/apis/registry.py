@@ -1,4 +1,7 @@
-"""The functions that serve APIs. ApiVersions names no other APIs, and a request of another one ends its connection."""
+"""The table of API functions.
+
+ApiVersions announces these APIs only, and a request of another API closes its connection.
+"""
 
 from __future__ import annotations
 
@@ -105,4 +108,4 @@ APIS: Mapping[int, Api] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
 }
-"""Functions by the key of their API. The server answers ApiVersions itself: with these keys."""
+"""Functions by API key. The server itself answers ApiVersions, from these keys."""

@@ -54,7 +54,10 @@ def _check_new_name(name: str) -> None:
 
 
 def handle_create_topics(api: ApiContext, request: RequestContext, message: CreateTopicsRequest) -> Outcome:
-    """Create topics. The answer waits until their partitions have leaders, or the time is over, which is no error."""
+    """Create topics.
+
+    The response is sent when all partitions have leaders, or after the time-out, which is no error.
+    """
     created = api.run(partial(_create_topics, api, message))
 
     def answer(results: Sequence[CreateTopicsCreatableTopicResult]) -> Any:
@@ -75,7 +78,7 @@ def _create_topics(api: ApiContext, message: CreateTopicsRequest) -> list[Create
             if times[topic.name] > 1:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "the request has this topic more than once")
             results.append(_create(api, topic, validate_only=message.validate_only))
-        except Exception as error:  # the other topics go on
+        except Exception as error:  # continue with the other topics
             code, text = refusal_of(error)
             results.append(
                 CreateTopicsCreatableTopicResult(topic.name, ZERO_UUID, code, text, num_partitions=-1, configs=None)
@@ -133,9 +136,9 @@ def _create(
 
 
 def _larger_segments(settings: Mapping[str, Any], segment_bytes: int) -> dict[str, int]:
-    """Return the size of segments that the largest batches of a topic need; {}: those of this broker are large enough.
+    """Return the segment size that the largest batches of a topic need; {}: this broker's segments are large enough.
 
-    Kafka's are of 1 GiB if a topic says nothing, so its clients expect that `max.message.bytes` is enough.
+    Kafka's default segment size is 1 GiB, so its clients expect that setting `max.message.bytes` is enough.
     """
     needed = 2 * settings.get("max.message.bytes", 0)
     if settings.get("segment.bytes") is not None or needed <= segment_bytes:
@@ -144,7 +147,7 @@ def _larger_segments(settings: Mapping[str, Any], segment_bytes: int) -> dict[st
 
 
 def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int, tuple[str, ...]]:
-    """Return the brokers that the client chose, by partition."""
+    """Return the brokers that the client chose for each partition."""
     chosen = {each.partition_index: _brokers(api, each.partition_index, each.broker_ids) for each in topic.assignments}
     if sorted(chosen) != list(range(len(topic.assignments))):
         raise RefusedError(
@@ -168,7 +171,7 @@ def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[
 
 
 def handle_delete_topics(api: ApiContext, request: RequestContext, message: DeleteTopicsRequest) -> Outcome:
-    """Delete topics. The answer waits until this broker knows of none of them any more, or the time is over."""
+    """Delete topics. The response is sent when this broker no longer knows them, or after the time-out."""
     deleted = api.run(partial(_delete_topics, api, message))
 
     def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
@@ -198,7 +201,7 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
                 raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
             gone = delete_topic(api.store, name)
             results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
-        except Exception as error:  # the other topics go on
+        except Exception as error:  # continue with the other topics
             results.append(DeleteTopicsDeletableTopicResult(name, topic_id, *refusal_of(error)))
     return results
 
@@ -207,7 +210,7 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
 
 
 def handle_create_partitions(api: ApiContext, request: RequestContext, message: CreatePartitionsRequest) -> Outcome:
-    """Raise the number of partitions of topics. The answer waits as that of CreateTopics does."""
+    """Increase the number of partitions of topics. The response waits for leaders, as for CreateTopics."""
     grown = api.run(partial(_create_partitions, api, message))
 
     def answer(results: Sequence[CreatePartitionsTopicResult]) -> Any:
@@ -262,14 +265,14 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
 
 
 def handle_delete_records(api: ApiContext, request: RequestContext, message: DeleteRecordsRequest) -> Outcome:
-    """Delete the records before offsets. The answer waits until all replicas have deleted them (KIP-107)."""
+    """Delete the records before given offsets. The response is sent when all replicas have deleted them (KIP-107)."""
     offsets = {
         TopicPartition(topic.name, each.partition_index): each.offset
         for topic in message.topics
         for each in topic.partitions
     }
     timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
-    started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # it blocks for the disk
+    started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # blocks for the disk
     deleted: AppendFuture[DeleteRecordsResponses] = transform(started, lambda future: future)
     return transform(deleted, partial(_deleted, message))
 

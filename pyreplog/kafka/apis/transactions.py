@@ -1,7 +1,7 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit: transactions of producers (KIP-98).
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit: transactions (KIP-98).
 
-Transactions are of version 1: a producer keeps its epoch from one to the next. Clients of version 2 see from
-ApiVersions, which names no features, that they have to do the same.
+Only version 1 of transactions is supported: a producer keeps its epoch from one transaction to the next. Clients that
+support version 2 use version 1 as well, because ApiVersions announces no features.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from pyreplog.partition.transactions.transaction_machine import (
 )
 
 _FENCED_FROM_INIT, _FENCED_FROM = 4, 2
-"""Versions from which clients understand PRODUCER_FENCED (KIP-588)."""
+"""First versions in which clients understand PRODUCER_FENCED (KIP-588)."""
 _ABORTABLE_FROM = 4
-"""The version of TxnOffsetCommit from which clients understand TRANSACTION_ABORTABLE (KIP-890)."""
+"""First version of TxnOffsetCommit in which clients understand TRANSACTION_ABORTABLE (KIP-890)."""
 _UNVERIFIED = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
 }
-"""Codes for a TxnOffsetCommit, by the code with which the transaction's coordinator refuses. Others are retried."""
+"""Codes for TxnOffsetCommit, by the code of the transaction coordinator's refusal. Other codes lead to a retry."""
 
 
 def _code(code: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
@@ -58,7 +58,7 @@ def _code(code: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
 
 
 def handle_init_producer_id(api: ApiContext, request: RequestContext, message: InitProducerIdRequest) -> Outcome:
-    """Give a producer its id and epoch. A new producer of a transactional id fences the former ones."""
+    """Return the id and epoch of a producer. A new producer with a transactional id fences the earlier ones."""
     initialised = api.broker.transactions.init_producer_id(
         message.transactional_id, message.transaction_timeout_ms, message.producer_id, message.producer_epoch
     )
@@ -73,7 +73,10 @@ def handle_init_producer_id(api: ApiContext, request: RequestContext, message: I
 def handle_add_partitions_to_txn(
     api: ApiContext, request: RequestContext, message: AddPartitionsToTxnRequest
 ) -> Outcome:  # fmt: skip
-    """Add partitions to a transaction; answered when its coordinator has stored that. All are added, or none."""
+    """Add partitions to a transaction, all or none.
+
+    The response is sent when the transaction coordinator has stored them.
+    """
     wanted = [
         TopicPartition(topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
     ]
@@ -106,7 +109,7 @@ def handle_add_partitions_to_txn(
 
 
 def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message: AddOffsetsToTxnRequest) -> Outcome:
-    """Add the partition that keeps a group's offsets to a transaction."""
+    """Add the partition of `__consumer_offsets` of a group to a transaction."""
     if not message.group_id:
         return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_GROUP_ID)
     offsets = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(message.group_id))
@@ -126,7 +129,7 @@ def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message:
 
 
 def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequest) -> Outcome:
-    """Commit or abort a transaction; answered when that is decided and stored. Markers follow."""
+    """Commit or abort a transaction. The response is sent when the decision is stored; markers are written later."""
     ended = api.broker.transactions.end_transaction(
         message.transactional_id, message.producer_id, message.producer_epoch, is_commit=message.committed
     )
@@ -138,9 +141,10 @@ def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequ
 
 
 def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: TxnOffsetCommitRequest) -> Outcome:
-    """Commit offsets as part of a transaction; answered when the internal topic has them. They count with its marker.
+    """Commit offsets as part of a transaction: they apply when it commits.
 
-    The coordinator of the transaction is asked first: the partition of the group must belong to it (KIP-890).
+    The response is sent when the offsets are committed to `__consumer_offsets`. The transaction coordinator is asked
+    first: the group's partition must belong to the transaction (KIP-890).
     """
     offsets, unknown = offsets_to_commit(api, message)
 
@@ -165,7 +169,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
     def verified(result: AddPartitionsResult) -> Any:
         code = result.partitions.get(partition, result.code)
         if code is not ErrorCode.NONE:
-            return answer(dict.fromkeys(offsets, _unverified(code, request.version)))
+            return answer(dict.fromkeys(offsets, _code_unverified(code, request.version)))
         committed = api.groups.commit_transactional_offsets(group_id, commit, producer_id, producer_epoch, token)
         return transform(committed, lambda codes: answer({**codes}))
 
@@ -173,7 +177,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
     return transform(asked, verified)
 
 
-def _unverified(code: ErrorCode, version: int) -> ErrorCode:
+def _code_unverified(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return _UNVERIFIED.get(code, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -1,4 +1,4 @@
-"""Assignors of consumer groups that the broker runs (KIP-848): pure functions from subscriptions to assignments."""
+"""Server-side assignors of consumer groups (KIP-848): pure functions from subscriptions to assignments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of a topic that may have been deleted, and made again, under the same name.
+    """A partition, identified by the topic's id: a topic may be deleted and created again under the same name.
 
     Attributes:
-        topic_id: 16 bytes.
-        partition: its number.
+        topic_id: id of the topic, 16 bytes.
+        partition: number of the partition.
     """
 
     topic_id: bytes
@@ -22,12 +22,12 @@ Partitions = frozenset[TopicIdPartition]
 
 
 class MemberSubscription(NamedTuple):
-    """What an assignor knows of a member.
+    """The input of an assignor for one member.
 
     Attributes:
-        topics: ids of the topics that it subscribes to; all of them exist.
-        target: what it was assigned last.
-        instance_id: of a static member.
+        topics: ids of the existing topics to which it subscribes.
+        target: its partitions in the previous target assignment.
+        instance_id: instance id of a static member; None: the member is dynamic.
     """
 
     topics: Set[bytes]
@@ -36,20 +36,20 @@ class MemberSubscription(NamedTuple):
 
 
 Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], dict[str, Partitions]]
-"""Takes subscriptions by member id and numbers of partitions by topic id; gives partitions by member id."""
+"""Takes subscriptions by member id and numbers of partitions by topic id; returns partitions by member id."""
 
 
 def assign_range(members: Mapping[str, MemberSubscription], topics: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Give each subscriber of a topic a range of its partitions, so that topics of one size are assigned alike.
+    """Assign each subscriber of a topic a range of its partitions, so that topics of equal size are co-partitioned.
 
-    Static members come first, in the order of their instance ids, so that a restart moves nothing.
+    Static members come first, ordered by instance id, so that a restart of one moves no partitions.
 
     Args:
         members: subscriptions by member id.
         topics: numbers of partitions by topic id.
 
     Returns:
-        Partitions by member id, of all members.
+        Partitions of every member, by member id.
     """
     ordered = sorted(members, key=lambda name: _range_order(name, members[name]))
     assigned: dict[str, set[TopicIdPartition]] = {name: set() for name in members}
@@ -71,17 +71,17 @@ def _range_order(name: str, member: MemberSubscription) -> tuple[bool, str]:
 
 
 def assign_uniform(members: Mapping[str, MemberSubscription], topics: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Give members as many partitions as each other, and move as few as that allows.
+    """Assign all members equally many partitions, and move as few partitions as possible.
 
-    If all members subscribe to the same topics, no two differ by more than one partition. Otherwise no single move
-    from one member to another makes them more even.
+    If all members subscribe to the same topics, their numbers of partitions differ by at most one. Otherwise no single
+    move from one member to another would make the numbers more equal.
 
     Args:
         members: subscriptions by member id.
         topics: numbers of partitions by topic id.
 
     Returns:
-        Partitions by member id, of all members.
+        Partitions of every member, by member id.
     """
     assigned, free = _keep(members, topics)
     subscribers = {topic: [name for name in sorted(members) if topic in members[name].topics] for topic in topics}
@@ -97,12 +97,12 @@ def assign_uniform(members: Mapping[str, MemberSubscription], topics: Mapping[by
 def _keep(
     members: Mapping[str, MemberSubscription], topics: Mapping[bytes, int]
 ) -> tuple[dict[str, set[TopicIdPartition]], set[TopicIdPartition]]:
-    """Return what members keep of their targets, no more than a fair share of all, and what is left."""
+    """Return the partitions that members keep of their targets, at most a fair share, and the unassigned ones."""
     free = {TopicIdPartition(topic, number) for topic, count in topics.items() for number in range(count)}
     total, assigned = len(free), dict[str, set[TopicIdPartition]]()
     is_homogeneous = len({frozenset(member.topics) for member in members.values()}) <= 1
     share, extra = divmod(total, len(members) or 1)
-    # Those that have most of what they may keep get the odd ones, so that these do not move.
+    # Members that may keep the most get the extra partitions, so that these do not move.
     for name in sorted(members, key=lambda name: (-len(members[name].target), name)):
         member = members[name]
         kept = sorted(each for each in member.target & free if each.topic_id in member.topics)
@@ -115,11 +115,11 @@ def _keep(
 
 
 def _even_out(assigned: dict[str, set[TopicIdPartition]], subscribers: Mapping[bytes, list[str]]) -> bool:
-    """Move partitions from members that have more to others that have fewer. Returns whether any moved."""
+    """Move partitions from members with more to members with fewer. Returns whether one was moved."""
     has_moved, least = False, min(map(len, assigned.values()), default=0)
     for name in sorted(assigned, key=lambda name: (-len(assigned[name]), name)):
         mine = assigned[name]
-        if len(mine) - least <= 1:  # nor has any other one that follows
+        if len(mine) - least <= 1:  # members are in descending order of their numbers
             break
         for partition in sorted(mine):
             other = min(subscribers[partition.topic_id], key=lambda name: len(assigned[name]))
@@ -131,4 +131,4 @@ def _even_out(assigned: dict[str, set[TopicIdPartition]], subscribers: Mapping[b
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""By the names that clients send (`group.remote.assignor`)."""
+"""Assignors by the name that clients send (`group.remote.assignor`)."""

@@ -1,4 +1,4 @@
-"""One group of Kafka's classic protocol: a state machine without I/O."""
+"""ClassicGroup: a state machine without I/O for one group of Kafka's classic protocol."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ Effects = list[GroupEffect]
 
 @dataclass
 class _Member:
-    """A member. `awaiting_join` and `awaiting_sync` are requests that wait; `deadline_us` that of its session."""
+    """A member of the group.
+
+    `awaiting_join` and `awaiting_sync` are requests without a response, `deadline_us` is the end of its session.
+    """
 
     member_id: str
     instance_id: str | None
@@ -73,7 +76,10 @@ class _Member:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of its waits, which shows that it is alive; that of a new member does not for ever."""
+        """Whether a pending request keeps the session alive.
+
+        That of a new member does not: it waits for a limited time.
+        """
         return self.awaiting_sync is not None or (self.awaiting_join is not None and not self.is_new)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -81,7 +87,7 @@ class _Member:
 
 
 class _StoreAssignment(NamedTuple):
-    """The group is stored with the assignments of a generation, before anybody gets one."""
+    """Append of the group with the assignments of a generation. Members get their assignments when it is committed."""
 
     generation: int
     assignments: Mapping[str, bytes]
@@ -89,7 +95,7 @@ class _StoreAssignment(NamedTuple):
 
 
 class _StoreGroup(NamedTuple):
-    """The group is stored without members, again as it is, or with a new id of a static member, who waits for that."""
+    """Append of the group: without members, unchanged, or with a new id of a static member, which waits for it."""
 
     value: bytes
     request: Any = None
@@ -102,7 +108,7 @@ class _DeleteGroup(NamedTuple):
 
 
 class _Dissolve(NamedTuple):
-    """The record of the group is deleted; its offsets stay, for a group of another protocol."""
+    """Append of a tombstone for the group. Its offsets stay, for a group of another protocol."""
 
     request: Any
     result: Any
@@ -111,7 +117,7 @@ class _Dissolve(NamedTuple):
 
 @dataclass
 class _Stored:
-    """The group as the log holds it. at: where; -1: it does not. in_flight: records that are being appended."""
+    """The group's record in the log: its value, its offset (-1: there is none), and the number of appends in flight."""
 
     value: bytes | None = None
     at: int = -1
@@ -119,17 +125,17 @@ class _Stored:
 
 
 class ClassicGroup:
-    """A group. Events come with the time, and return effects; not for several threads at once.
+    """A group of the classic protocol. Events carry the time, and return effects. Not thread-safe.
 
-    A request is any object: the effect `Respond` gives it back with its result. All requests are completed, also if the
-    group is unloaded (`unload`). What is promised is in the log first: an assignment is given when its generation is
-    stored, an offset is acknowledged when it is committed.
+    A request is an arbitrary object, which the effect `Respond` returns with its result. Every request gets a response,
+    even if the group is unloaded (`unload`). Responses are sent only after a commit to the log: an assignment when its
+    generation is committed, the success of an offset commit when the offset is committed.
 
     Args:
-        group_id: its name.
-        config: settings.
-        new_member_id: makes a name that no member has or had, from the client's.
-        offsets: of a group of another protocol that had this name; None: there are none.
+        group_id: name of the group.
+        config: settings of the coordinator.
+        new_member_id: returns a new, unique member id for a client id.
+        offsets: offsets of an earlier group of another protocol with this name; None: there are none.
     """
 
     def __init__(
@@ -143,19 +149,19 @@ class ClassicGroup:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.offsets = GroupOffsets() if offsets is None else offsets
-        self.look_us: int | None = None
-        """When `expire` is to be called: monotonic microseconds; None: an event tells."""
+        self.next_expiry_us: int | None = None
+        """When `expire` has to be called, monotonic microseconds; None: not before another event."""
         self._config, self._new_member_id = config, new_member_id
         self._commits = OffsetCommits(group_id, self.offsets, config)
         self._members: dict[str, _Member] = {}
         self._static: dict[str, str] = {}  # member ids by instance id
-        self._invited: dict[str, int] = {}  # ids that were given out, and until when they are awaited
-        self._supported: Counter[str] = Counter()  # protocols, by how many members
+        self._invited: dict[str, int] = {}  # ids that were given out, and when they expire
+        self._supported: Counter[str] = Counter()  # number of members that support a protocol
         self._state_ms: int | None = None
-        self._rebalance_us: int | None = None  # until when members may join
-        self._initial_left_us: int | None = None  # of the first rebalance: how much longer it may wait
+        self._rebalance_us: int | None = None  # end of the join phase
+        self._initial_left_us: int | None = None  # remaining extension of the first join phase
         self._has_new_member = False
-        self._sync_us: int | None = None  # until when members may ask for their assignment
+        self._sync_us: int | None = None  # end of the sync phase
         self._unsynced: set[str] = set()
         self._storing: _StoreAssignment | None = None
         self._stored = _Stored()
@@ -168,7 +174,7 @@ class ClassicGroup:
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether there is nothing that anybody could ask for."""
+        """Whether the group has no state, so that it may be removed from memory."""
         return (
             not self._members and not self._invited and self.offsets.is_empty
             and self._stored.value is None and not self._stored.in_flight and self.state is GroupState.EMPTY
@@ -176,15 +182,15 @@ class ClassicGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether it has no members, and none that was invited: another protocol may have its name and its offsets."""
+        """Whether the group has no members and no unused member ids: another protocol may take its name and offsets."""
         return self.state is GroupState.EMPTY and not self._members and not self._invited
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the log holds a record of the group, or may: `dissolve` deletes it."""
+        """Whether the log has, or may have, a record of the group, which `dissolve` deletes."""
         return self._stored.value is not None or bool(self._stored.in_flight)
 
-    def _done(self) -> Effects:
+    def _take_effects(self) -> Effects:
         effects, self._effects = self._effects, []
         return effects
 
@@ -192,13 +198,16 @@ class ClassicGroup:
         if request is not None:
             self._effects.append(Respond(request, result))
 
-    def _look_at(self, us: int) -> None:
-        self.look_us = us if self.look_us is None else min(self.look_us, us)
+    def _expire_at(self, us: int) -> None:
+        self.next_expiry_us = us if self.next_expiry_us is None else min(self.next_expiry_us, us)
 
     # ---- joining --------------------------------------------------------------------------------------------
 
     def join(self, request: Any, join: JoinGroupRequest, now: Moment) -> Effects:
-        """Let a member join, or join again. The response comes when all have joined, or may not any longer."""
+        """Let a member join, or rejoin.
+
+        The response comes when all members have joined, or the rebalance has timed out.
+        """
         code = self._check_join(join)
         if code is not ErrorCode.NONE:
             self._respond(request, JoinGroupResult(code, member_id=join.member_id))
@@ -206,7 +215,7 @@ class ClassicGroup:
             self._join_again(request, join, now)
         else:
             self._join_first(request, join, now)
-        return self._done()
+        return self._take_effects()
 
     def _check_join(self, join: JoinGroupRequest) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -241,7 +250,7 @@ class ClassicGroup:
         elif join.instance_id is None and join.requires_known_member_id:
             deadline = now.us + join.session_timeout_ms * 1000
             self._invited[member_id] = deadline
-            self._look_at(deadline)
+            self._expire_at(deadline)
             self._respond(request, JoinGroupResult(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
             self._add(request, join, member_id, now)
@@ -293,7 +302,7 @@ class ClassicGroup:
             self._prepare_rebalance(now)
 
     def _update(self, request: Any, member: _Member, join: JoinGroupRequest, now: Moment) -> None:
-        """The member waits in this rebalance. An earlier request of it is given up."""
+        """Set the member's join request in this rebalance. An earlier pending request fails."""
         self._respond(member.awaiting_join, self._join_error(member, ErrorCode.REBALANCE_IN_PROGRESS))
         self._supported.subtract({name for name, _ in member.protocols})
         self._supported.update({name for name, _ in join.protocols})
@@ -304,7 +313,7 @@ class ClassicGroup:
         self._touch(member, now)
 
     def _replace_static(self, request: Any, join: JoinGroupRequest, member_id: str, now: Moment) -> None:
-        """A static member comes back without its id: it gets a new one, and a process with the old one is fenced."""
+        """Give a static member that rejoins without its id a new id, and fence the process with the old id."""
         assert join.instance_id is not None
         old_id = self._static[join.instance_id]
         member, was_leader = self._members.pop(old_id), self.leader == old_id
@@ -322,7 +331,8 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._choose_protocol() == chosen:
             member.awaiting_join = None
             result = self._joined(member)
-            if was_leader and not join.supports_skipping_assignment:  # it is not to assign anything: say so its way
+            # the client cannot skip the assignment: name the old id as leader, so that it acts as a follower
+            if was_leader and not join.supports_skipping_assignment:
                 result = result._replace(leader=old_id, members=())
             elif was_leader:
                 result = result._replace(skip_assignment=True)
@@ -351,7 +361,7 @@ class ClassicGroup:
     # ---- rebalances -----------------------------------------------------------------------------------------
 
     def _prepare_rebalance(self, now: Moment) -> None:
-        """All members have to join again."""
+        """Begin a rebalance, in which all members have to rejoin."""
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._give_up_sync(ErrorCode.REBALANCE_IN_PROGRESS, now)
         longest_us = self._longest_rebalance_us()
@@ -366,7 +376,7 @@ class ClassicGroup:
         self._set_state(GroupState.PREPARING_REBALANCE, now)
         self._sync_us, self._storing = None, None
         self._unsynced.clear()
-        self._look_at(self._rebalance_us)
+        self._expire_at(self._rebalance_us)
         self._try_complete_join(now)
 
     def _longest_rebalance_us(self) -> int:
@@ -398,14 +408,17 @@ class ClassicGroup:
         self._complete_join(now)
 
     def _complete_join(self, now: Moment) -> None:
-        """Begin the next generation, with those that have joined. Static members stay until their sessions expire."""
+        """Begin the next generation with the members that have joined.
+
+        Static members stay until their sessions expire.
+        """
         for member in list(self._members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self._remove(member)
         joined = [member for member in self._members.values() if member.awaiting_join is not None]
         if self._members and not joined:
             self._rebalance_us = now.us + self._longest_rebalance_us()
-            self._look_at(self._rebalance_us)
+            self._expire_at(self._rebalance_us)
             return
         self._rebalance_us, self._initial_left_us = None, None
         self.generation = self.generation % _GENERATION_MAX + 1
@@ -425,7 +438,7 @@ class ClassicGroup:
             self._unsynced.add(member.member_id)
             self._touch(member, now)
         self._sync_us = now.us + self._longest_rebalance_us()
-        self._look_at(self._sync_us)
+        self._expire_at(self._sync_us)
 
     def _become_empty(self, now: Moment) -> None:
         self.protocol = self.leader = None
@@ -433,7 +446,10 @@ class ClassicGroup:
         self._store(_StoreGroup(encode_group(self._value(now, {}))))
 
     def _choose_protocol(self) -> str | None:
-        """Each member votes for the first of its protocols that all have."""
+        """Return the protocol with the most votes.
+
+        Each member votes for its first protocol that all members support.
+        """
         votes: Counter[str] = Counter()
         for member in self._members.values():
             common = (name for name, _ in member.protocols if self._supported[name] == len(self._members))
@@ -448,17 +464,17 @@ class ClassicGroup:
     # ---- assignments ----------------------------------------------------------------------------------------
 
     def sync(self, request: Any, sync: SyncGroupRequest, now: Moment) -> Effects:
-        """Give a member its assignment, when the leader's are stored."""
+        """Return a member's assignment. The response comes when the leader's assignments are committed."""
         code = self._check_sync(sync)
         if code is not ErrorCode.NONE:
             self._respond(request, SyncGroupResult(code))
-            return self._done()
+            return self._take_effects()
         member = self._members[sync.member_id]
         self._touch(member, now)
         if self.state is GroupState.STABLE:
             self._unsynced.discard(member.member_id)
             self._respond(request, self._synced(member))
-            return self._done()
+            return self._take_effects()
         self._respond(member.awaiting_sync, SyncGroupResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = request
         self._unsynced.discard(member.member_id)
@@ -467,7 +483,7 @@ class ClassicGroup:
             value = encode_group(self._value(now, assignments))
             self._storing = _StoreAssignment(self.generation, assignments, value)
             self._store(self._storing)
-        return self._done()
+        return self._take_effects()
 
     def _check_sync(self, sync: SyncGroupRequest) -> ErrorCode:
         code = self._check_generation(sync.member_id, sync.instance_id, sync.generation)
@@ -486,8 +502,8 @@ class ClassicGroup:
     def _assignments(self) -> dict[str, bytes]:
         return {member.member_id: member.assignment for member in self._members.values()}
 
-    def _assigned(self, stored: _StoreAssignment, now: Moment) -> None:
-        """The assignments are in the log: all members may have theirs."""
+    def _assignment_committed(self, stored: _StoreAssignment, now: Moment) -> None:
+        """The assignments are committed: respond to all members that wait."""
         if self._storing is not stored:
             return
         self._storing = None
@@ -499,7 +515,7 @@ class ClassicGroup:
                 member.awaiting_sync = None
                 self._touch(member, now)
 
-    def _not_assigned(self, stored: _StoreAssignment, code: ErrorCode, now: Moment) -> None:
+    def _assignment_failed(self, stored: _StoreAssignment, code: ErrorCode, now: Moment) -> None:
         if self._storing is stored:
             self._give_up_sync(code_of_store(code), now)
             self._prepare_rebalance(now)
@@ -524,25 +540,25 @@ class ClassicGroup:
     # ---- heartbeats and leaving -----------------------------------------------------------------------------
 
     def heartbeat(self, request: Any, member_id: str, instance_id: str | None, generation: int, now: Moment) -> Effects:
-        """Extend the session of a member, and tell it of a rebalance."""
+        """Extend the session of a member. The response tells whether it has to rejoin."""
         code = self._check_generation(member_id, instance_id, generation)
         if code is ErrorCode.NONE:
             self._touch(self._members[member_id], now)
             if self.state is GroupState.PREPARING_REBALANCE:
                 code = ErrorCode.REBALANCE_IN_PROGRESS
         self._respond(request, code)
-        return self._done()
+        return self._take_effects()
 
     def leave(self, request: Any, leaving: Iterable[LeavingMember], now: Moment) -> Effects:
-        """Remove members."""
+        """Remove members that leave."""
         if self.state is GroupState.DEAD:
             self._respond(request, LeaveGroupResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return self._done()
+            return self._take_effects()
         results = tuple(
             LeaveMemberResult(each.member_id, each.instance_id, self._leave_one(each, now)) for each in leaving
         )
         self._respond(request, LeaveGroupResult(ErrorCode.NONE, results))
-        return self._done()
+        return self._take_effects()
 
     def _leave_one(self, leaving: LeavingMember, now: Moment) -> ErrorCode:
         member_id, instance_id = leaving
@@ -575,7 +591,7 @@ class ClassicGroup:
 
     def _touch(self, member: _Member, now: Moment, timeout_ms: int | None = None) -> None:
         member.deadline_us = now.us + (member.session_timeout_ms if timeout_ms is None else timeout_ms) * 1000
-        self._look_at(member.deadline_us)
+        self._expire_at(member.deadline_us)
 
     def _remove(self, member: _Member) -> None:
         self._respond(member.awaiting_join, self._join_error(member, ErrorCode.UNKNOWN_MEMBER_ID))
@@ -597,12 +613,12 @@ class ClassicGroup:
         elif self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare_rebalance(now)
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Effects:
-        """Remove members whose sessions are over, and end rebalances that take too long."""
-        if self.look_us is None or self.look_us > now.us:
-            return self._done()
+        """Remove members whose sessions have expired, and end join and sync phases that have timed out."""
+        if self.next_expiry_us is None or self.next_expiry_us > now.us:
+            return self._take_effects()
         invited = len(self._invited)
         self._invited = {member_id: until for member_id, until in self._invited.items() if until > now.us}
         expired = [member for member in self._members.values() if member.deadline_us <= now.us and not member.waits]
@@ -620,8 +636,8 @@ class ClassicGroup:
         deadlines = [member.deadline_us for member in self._members.values() if not member.waits]
         deadlines += self._invited.values()
         deadlines += [us for us in (self._rebalance_us, self._sync_us) if us is not None]
-        self.look_us = min(deadlines, default=None)
-        return self._done()
+        self.next_expiry_us = min(deadlines, default=None)
+        return self._take_effects()
 
     # ---- offsets --------------------------------------------------------------------------------------------
 
@@ -629,24 +645,25 @@ class ClassicGroup:
         self, request: Any, commit: OffsetCommitRequest, now: Moment, producer: tuple[int, int] | None = None,
         verification: int | None = None,
     ) -> Effects:  # fmt: skip
-        """Commit offsets, of a member of this generation or of a consumer outside the group protocol.
+        """Commit offsets of a member of this generation, or of a consumer outside the group protocol.
 
         Args:
             request: completed with an `OffsetCommitResult`.
-            commit: the offsets.
-            now: the time.
-            producer: id and epoch of the transaction that they belong to: they count when that is committed.
-            verification: of the transaction.
+            commit: the offsets to commit.
+            now: current time.
+            producer: id and epoch of the producer, if the offsets belong to its transaction; they apply when it
+                commits.
+            verification: verification token of the transaction.
         """
         code = self._check_commit(commit, is_transactional=producer is not None)
         if code is not ErrorCode.NONE:
             self._respond(request, dict.fromkeys(commit.offsets, code))
-            return self._done()
+            return self._take_effects()
         member = self._members.get(commit.member_id)
         if member is not None:
             self._touch(member, now)
         self._effects += self._commits.commit(request, commit, now, producer, verification)
-        return self._done()
+        return self._take_effects()
 
     def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -668,18 +685,18 @@ class ClassicGroup:
         """Return committed offsets.
 
         Args:
-            partitions: None: all that have one.
-            require_stable: refuse those for which an open transaction has an offset.
-            member_id: who asks; here it makes no difference.
-            member_epoch: likewise.
+            partitions: partitions to return; None: all with a committed offset.
+            require_stable: whether to refuse partitions with an offset in an open transaction.
+            member_id: member that asks; ignored by this protocol.
+            member_epoch: epoch of the member; ignored by this protocol.
         """
         return self._commits.fetch(partitions, require_stable=require_stable)
 
     def delete_offsets(self, request: Any, partitions: Collection[TopicPartition]) -> Effects:
-        """Delete offsets: of topics that no member subscribes to, or of a group without members (KIP-496)."""
+        """Delete offsets of topics to which no member subscribes, or any offsets of an empty group (KIP-496)."""
         results = {partition: self._check_deletion(partition.topic) for partition in partitions}
         self._effects += self._commits.delete(request, results)
-        return self._done()
+        return self._take_effects()
 
     def _check_deletion(self, topic: str) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -692,7 +709,7 @@ class ClassicGroup:
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
 
     def _subscribed(self) -> frozenset[str] | None:
-        """The topics that members subscribe to, whichever assignor is chosen; None: nobody knows all of them."""
+        """Return the topics to which members subscribe with any of their protocols; None: not all are known."""
         topics: set[str] = set()
         for member in self._members.values():
             for _, metadata in member.protocols:
@@ -703,7 +720,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def expire_offsets(self, now: Moment) -> Effects:
-        """Delete offsets that have expired, and the group when nothing is left of it (KIP-211)."""
+        """Delete expired offsets, and the group if nothing else is left of it (KIP-211)."""
         subscribed: Collection[str] | None = None
         since = None
         if self.protocol_type is None:
@@ -713,34 +730,34 @@ class ClassicGroup:
         elif self.state is GroupState.STABLE and self.protocol_type == _CONSUMER:
             subscribed = self._subscribed()
         if subscribed is None or self.state is GroupState.DEAD:
-            return self._done()
+            return self._take_effects()
         retention_ms = self._config.offsets_retention_ms
         expired = self.offsets.expired(now.wall_ms, retention_ms, since, subscribed)
         if expired:
             self._effects += self._commits.expire(expired)
-        elif self._is_over:
+        elif self._is_deletable:
             self._delete(None)
-        return self._done()
+        return self._take_effects()
 
     @property
-    def _is_over(self) -> bool:
-        """Whether nobody needs the record of the group: its generations begin anew."""
+    def _is_deletable(self) -> bool:
+        """Whether the record of the group may be deleted, so that generations restart at 1."""
         return (
             self.state is GroupState.EMPTY and not self._members and not self._invited and self.offsets.is_empty
             and self._stored.value is not None and not self._stored.in_flight
         )  # fmt: skip
 
-    # ---- the whole group ------------------------------------------------------------------------------------
+    # ---- deletion and description ---------------------------------------------------------------------------
 
     def delete(self, request: Any) -> Effects:
-        """Delete a group without members, and its offsets."""
+        """Delete an empty group and its offsets."""
         if self.state is GroupState.DEAD:
             self._respond(request, ErrorCode.GROUP_ID_NOT_FOUND)
         elif self.state is not GroupState.EMPTY or self._invited:
             self._respond(request, ErrorCode.NON_EMPTY_GROUP)
         else:
             self._delete(request)
-        return self._done()
+        return self._take_effects()
 
     def _delete(self, request: Any) -> None:
         self.state = GroupState.DEAD
@@ -753,53 +770,53 @@ class ClassicGroup:
         self._effects.append(AppendRecords(token, [*records, (encode_group_key(self.group_id), None)]))
 
     def dissolve(self, request: Any, result: Any, failed: Callable[[ErrorCode], Any]) -> Effects:
-        """Delete the record of a vacant group, and keep its offsets.
+        """Delete the record of an empty group, but keep its offsets.
 
         Args:
-            request: completed when the record is deleted.
-            result: with this.
-            failed: makes the result of an error.
+            request: gets its response when the record is deleted.
+            result: response after success.
+            failed: returns the response for an error.
         """
         if not self.is_vacant or self._stored.in_flight:
             self._respond(request, failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-            return self._done()
+            return self._take_effects()
         self.state = GroupState.DEAD
         self._stored.in_flight += 1
         token = _Dissolve(request, result, failed)
         self._effects.append(AppendRecords(token, [(encode_group_key(self.group_id), None)]))
-        return self._done()
+        return self._take_effects()
 
     def describe(self) -> DescribedGroup:
-        """Return the group as DescribeGroups gives it."""
-        is_told = self.state is GroupState.STABLE
+        """Return the group as in a response of DescribeGroups."""
+        is_stable = self.state is GroupState.STABLE
         members = tuple(
             DescribedMember(
                 member.member_id, member.instance_id, member.client_id, member.client_host,
-                member.metadata(self.protocol) if is_told else b"", member.assignment if is_told else b"",
+                member.metadata(self.protocol) if is_stable else b"", member.assignment if is_stable else b"",
             )
             for member in self._members.values()
         )  # fmt: skip
-        protocol = self.protocol or "" if is_told else ""
+        protocol = self.protocol or "" if is_stable else ""
         return DescribedGroup(ErrorCode.NONE, self.group_id, self.state, self.protocol_type or "", protocol, members)
 
     def listed(self) -> ListedGroup:
-        """Return the group as ListGroups gives it."""
+        """Return the group as in a response of ListGroups."""
         return ListedGroup(self.group_id, self.protocol_type or "", self.state)
 
     # ---- outcomes of appends --------------------------------------------------------------------------------
 
     def appended(self, token: object, at: int, now: Moment) -> Effects:
-        """Note that records are committed, the first one at offset `at`. The calls come in the order of the log."""
+        """Apply records that were committed, the first one at offset `at`. The calls follow the order of the log."""
         match token:
             case _StoreAssignment():
                 self._set_stored(token.value, at)
-                self._assigned(token, now)
+                self._assignment_committed(token, now)
             case _StoreGroup():
                 self._set_stored(token.value, at)
                 self._respond(token.request, token.result)
             case StoreOffsets() | DeleteOffsets():
                 self._effects += self._commits.appended(token, at)
-                if isinstance(token, DeleteOffsets) and token.request is None and self._is_over:
+                if isinstance(token, DeleteOffsets) and token.request is None and self._is_deletable:
                     self._delete(None)
             case _DeleteGroup():
                 self.offsets.end(token.partitions)
@@ -812,13 +829,13 @@ class ClassicGroup:
                 self._set_stored(None, at)
                 self._effects.append(GroupDissolved())
                 self._respond(token.request, token.result)
-        return self._done()
+        return self._take_effects()
 
     def _set_stored(self, value: bytes | None, at: int) -> None:
         self._stored = _Stored(value, at, self._stored.in_flight - 1)
 
     def append_failed(self, token: object, code: ErrorCode, now: Moment) -> Effects:
-        """Note that records were not appended."""
+        """Undo an append that failed."""
         match token:
             case _StoreAssignment() | _StoreGroup():
                 self._stored.in_flight -= 1
@@ -831,37 +848,37 @@ class ClassicGroup:
             case _Dissolve():
                 self._stored.in_flight -= 1
                 self.state = GroupState.EMPTY
-        self._tell(token, code, now)
-        return self._done()
+        self._respond_failure(token, code, now)
+        return self._take_effects()
 
     def append_unknown(self, token: object, code: ErrorCode, now: Moment) -> Effects:
-        """Tell waiting requests that the outcome of an append is not known. Only `appended` may follow."""
-        self._tell(token, code, now)
-        return self._done()
+        """Send error responses for an append with an unknown outcome. Only `appended` may follow."""
+        self._respond_failure(token, code, now)
+        return self._take_effects()
 
-    def _tell(self, token: object, code: ErrorCode, now: Moment) -> None:
+    def _respond_failure(self, token: object, code: ErrorCode, now: Moment) -> None:
         match token:
             case _StoreAssignment():
-                self._not_assigned(token, code, now)
+                self._assignment_failed(token, code, now)
             case _StoreGroup():
                 if token.request is not None and token.result is not None:
                     self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
             case StoreOffsets() | DeleteOffsets():
-                self._effects += self._commits.tell(token, code)
+                self._effects += self._commits.respond_with_error(token, code)
             case _DeleteGroup():
                 self._respond(token.request, code)
             case _Dissolve():
                 self._respond(token.request, token.failed(code_of_store(code)))
 
     def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
-        """Append again what is live and lies before an offset of the internal partition.
+        """Append live records again that are before an offset of the internal partition.
 
         Args:
             before: the offset.
-            records_max: records at once.
+            records_max: maximum number of records per call.
 
         Returns:
-            Effects, and whether anything is left before that offset, or is on its way.
+            Effects, and whether live records before the offset are left, or appends of them are in flight.
         """
         effects, is_left = self._commits.rewrite(before, records_max)
         self._effects += effects
@@ -870,12 +887,12 @@ class ClassicGroup:
             is_left = True
             if not stored.in_flight and not effects:
                 self._store(_StoreGroup(stored.value))
-        return self._done(), is_left
+        return self._take_effects(), is_left
 
     # ---- loading --------------------------------------------------------------------------------------------
 
     def load_group(self, value: GroupMetadataValue | None, encoded: bytes | None, at: int) -> None:
-        """Note a record of the group, while the internal partition is read. Its members come in `loaded`."""
+        """Apply a record of the group while the internal partition is loaded. The sessions begin in `loaded`."""
         self._stored = _Stored(encoded, at)
         self._members.clear()
         self._static.clear()
@@ -900,17 +917,19 @@ class ClassicGroup:
             self.state = GroupState.STABLE
 
     def loaded(self, now: Moment) -> None:
-        """Begin to serve: the sessions of all members begin."""
+        """Finish loading: the sessions of all members begin."""
         for member in self._members.values():
             self._touch(member, now)
 
     def unload(self) -> Effects:
-        """Complete what waits with NOT_COORDINATOR: another broker serves the group, or will. What is being appended
-        has an unknown outcome; the driver completes that."""
+        """Fail pending requests with NOT_COORDINATOR, because another broker serves the group now.
+
+        Appends in flight have an unknown outcome; the driver fails their requests.
+        """
         code = ErrorCode.NOT_COORDINATOR
         for member in self._members.values():
             self._respond(member.awaiting_join, self._join_error(member, code))
             self._respond(member.awaiting_sync, SyncGroupResult(code))
             member.awaiting_join = member.awaiting_sync = None
         self.state, self._storing = GroupState.DEAD, None
-        return self._done()
+        return self._take_effects()

@@ -68,16 +68,16 @@ from pyreplog.partition.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 _CONSUMER = "consumer"
-_NOTHING = TopicPattern("[^[:ascii:]]")
-_RECORDS_AT_ONCE = 5_000  # of one append: no further heartbeat is taken behind them
-_REFRESH_US = 100_000  # between two looks at the topics
+_MATCHES_NOTHING = TopicPattern("[^[:ascii:]]")
+_RECORDS_AT_ONCE = 5_000  # maximum records of one append, beyond which no more heartbeats are added
+_REFRESH_US = 100_000  # minimum interval between two reads of the topic catalog
 
 Effects = list[GroupEffect]
 Kind = ConsumerGroupRecordKind
 
 
 class _RefusalError(Exception):
-    """A heartbeat is refused, and has changed nothing."""
+    """A heartbeat is refused; it has changed nothing."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -86,21 +86,21 @@ class _RefusalError(Exception):
 
 @dataclass
 class _StoreRecords:
-    """Records are being appended; the answers wait for that."""
+    """Append of records in flight, with the responses to send when it is committed."""
 
     records: Mapping[ConsumerGroupKey, bytes | None]
     answers: list[tuple[Any, ConsumerHeartbeatResult]] = field(default_factory=list)
 
 
 class _DeleteRecords(NamedTuple):
-    """All records of the group are being deleted; and its offsets, or not.
+    """Append of tombstones in flight: for all records of the group, and possibly for its offsets.
 
     Attributes:
-        request: completed with the result.
-        result: of success.
-        failed: makes that of an error.
-        offsets: the partitions whose offsets are deleted; None: offsets stay.
-        size: number of the records.
+        request: request to respond to.
+        result: response after success.
+        failed: returns the response for an error.
+        offsets: partitions whose offsets are deleted as well; None: offsets are kept.
+        size: number of tombstones.
     """
 
     request: Any
@@ -111,14 +111,14 @@ class _DeleteRecords(NamedTuple):
 
 
 class _Live(NamedTuple):
-    """A record that is committed, and where."""
+    """A committed record that is live, and its offset `at`."""
 
     value: bytes
     at: int
 
 
 def check_heartbeat(beat: ConsumerHeartbeat, config: ConsumerGroupConfig) -> ConsumerHeartbeatResult | None:
-    """Check a heartbeat by itself. Returns the error; None: there is none."""
+    """Validate a heartbeat without the group's state. Returns the error response; None: it is valid."""
 
     def invalid(text: str) -> ConsumerHeartbeatResult:
         return ConsumerHeartbeatResult(ErrorCode.INVALID_REQUEST, text)
@@ -154,19 +154,19 @@ def check_heartbeat(beat: ConsumerHeartbeat, config: ConsumerGroupConfig) -> Con
 
 
 class ConsumerGroup:
-    """A group. Events come with the time, and return effects; not for several threads at once.
+    """A consumer group. Events carry the time, and return effects. Not thread-safe.
 
-    A request is any object: the effect `Respond` gives it back with its result. Its state is what its records say.
-    One append of records is on its way at a time, and heartbeats that come meanwhile wait for its outcome; then all of
-    them share the next one. So nobody is told anything that the log does not hold, and if an append fails, the group
-    is again what it was. Beside that, offsets are appended at any time, by members that the newest state has.
+    A request is an arbitrary object, which the effect `Respond` returns with its result. The state of the group is
+    determined by its records. At most one append of records is in flight; heartbeats that arrive meanwhile are queued
+    and share the next append. So no response contains state that is not committed, and after a failed append the state
+    is restored from the log. Offsets are appended independently, for members of the newest state.
 
     Args:
-        group_id: its name.
-        config: settings.
+        group_id: name of the group.
+        config: settings of the coordinator.
         topics: the topics of the cluster.
-        new_member_id: makes a name that no member has or had, from the client's.
-        offsets: of a group of another protocol that had this name; None: there are none.
+        new_member_id: returns a new, unique member id for a client id.
+        offsets: offsets of an earlier group of another protocol with this name; None: there are none.
     """
 
     def __init__(
@@ -182,23 +182,23 @@ class ConsumerGroup:
         self._members: dict[str, ConsumerMember] = {}
         self._static: dict[str, str] = {}  # member ids by instance id
         self._targets: dict[str, Partitions] = {}
-        self._holders: dict[TopicIdPartition, str] = {}  # who has a partition, or has not given it up yet
-        self._subscribed: Counter[str] = Counter()  # topics, by how many members name them
-        self._patterns: dict[str, TopicPattern] = {}  # of members, by their regular expressions
-        self._topics: dict[str, KnownTopic] = {}  # as they were assigned last
+        self._holders: dict[TopicIdPartition, str] = {}  # member that has, or has not released, a partition
+        self._subscribed: Counter[str] = Counter()  # number of members that name a topic
+        self._patterns: dict[str, TopicPattern] = {}  # patterns of members, by regular expression
+        self._topics: dict[str, KnownTopic] = {}  # topics at the last assignment
         self._refresh_us = 0
-        self._late_us: int | None = None  # before then nobody is late
-        self._session_us: dict[str, int] = {}  # until when a member's next heartbeat is awaited
-        self._revoking_us: dict[str, int] = {}  # until when a member may keep what it is to give up
-        self._records: dict[ConsumerGroupKey, _Live] = {}  # what the log holds
-        self._changes: dict[ConsumerGroupKey, bytes | None] = {}  # records of the next append
-        self._in_flight: object = None  # the token of an append of records
+        self._late_us: int | None = None  # earliest deadline of a member
+        self._session_us: dict[str, int] = {}  # end of each member's session
+        self._revoking_us: dict[str, int] = {}  # end of each member's time for revocation
+        self._records: dict[ConsumerGroupKey, _Live] = {}  # live records in the log
+        self._changes: dict[ConsumerGroupKey, bytes | None] = {}  # records for the next append
+        self._in_flight: object = None  # token of the append in flight
         self._is_in_doubt = False
         self._queue: deque[tuple[Any, ConsumerHeartbeat]] = deque()
         self._is_dead = False
         self._effects: Effects = []
 
-    # ---- what others look at --------------------------------------------------------------------------------
+    # ---- properties and descriptions ------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -207,7 +207,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> GroupState:
-        """What the group does."""
+        """The state of the group, for clients."""
         if self._is_dead:
             return GroupState.DEAD
         if not self._members:
@@ -222,30 +222,30 @@ class ConsumerGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether it has no members, and nothing is on its way: another protocol may have its name and its offsets."""
+        """Whether the group has no members and no appends in flight: another protocol may take its name and offsets."""
         return not (self._members or self._in_flight or self._queue or self._is_dead)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the log holds a record of the group, or may."""
+        """Whether the log has, or may have, a record of the group."""
         return bool(self._records) or self._in_flight is not None
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether there is nothing that anybody could ask for."""
+        """Whether the group has no state, so that it may be removed from memory."""
         return self.is_vacant and not self._records and self.offsets.is_empty
 
     @property
-    def look_us(self) -> int | None:
-        """When `expire` is to be called: monotonic microseconds; None: an event tells."""
+    def next_expiry_us(self) -> int | None:
+        """When `expire` has to be called, monotonic microseconds; None: not before another event."""
         return self._late_us if self._in_flight is None and not self._is_dead else None
 
     def listed(self) -> ListedGroup:
-        """Return the group as ListGroups gives it."""
+        """Return the group as in a response of ListGroups."""
         return ListedGroup(self.group_id, _CONSUMER, self.state, GroupType.CONSUMER)
 
     def describe_consumers(self) -> DescribedConsumerGroup:
-        """Return the group as ConsumerGroupDescribe gives it."""
+        """Return the group as in a response of ConsumerGroupDescribe."""
         members = tuple(
             DescribedConsumer(
                 member.member_id, member.instance_id, member.rack_id, member.epoch, member.client_id,
@@ -259,7 +259,7 @@ class ConsumerGroup:
             self._preferred_assignor(), members,
         )  # fmt: skip
 
-    def _done(self) -> Effects:
+    def _take_effects(self) -> Effects:
         effects, self._effects = self._effects, []
         return effects
 
@@ -267,18 +267,18 @@ class ConsumerGroup:
         if request is not None:
             self._effects.append(Respond(request, result))
 
-    def _look_at(self, us: int) -> None:
+    def _expire_at(self, us: int) -> None:
         self._late_us = us if self._late_us is None else min(self._late_us, us)
 
     # ---- heartbeats -----------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Any, beat: ConsumerHeartbeat, now: Moment) -> Effects:
-        """Take a heartbeat, which `check_heartbeat` has found good: a member joins, lives, or leaves.
+        """Handle a heartbeat that `check_heartbeat` accepted: a member joins, stays, or leaves.
 
         Args:
-            request: completed with a `ConsumerHeartbeatResult`, when all that it tells is in the log.
+            request: gets a `ConsumerHeartbeatResult` when all state in it is committed.
             beat: the heartbeat.
-            now: the time.
+            now: current time.
         """
         if self._in_flight is not None:
             member = self._members.get(beat.member_id)
@@ -289,10 +289,10 @@ class ConsumerGroup:
         else:
             self._queue.append((request, beat))
             self._serve_queue(now)
-        return self._done()
+        return self._take_effects()
 
     def _serve_queue(self, now: Moment) -> None:
-        """Serve what waits, all in one append."""
+        """Handle all queued heartbeats in one append."""
         while self._queue and self._in_flight is None:
             answers = []
             self._remove_late(now)
@@ -318,11 +318,11 @@ class ConsumerGroup:
         try:
             if beat.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
                 return self._leave(beat)
-            return self._live(beat, now)
+            return self._join_or_stay(beat, now)
         except _RefusalError as refusal:
             return ConsumerHeartbeatResult(refusal.code, refusal.text)
 
-    def _live(self, beat: ConsumerHeartbeat, now: Moment) -> ConsumerHeartbeatResult:
+    def _join_or_stay(self, beat: ConsumerHeartbeat, now: Moment) -> ConsumerHeartbeatResult:
         before = self._member_of(beat)
         member = self._updated(before, beat)
         is_other = member.member_id not in self._members or _subscription(member) != _subscription(before)
@@ -342,15 +342,15 @@ class ConsumerGroup:
             self._revoking_us.pop(member.member_id, None)
         elif reconciled is not member:
             self._revoking_us[member.member_id] = now.us + reconciled.rebalance_timeout_ms * 1000
-            self._look_at(self._revoking_us[member.member_id])
-        is_told = beat.is_full or reconciled.assigned != before.assigned
+            self._expire_at(self._revoking_us[member.member_id])
+        has_assignment = beat.is_full or reconciled.assigned != before.assigned
         return ConsumerHeartbeatResult(
             ErrorCode.NONE, None, member.member_id, reconciled.epoch, self._config.consumer_heartbeat_interval_ms,
-            reconciled.assigned if is_told else None,
+            reconciled.assigned if has_assignment else None,
         )  # fmt: skip
 
     def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:
-        """Return the member that a heartbeat is of; a new one, or one in the place of a static member, if it joins."""
+        """Return the member of a heartbeat. A joining member is new, or takes over from a static member."""
         is_joining = beat.member_epoch == JOINING_EPOCH
         member_id = beat.member_id or self._new_member_id(beat.client_id)
         static_id = None if beat.instance_id is None else self._static.get(beat.instance_id)
@@ -365,7 +365,7 @@ class ConsumerGroup:
         if is_joining and static_id is not None:
             old = self._members[static_id]
             if static_id != member_id or old.epoch == STATIC_LEAVING_EPOCH:
-                return self._replaced(old, member_id, beat.instance_id)
+                return self._take_over(old, member_id, beat.instance_id)
         if beat.instance_id is not None and not (is_joining and static_id is None):
             member = self._check_static(beat.instance_id, member_id)
         if member is None:
@@ -375,8 +375,8 @@ class ConsumerGroup:
         self._check_epoch(member, beat)
         return member
 
-    def _replaced(self, old: ConsumerMember, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """A static member comes back with another id, and takes over what it had."""
+    def _take_over(self, old: ConsumerMember, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """Return a static member that rejoins under another id, with the state of the old one."""
         if old.epoch != STATIC_LEAVING_EPOCH:
             raise _RefusalError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -407,8 +407,12 @@ class ConsumerGroup:
         return self._members[known]
 
     def _check_epoch(self, member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
-        """A member may come with its epoch, and with the one before if the answer may have been lost: then it uses
-        nothing that it was not given, and cannot know what it is to give up."""
+        """Check the epoch of a heartbeat.
+
+        Raises _RefusalError unless it is the member's, or the previous one: a response may have been lost. With the
+        previous epoch the member must own only partitions that it still holds, and it cannot know which partitions it
+        has to revoke.
+        """
         if beat.member_epoch == member.epoch:
             return
         is_behind = member.previous_epoch == beat.member_epoch < member.epoch
@@ -435,7 +439,7 @@ class ConsumerGroup:
 
     def _touch(self, member_id: str, now: Moment) -> None:
         self._session_us[member_id] = now.us + self._config.consumer_session_timeout_ms * 1000
-        self._look_at(self._session_us[member_id])
+        self._expire_at(self._session_us[member_id])
 
     def _leave(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         if beat.instance_id is not None:
@@ -454,7 +458,7 @@ class ConsumerGroup:
     # ---- members and their records --------------------------------------------------------------------------
 
     def _put(self, kind: ConsumerGroupRecordKind, value: tuple[Any, ...] | None, member_id: str = "") -> None:
-        """Note the next value of a record; None: it is deleted."""
+        """Set the next value of a record; None: delete it."""
         key = ConsumerGroupKey(kind, self.group_id, member_id)
         encoded = None if value is None else encode_consumer_value(kind, value)
         live = self._records.get(key)
@@ -464,7 +468,7 @@ class ConsumerGroup:
             self._changes[key] = encoded
 
     def _set(self, member: ConsumerMember) -> None:
-        """Note what a member is now."""
+        """Update a member and its records."""
         before = self._members.get(member.member_id)
         if before is member or before == member:
             return
@@ -480,7 +484,7 @@ class ConsumerGroup:
             table.pop(member.member_id, None)
 
     def _index(self, before: ConsumerMember | None, member: ConsumerMember | None) -> None:
-        """Replace a member in all that is derived from members."""
+        """Update all indexes that are derived from members."""
         if before is not None:
             del self._members[before.member_id]
             for partition in before.held:
@@ -506,7 +510,7 @@ class ConsumerGroup:
             self._put(Kind.MEMBER_TARGET, MemberTargetValue(_by_topic(target)), member_id)
 
     def _remove(self, members: Iterable[ConsumerMember]) -> None:
-        """Members are no longer: what they had is free, and the next heartbeat of another one assigns it."""
+        """Remove members. Their partitions are reassigned at the next heartbeat of another member."""
         for member in members:
             self._forget(member)
         topics = self._known_topics()
@@ -528,7 +532,7 @@ class ConsumerGroup:
     # ---- assignments ----------------------------------------------------------------------------------------
 
     def _refresh(self, now: Moment, *, is_changed: bool) -> None:
-        """Look at the topics, and begin another epoch if they or the members have changed."""
+        """Read the topic catalog, and begin another group epoch if topics or members have changed."""
         self._refresh_us = now.us + _REFRESH_US
         topics = self._known_topics()
         if topics != self._topics:
@@ -547,7 +551,7 @@ class ConsumerGroup:
         return {name: topic for name, topic in known if topic is not None}
 
     def _is_matched(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic by a regular expression."""
+        """Return whether a member subscribes to a topic by a regular expression."""
         return any(pattern.matches(topic) for pattern in self._patterns.values())
 
     def _preferred_assignor(self) -> str:
@@ -556,7 +560,7 @@ class ConsumerGroup:
         return max(names, key=lambda name: votes[name])
 
     def _assign(self) -> None:
-        """Compute the target assignment of this epoch."""
+        """Compute the target assignment of the current group epoch."""
         matched = {
             regex: {topic.topic_id for name, topic in self._topics.items() if pattern.matches(name)}
             for regex, pattern in self._patterns.items()
@@ -575,14 +579,14 @@ class ConsumerGroup:
         self.assignment_epoch = self.group_epoch
         self._put(Kind.TARGET, EpochValue(self.assignment_epoch))
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Effects:
-        """Remove members whose sessions are over, and those that give nothing up in time."""
-        if self.look_us is not None:
+        """Remove members whose sessions have expired, or that did not revoke partitions in time."""
+        if self.next_expiry_us is not None:
             self._remove_late(now)
             self._store([])
-        return self._done()
+        return self._take_effects()
 
     def _remove_late(self, now: Moment) -> None:
         if self._late_us is None or self._late_us > now.us:
@@ -599,27 +603,28 @@ class ConsumerGroup:
         self, request: Any, commit: OffsetCommitRequest, now: Moment, producer: tuple[int, int] | None = None,
         verification: int | None = None,
     ) -> Effects:  # fmt: skip
-        """Commit offsets, of a member with its epoch; or of anybody, to a group without members.
+        """Commit offsets of a member with its epoch, or, in an empty group, of any client.
 
         Args:
             request: completed with an `OffsetCommitResult`.
-            commit: the offsets; its generation is the epoch of the member.
-            now: the time.
-            producer: id and epoch of the transaction that they belong to: they count when that is committed.
-            verification: of the transaction.
+            commit: the offsets to commit; `generation` is the member's epoch.
+            now: current time.
+            producer: id and epoch of the producer, if the offsets belong to its transaction; they apply when it
+                commits.
+            verification: verification token of the transaction.
         """
         code = self._check_commit(commit, is_transactional=producer is not None)
         if code is not ErrorCode.NONE:
             self._respond(request, dict.fromkeys(commit.offsets, code))
-            return self._done()
+            return self._take_effects()
         return self._commits.commit(request, commit, now, producer, verification)
 
     def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> ErrorCode:
         if self._is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if commit.generation < 0:
-            is_nobody = not commit.member_id and commit.instance_id is None
-            if not self._members or (is_transactional and is_nobody):
+            is_outsider = not commit.member_id and commit.instance_id is None
+            if not self._members or (is_transactional and is_outsider):
                 return ErrorCode.NONE
         member = self._members.get(commit.member_id)
         if member is None:
@@ -637,10 +642,10 @@ class ConsumerGroup:
         """Return committed offsets.
 
         Args:
-            partitions: None: all that have one.
-            require_stable: refuse those for which an open transaction has an offset.
-            member_id: of the member that asks; None: it is none.
-            member_epoch: of that member; another one is refused.
+            partitions: partitions to return; None: all with a committed offset.
+            require_stable: whether to refuse partitions with an offset in an open transaction.
+            member_id: member that asks; None: the client is no member.
+            member_epoch: epoch of the member; another epoch than the current one is refused.
         """
         if member_id is not None or member_epoch >= 0:
             member = self._members.get(member_id or "")
@@ -650,7 +655,7 @@ class ConsumerGroup:
         return self._commits.fetch(partitions, require_stable=require_stable)
 
     def delete_offsets(self, request: Any, partitions: Collection[TopicPartition]) -> Effects:
-        """Delete offsets of topics that no member subscribes to (KIP-496)."""
+        """Delete offsets of topics to which no member subscribes (KIP-496)."""
         results: OffsetCommitResult = {}
         for partition in partitions:
             is_subscribed = partition.topic in self._subscribed or self._is_matched(partition.topic)
@@ -660,21 +665,21 @@ class ConsumerGroup:
         return self._commits.delete(request, results)
 
     def expire_offsets(self, now: Moment) -> Effects:
-        """Delete offsets that have expired, and the group when nothing is left of it (KIP-211)."""
+        """Delete expired offsets, and the group if nothing else is left of it (KIP-211)."""
         if self._is_dead:
-            return self._done()
+            return self._take_effects()
         subscribed = self._subscribed.keys() | self._topics.keys()
         expired = self.offsets.expired(now.wall_ms, self._config.offsets_retention_ms, None, subscribed)
         if expired:
             return self._commits.expire(expired)
         if self.is_vacant and self._records and self.offsets.is_empty:
             self._delete_records(None, ErrorCode.NONE, ErrorCode, ())
-        return self._done()
+        return self._take_effects()
 
-    # ---- the whole group ------------------------------------------------------------------------------------
+    # ---- deletion -------------------------------------------------------------------------------------------
 
     def delete(self, request: Any) -> Effects:
-        """Delete a group without members, and its offsets."""
+        """Delete an empty group and its offsets."""
         if self._is_dead:
             self._respond(request, ErrorCode.GROUP_ID_NOT_FOUND)
         elif self._members:
@@ -683,21 +688,21 @@ class ConsumerGroup:
             self._respond(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         else:
             self._delete_records(request, ErrorCode.NONE, ErrorCode, self.offsets.all_partitions())
-        return self._done()
+        return self._take_effects()
 
     def dissolve(self, request: Any, result: Any, failed: Callable[[ErrorCode], Any]) -> Effects:
-        """Delete the records of a vacant group, and keep its offsets.
+        """Delete the records of an empty group, but keep its offsets.
 
         Args:
-            request: completed when the records are deleted.
-            result: with this.
-            failed: makes the result of an error.
+            request: gets its response when the records are deleted.
+            result: response after success.
+            failed: returns the response for an error.
         """
         if self.is_vacant:
             self._delete_records(request, result, failed, None)
         else:
             self._respond(request, failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return self._done()
+        return self._take_effects()
 
     def _delete_records(
         self, request: Any, result: Any, failed: Callable[[ErrorCode], Any], offsets: Collection[TopicPartition] | None
@@ -707,7 +712,7 @@ class ConsumerGroup:
         records: list[GroupRecord] = [(encode_offset_key(self.group_id, *partition), None) for partition in names]
         records += [(encode_consumer_key(key), None) for key in self._records]
         token = _DeleteRecords(request, result, failed, None if offsets is None else names, len(records))
-        if not records:  # it was never stored
+        if not records:  # the group was never stored
             self._deleted(token, 0)
             return
         self.offsets.begin(names)
@@ -729,43 +734,43 @@ class ConsumerGroup:
     # ---- outcomes of appends --------------------------------------------------------------------------------
 
     def appended(self, token: object, at: int, now: Moment) -> Effects:
-        """Note that records are committed, the first one at offset `at`. The calls come in the order of the log."""
+        """Apply records that were committed, the first one at offset `at`. The calls follow the order of the log."""
         if isinstance(token, StoreOffsets | DeleteOffsets):
             return self._commits.appended(token, at)
         if token is not self._in_flight:
-            return self._done()
+            return self._take_effects()
         self._in_flight, self._is_in_doubt = None, False
         match token:
             case _StoreRecords():
-                self._note(token.records, at)
+                self._apply_records(token.records, at)
                 for request, result in token.answers:
                     self._respond(request, result)
             case _DeleteRecords():
                 self.offsets.end(token.offsets or ())
                 self._deleted(token, at)
-                return self._done()
+                return self._take_effects()
         self._serve_queue(now)
-        return self._done()
+        return self._take_effects()
 
-    def _note(self, records: Mapping[ConsumerGroupKey, bytes | None], at: int) -> None:
+    def _apply_records(self, records: Mapping[ConsumerGroupKey, bytes | None], at: int) -> None:
         for number, (key, value) in enumerate(records.items()):
-            self._note_one(key, value, at + number)
+            self._apply_record(key, value, at + number)
 
-    def _note_one(self, key: ConsumerGroupKey, value: bytes | None, at: int) -> None:
+    def _apply_record(self, key: ConsumerGroupKey, value: bytes | None, at: int) -> None:
         if value is None:
             self._records.pop(key, None)
         else:
             self._records[key] = _Live(value, at)
 
     def append_failed(self, token: object, code: ErrorCode, now: Moment) -> Effects:
-        """Note that records were not appended: the group is again what it was."""
+        """Undo an append that failed: restore the state from the committed records."""
         if isinstance(token, StoreOffsets | DeleteOffsets):
             self._commits.append_failed(token)
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is not self._in_flight:
-            return self._done()
+            return self._take_effects()
         self._in_flight, self._is_in_doubt = None, False
-        self._tell(token, code)
+        self._respond_failure(token, code)
         match token:
             case _StoreRecords():
                 self._restore(now)
@@ -773,20 +778,22 @@ class ConsumerGroup:
                 self.offsets.end(token.offsets or ())
                 self._is_dead = False
         self._serve_queue(now)
-        return self._done()
+        return self._take_effects()
 
     def append_unknown(self, token: object, code: ErrorCode, now: Moment) -> Effects:
-        """Tell waiting requests that the outcome of an append is not known. Only `appended` may follow: until then no
-        heartbeat is served."""
+        """Send error responses for an append with an unknown outcome.
+
+        Only `appended` may follow; until then no heartbeat is handled.
+        """
         if isinstance(token, StoreOffsets | DeleteOffsets):
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is self._in_flight:
             self._is_in_doubt = True
-            self._tell(token, code)
+            self._respond_failure(token, code)
             self._refuse_queue(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return self._done()
+        return self._take_effects()
 
-    def _tell(self, token: object, code: ErrorCode) -> None:
+    def _respond_failure(self, token: object, code: ErrorCode) -> None:
         if isinstance(token, _StoreRecords):
             for request, _ in token.answers:
                 self._respond(request, ConsumerHeartbeatResult(code_of_store(code)))
@@ -795,40 +802,40 @@ class ConsumerGroup:
             self._respond(token.request, token.failed(code_of_store(code)))
 
     def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
-        """Append again what is live and lies before an offset of the internal partition.
+        """Append live records again that are before an offset of the internal partition.
 
         Args:
             before: the offset.
-            records_max: records at once.
+            records_max: maximum number of records per call.
 
         Returns:
-            Effects, and whether anything is left before that offset, or is on its way.
+            Effects, and whether live records before the offset are left, or appends of them are in flight.
         """
         effects, is_left = self._commits.rewrite(before, records_max)
         self._effects += effects
         stale = [key for key, live in self._records.items() if live.at < before]
         if stale and self._in_flight is None and not effects:
             self._append(_StoreRecords({key: self._records[key].value for key in stale[:records_max]}))
-        return self._done(), is_left or bool(stale)
+        return self._take_effects(), is_left or bool(stale)
 
     # ---- loading --------------------------------------------------------------------------------------------
 
     def load_record(self, key: ConsumerGroupKey, value: bytes | None, at: int) -> None:
-        """Note a record of the group, while the internal partition is read. What they mean comes in `loaded`.
+        """Apply a record of the group while the internal partition is loaded. The state is computed in `loaded`.
 
         Raises:
-            InvalidRequestError: the record is damaged, or of a later version.
+            InvalidRequestError: the record is malformed, or has a newer version.
         """
         if value is not None:
             decode_consumer_value(key.kind, value)
-        self._note_one(key, value, at)
+        self._apply_record(key, value, at)
 
     def loaded(self, now: Moment) -> None:
-        """Begin to serve: the sessions of all members begin, and the time of those that are to give something up."""
+        """Finish loading: the sessions of all members, and the time-outs of revocations, begin."""
         self._restore(now)
 
     def _restore(self, now: Moment) -> None:
-        """The state is what the records say. Times go on that are known."""
+        """Compute the state from the committed records. Known deadlines are kept."""
         self._changes = {}
         self.group_epoch = self.assignment_epoch = 0
         self._members, self._static, self._holders, self._subscribed = {}, {}, {}, Counter()
@@ -862,23 +869,28 @@ class ConsumerGroup:
             if member.state is MemberState.UNREVOKED_PARTITIONS
         }
         for until_us in (*self._session_us.values(), *self._revoking_us.values()):
-            self._look_at(until_us)
+            self._expire_at(until_us)
 
     def unload(self) -> Effects:
-        """Complete what waits with NOT_COORDINATOR: another broker serves the group, or will. What is being appended
-        has an unknown outcome; the driver completes that."""
+        """Fail pending requests with NOT_COORDINATOR, because another broker serves the group now.
+
+        Appends in flight have an unknown outcome; the driver fails their requests.
+        """
         self._refuse_queue(ErrorCode.NOT_COORDINATOR)
         self._is_dead = True
-        return self._done()
+        return self._take_effects()
 
 
 def _pattern_of(regex: str) -> TopicPattern:
-    """Of a member in the log: a later build may have more of the syntax, and then nothing matches here."""
+    """Return the pattern of a stored member.
+
+    A newer version may have more syntax; such a pattern matches nothing here.
+    """
     try:
         return TopicPattern(regex)
     except InvalidArgumentError as error:
         logger.warning("a member's regular expression matches no topic here: %s", error)
-        return _NOTHING
+        return _MATCHES_NOTHING
 
 
 def _subscription(member: ConsumerMember) -> tuple[frozenset[str], str | None]:
@@ -918,7 +930,11 @@ def _assignment_value(member: ConsumerMember) -> MemberAssignmentValue:
 
 
 def _with_assignment(member: ConsumerMember, value: MemberAssignmentValue) -> ConsumerMember:
-    """A state that is not known is that of a member that waits: it is reconciled, and keeps what it has meanwhile."""
+    """Return a member with a stored assignment.
+
+    An unknown state is treated as UNRELEASED_PARTITIONS, so that the member keeps its partitions and is reconciled
+    again.
+    """
     known = value.state in tuple(MemberState)
     return member._replace(
         epoch=value.member_epoch, previous_epoch=value.previous_member_epoch,

@@ -1,4 +1,4 @@
-"""Settings of the coordinator of groups."""
+"""Settings of the group coordinator."""
 
 from __future__ import annotations
 
@@ -14,32 +14,36 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerGroupConfig(Settings):
-    """Settings of the coordinator of groups, with Kafka's defaults.
+    """Settings of the group coordinator, with Kafka's defaults.
 
     Attributes:
-        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not change.
+        offsets_partitions: number of partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not
+            change.
         min_session_timeout_ms: shortest session time-out of a member (`group.min.session.timeout.ms`).
-        max_session_timeout_ms: longest one (`group.max.session.timeout.ms`).
-        initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
-        new_member_join_timeout_ms: how long a new member waits for the others before it is taken for dead.
+        max_session_timeout_ms: longest session time-out of a member (`group.max.session.timeout.ms`).
+        initial_rebalance_delay_ms: milliseconds for which an empty group waits for more members
+            (`group.initial.rebalance.delay.ms`).
+        new_member_join_timeout_ms: milliseconds for which a new member waits for the others before it is considered
+            dead.
         consumer_session_timeout_ms: session time-out of members of consumer groups
             (`group.consumer.session.timeout.ms`).
-        consumer_heartbeat_interval_ms: how often these are to send heartbeats
+        consumer_heartbeat_interval_ms: interval between heartbeats of these members
             (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
-        consumer_max_size: members of a consumer group (`group.consumer.max.size`).
-        consumer_assignors: assignors that they may choose, the default first (`group.consumer.assignors`),
-            with commas between them.
-        max_size: members of a group (`group.max.size`); as many again may have been given an id and not come back yet.
-        offset_metadata_max_bytes: size of the text beside an offset (`offset.metadata.max.bytes`).
-        offsets_retention_ms: offsets of empty groups, and of topics that nobody subscribes to, are kept so long
-            (`offsets.retention.minutes`).
-        retention_check_ms: milliseconds between two looks for offsets that expire
+        consumer_max_size: maximum number of members of a consumer group (`group.consumer.max.size`).
+        consumer_assignors: assignors that these members may choose, the default first, separated by commas
+            (`group.consumer.assignors`).
+        max_size: maximum number of members of a classic group (`group.max.size`), and of member ids that were given out
+            and not used yet.
+        offset_metadata_max_bytes: maximum size of the metadata of an offset (`offset.metadata.max.bytes`).
+        offsets_retention_ms: milliseconds for which offsets of empty groups, and of topics without subscribers, are
+            kept (`offsets.retention.minutes`).
+        retention_check_ms: milliseconds between two searches for expired offsets
             (`offsets.retention.check.interval.ms`).
-        append_timeout_ms: how long an append waits for the replicas (`offsets.commit.timeout.ms`). Then the outcome is
-            unknown.
+        append_timeout_ms: milliseconds for which an append waits for the replicas (`offsets.commit.timeout.ms`). After
+            it the outcome is unknown.
         load_bytes: bytes of a partition that are loaded in one step.
-        rewrite_bytes: a partition that holds so many bytes, and twice as many as are live, gets what is live appended
-            again and the records before that deleted.
+        rewrite_bytes: minimum size of a partition, bytes, from which on it is rewritten when it is twice as large as
+            its live records: these are appended again, and the records before them are deleted.
     """
 
     offsets_partitions: int = 50
@@ -79,12 +83,12 @@ class ConsumerGroupConfig(Settings):
 
     @property
     def assignor_names(self) -> list[str]:
-        """The assignors that members of consumer groups may choose; the default first."""
+        """Assignors that members of consumer groups may choose, the default first."""
         return self.consumer_assignors.split(",")
 
 
 def check_assignors(name: str, value: object) -> None:
-    """Check a setting that lists assignors. Raises ConfigError, which names the first one that there is not."""
+    """Check a setting that lists assignors. Raises ConfigError that names the first unknown one."""
     if not isinstance(value, str):
         raise ConfigError(f"{name}: expected names with commas between them, found {value!r}")
     for assignor in value.split(","):

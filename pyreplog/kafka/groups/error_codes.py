@@ -1,4 +1,4 @@
-"""Which code the client of a group is told when an append to `__consumer_offsets` fails."""
+"""Maps error codes of appends to `__consumer_offsets` to error codes for clients of groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN_OUTCOMES = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Codes of appends that may be committed later, if they have an offset."""
+"""Codes of appends that may still be committed, if they have an offset."""
 
 _TOO_LARGE = frozenset(
     {
@@ -35,7 +35,7 @@ _PASSED_ON = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_
 
 
 def code_of_append(code: ErrorCode) -> ErrorCode:
-    """Return the code of a commit whose append failed with a code of partitions."""
+    """Return the error code of an offset commit for the error code of its append."""
     if code is ErrorCode.NONE:
         return ErrorCode.NONE
     if code in _NOT_LEADER:
@@ -50,7 +50,7 @@ def code_of_append(code: ErrorCode) -> ErrorCode:
 
 
 def code_of_store(code: ErrorCode) -> ErrorCode:
-    """Return the code of a JoinGroup or SyncGroup whose group was not stored: clients know fewer codes there."""
+    """Return the code of a JoinGroup, SyncGroup or heartbeat whose append failed: clients know fewer codes there."""
     if code is ErrorCode.REQUEST_TIMED_OUT:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:

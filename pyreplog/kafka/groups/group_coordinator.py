@@ -43,7 +43,7 @@ from pyreplog.kafka.groups.topic_catalog import NoTopics, TopicCatalog
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
-_NAME_MAX = 255  # of a client's name in the ids of its members
+_NAME_MAX = 255  # maximum characters of a client id in a member id
 _INT_MIN = -(1 << 31)
 
 Effects = Iterable[GroupEffect]
@@ -51,13 +51,13 @@ T = TypeVar("T")
 
 
 def new_member_id(client_id: str) -> str:
-    """Return an id that no member has: the client's name and a UUID, as Kafka's coordinators make them."""
+    """Return a unique member id, made of the client id and a UUID as in Kafka's coordinators."""
     return f"{client_id[:_NAME_MAX]}-{uuid.uuid4()}"
 
 
 @lru_cache(maxsize=4096)
 def partition_of_group(group_id: str, partitions: int) -> int:
-    """Return the partition of `__consumer_offsets` that holds a group, as Kafka's clients and tools compute it."""
+    """Return the partition of `__consumer_offsets` of a group, computed as in Kafka's clients and tools."""
     value = 0
     data = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(data), 2):
@@ -67,22 +67,22 @@ def partition_of_group(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    """The coordinator of the groups of this broker, for Kafka's classic protocol and for that of KIP-848.
+    """The coordinator of this broker's groups, for Kafka's classic protocol and that of KIP-848.
 
-    A request gives a future; what has to wait is completed by the thread that brings what it waited for, or by
-    `expire`. Any thread may call any method, also in a callback of a future. There is no thread in it: somebody calls
-    `expire` often (each 10 ms, say). Offsets are acknowledged when they are committed to the internal topic, and
-    assignments are given when their generation is.
+    Each request returns a future. A request that waits is completed by the thread that causes its completion, or by
+    `expire`. Any thread may call any method, also from a callback of a future. The coordinator has no thread: the
+    caller has to call `expire` regularly, for example every 10 ms. Offset commits are acknowledged when the offsets are
+    committed to the internal topic, and assignments are returned when their generation is.
 
     Args:
         log: the partitions of `__consumer_offsets`.
-        clock: the time.
-        config: settings.
-        new_member_id: makes an id of a member from its client's name; no two calls may give the same.
-        executor: makes what runs the events of one partition.
-        is_expected: says of a partition whether this broker is about to lead it: then clients wait, as while it is
-            loaded. Else they look for another coordinator.
-        topics: the topics of the cluster, of which consumer groups are assigned the partitions.
+        clock: source of time.
+        config: settings of the coordinator.
+        new_member_id: returns a new, unique member id for a client id.
+        executor: returns an executor for the events of one partition.
+        is_expected: returns whether this broker is about to lead a partition. Then clients wait, as while the partition
+            is loaded; otherwise they look for another coordinator.
+        topics: topics of the cluster, whose partitions consumer groups assign.
 
     Example:
         ```python
@@ -106,18 +106,18 @@ class GroupCoordinator:
         self._shards: dict[int, GroupShard] = {}
         self._changing = threading.Lock()
 
-    # ---- roles ----------------------------------------------------------------------------------------------
+    # ---- leadership -----------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
         """Return the partition of `__consumer_offsets` whose leader coordinates a group (FindCoordinator)."""
         return partition_of_group(group_id, self.config.offsets_partitions)
 
     def leadership_changed(self, partition: TopicPartition, epoch: int | None) -> None:
-        """Note whether this broker leads a partition. The changes of one partition come in their order.
+        """Note a change of this broker's leadership of a partition. Changes of one partition must come in order.
 
         Args:
-            partition: of any topic; those of `__consumer_offsets` count.
-            epoch: number of the epoch in which it leads; None: it does not.
+            partition: a partition of any topic; topics other than `__consumer_offsets` are ignored.
+            epoch: number of the leader epoch; None: this broker does not lead the partition.
         """
         if partition.topic != OFFSETS_TOPIC:
             return
@@ -137,12 +137,12 @@ class GroupCoordinator:
             before.stop()
 
     def expire(self) -> None:
-        """Do what it is time for: sessions, rebalances and offsets expire, partitions are loaded, step by step."""
+        """Expire sessions, rebalances and offsets, and load partitions, in small steps."""
         for shard in list(self._shards.values()):
             shard.expire()
 
     def close(self) -> None:
-        """Complete what waits with NOT_COORDINATOR, and serve no more."""
+        """Fail pending requests with NOT_COORDINATOR, and refuse further ones."""
         with self._changing:
             shards, self._shards = self._shards, {}
         for shard in shards.values():
@@ -165,7 +165,7 @@ class GroupCoordinator:
     # ---- members --------------------------------------------------------------------------------------------
 
     def join_group(self, group_id: str, join: JoinGroupRequest) -> AppendFuture[JoinGroupResult]:
-        """Let a member join a group, or join it again (JoinGroup)."""
+        """Let a member join or rejoin a group (JoinGroup)."""
 
         def failed(code: ErrorCode) -> JoinGroupResult:
             return JoinGroupResult(code, member_id=join.member_id)
@@ -178,7 +178,7 @@ class GroupCoordinator:
                 return group.join(future, join, now)
             if not group.is_vacant:
                 return [Respond(future, failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))]
-            if group.is_recorded:  # it is asked again when that is over
+            if group.is_recorded:  # the client retries after that
                 return group.dissolve(future, failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), failed)
             return shard.make_classic_group(group_id).join(future, join, now)
 
@@ -188,7 +188,7 @@ class GroupCoordinator:
         return self._submit(group_id, failed, act)
 
     def sync_group(self, group_id: str, sync: SyncGroupRequest) -> AppendFuture[SyncGroupResult]:
-        """Give a member its assignment; take those of all from the leader (SyncGroup)."""
+        """Return a member's assignment; the leader sends the assignments of all members (SyncGroup)."""
 
         def act(shard: GroupShard, future: AppendFuture[SyncGroupResult], now: Moment) -> Effects:
             group = shard.group(group_id)
@@ -226,7 +226,7 @@ class GroupCoordinator:
     # ---- members of consumer groups -------------------------------------------------------------------------
 
     def consumer_heartbeat(self, group_id: str, beat: ConsumerHeartbeat) -> AppendFuture[ConsumerHeartbeatResult]:
-        """Let a member join a consumer group, live in it, or leave it (ConsumerGroupHeartbeat)."""
+        """Let a member join, stay in, or leave a consumer group (ConsumerGroupHeartbeat)."""
 
         def act(shard: GroupShard, future: AppendFuture[ConsumerHeartbeatResult], now: Moment) -> Effects:
             group = shard.group(group_id)
@@ -235,7 +235,7 @@ class GroupCoordinator:
             if beat.member_epoch != JOINING_EPOCH or (group is not None and not group.is_vacant):
                 text = f"there is no consumer group {group_id}" + ("" if group is None else ", but a classic one")
                 return [Respond(future, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))]
-            if group is not None and group.is_recorded:  # it is asked again when that is over
+            if group is not None and group.is_recorded:  # the client retries after that
                 later = ConsumerHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 return group.dissolve(future, later, ConsumerHeartbeatResult)
             return shard.make_consumer_group(group_id).heartbeat(future, beat, now)
@@ -267,10 +267,11 @@ class GroupCoordinator:
         return self._commit(group_id, commit, None, None)
 
     def begin_verification(self, group_id: str, producer_id: int) -> int | None:
-        """Note that the coordinator of a transaction is asked whether it may commit offsets of a group.
+        """Begin to verify that a transaction may commit offsets of a group, before asking its coordinator.
 
         Returns:
-            A token for `commit_transactional_offsets`; None: the partition of the group knows the transaction already.
+            A token for `commit_transactional_offsets`; None: no verification is necessary, because the partition of the
+            group already has records of the transaction.
         """
         return self._log.begin_verification(self.partition_of(group_id), producer_id)
 
@@ -278,15 +279,15 @@ class GroupCoordinator:
         self, group_id: str, commit: OffsetCommitRequest, producer_id: int, producer_epoch: int,
         verification: int | None = None,
     ) -> AppendFuture[OffsetCommitResult]:  # fmt: skip
-        """Commit offsets as part of a transaction (TxnOffsetCommit): they count when it is committed.
+        """Commit offsets as part of a transaction (TxnOffsetCommit): they apply when it commits.
 
         Args:
-            group_id: the group.
-            commit: the offsets.
-            producer_id: of the transaction.
-            producer_epoch: of the producer.
-            verification: from `begin_verification`, after the transaction's coordinator has confirmed that the
-                partition of the group belongs to it; None: it was not asked.
+            group_id: name of the group.
+            commit: the offsets to commit.
+            producer_id: id of the transaction's producer.
+            producer_epoch: epoch of the producer.
+            verification: token of `begin_verification`, after the transaction coordinator has confirmed that the
+                group's partition belongs to the transaction; None: no verification was necessary.
         """
         return self._commit(group_id, commit, (producer_id, producer_epoch), verification)
 
@@ -298,17 +299,17 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
             if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
-                is_told = commit.knows_member_epochs and producer is None
-                code = ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION
+                knows_code = commit.knows_member_epochs and producer is None
+                code = ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION
                 return [Respond(future, failed(code))]
             return shard.create_group(group_id).commit(future, commit, now, producer, verification)
 
         return self._submit(group_id, failed, act, may_be_nameless=producer is None)
 
     def handle_txn_completion(self, partition: TopicPartition, producer_id: int, *, committed: bool) -> None:
-        """Note that a marker is committed to a partition of `__consumer_offsets`.
+        """Note that a transaction marker was committed to a partition of `__consumer_offsets`.
 
-        To be called before the producer learns that its transaction has ended.
+        The call must come before the producer gets the response that its transaction has ended.
         """
         shard = self._shards.get(partition.partition) if partition.topic == OFFSETS_TOPIC else None
         if shard is not None:
@@ -321,11 +322,11 @@ class GroupCoordinator:
         """Return committed offsets of a group (OffsetFetch).
 
         Args:
-            group_id: the group.
-            partitions: None: all that have one.
-            require_stable: partitions for which an open transaction has an offset get UNSTABLE_OFFSET_COMMIT.
-            member_id: of the member of a consumer group that asks; None: it is none.
-            member_epoch: of that member: with another one it gets STALE_MEMBER_EPOCH.
+            group_id: name of the group.
+            partitions: partitions to return; None: all with a committed offset.
+            require_stable: whether partitions with an offset in an open transaction get UNSTABLE_OFFSET_COMMIT.
+            member_id: member of a consumer group that asks; None: the client is no member.
+            member_epoch: epoch of the member; another epoch than the current one gets STALE_MEMBER_EPOCH.
         """
 
         def failed(code: ErrorCode) -> OffsetFetchResult:
@@ -344,7 +345,7 @@ class GroupCoordinator:
         return self._submit(group_id, failed, act, may_be_nameless=True)
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> AppendFuture[OffsetCommitResult]:
-        """Delete offsets of partitions that no member of the group subscribes to (OffsetDelete)."""
+        """Delete offsets of partitions to which no member of the group subscribes (OffsetDelete)."""
 
         def failed(code: ErrorCode) -> OffsetCommitResult:
             return dict.fromkeys(partitions, code)
@@ -360,7 +361,7 @@ class GroupCoordinator:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> AppendFuture[ErrorCode]:
-        """Delete a group without members, and its offsets (DeleteGroups)."""
+        """Delete an empty group and its offsets (DeleteGroups)."""
 
         def act(shard: GroupShard, future: AppendFuture[ErrorCode], _: Moment) -> Effects:
             group = shard.group(group_id)
@@ -371,7 +372,7 @@ class GroupCoordinator:
         return self._submit(group_id, ErrorCode, act, may_be_nameless=True)
 
     def describe_group(self, group_id: str) -> AppendFuture[DescribedGroup]:
-        """Return a group and its members (DescribeGroups). One that does not exist is Dead, and has no error."""
+        """Return a group and its members (DescribeGroups). A group that does not exist is Dead, without an error."""
 
         def failed(code: ErrorCode) -> DescribedGroup:
             return DescribedGroup(code, group_id)
@@ -391,8 +392,8 @@ class GroupCoordinator:
         """Return the groups of this broker (ListGroups).
 
         Args:
-            states: of groups to return; empty: all.
-            types: likewise.
+            states: states of the groups to return; empty: all.
+            types: types of the groups to return; empty: all.
         """
 
         def act(shard: GroupShard, future: AppendFuture[ListGroupsResult]) -> Effects:

@@ -1,4 +1,4 @@
-"""What the machine of a group asks for."""
+"""The effects that the state machines of groups return."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GroupRecord = tuple[bytes, bytes | None]
 
 
 class Moment(NamedTuple):
-    """A moment in both times.
+    """A point in time, on both clocks.
 
     Attributes:
-        us: monotonic, microseconds.
-        wall_ms: milliseconds since 1970-01-01 UTC.
+        us: monotonic time, microseconds.
+        wall_ms: wall-clock time, milliseconds since 1970-01-01 UTC.
     """
 
     us: int
@@ -22,20 +22,20 @@ class Moment(NamedTuple):
 
 
 class Respond(NamedTuple):
-    """Complete a request."""
+    """Send the response to a request."""
 
     request: Any
     result: Any
 
 
 class AppendRecords(NamedTuple):
-    """Append records, all of them or none, and tell the machine the outcome.
+    """Append records atomically, and report the outcome to the state machine.
 
     Attributes:
-        token: of the append, for `appended`, `append_failed` and `append_unknown` of the machine.
+        token: identifies the append in `appended`, `append_failed` and `append_unknown`.
         records: keys and values.
-        producer: id and epoch, if the records belong to its transaction.
-        verification: of that transaction.
+        producer: id and epoch of the producer, if the records belong to its transaction.
+        verification: verification token of the transaction.
     """
 
     token: object
@@ -45,11 +45,11 @@ class AppendRecords(NamedTuple):
 
 
 class GroupDeleted(NamedTuple):
-    """There is nothing left of the group: forget it."""
+    """Remove the group: the log has no records of it."""
 
 
 class GroupDissolved(NamedTuple):
-    """The log holds nothing of the group but its offsets: the name is free for a group of any protocol."""
+    """Free the group's name for any protocol: the log has only offsets of the group."""
 
 
 GroupEffect = Respond | AppendRecords | GroupDeleted | GroupDissolved

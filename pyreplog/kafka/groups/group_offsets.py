@@ -1,4 +1,4 @@
-"""The offsets of one group: those that are committed, and those of transactions that are open."""
+"""The offsets of one group: committed offsets, and those of open transactions."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset, and where its record lies in the internal partition: of two records the later one counts."""
+    """A committed offset, and the offset `at` of its record: of two records the one with the higher `at` applies."""
 
     value: OffsetCommitValue
     at: int
 
 
 class GroupOffsets:
-    """The offsets of one group. What is in flight is being appended: nobody knows yet whether it is committed."""
+    """The offsets of one group.
+
+    For partitions in flight, a record is being appended, and may or may not be committed.
+    """
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self._in_flight: Counter[TopicPartition] = Counter()
         self._transactional_in_flight: Counter[TopicPartition] = Counter()
-        self._pending: dict[int, dict[TopicPartition, CommittedOffset]] = {}  # by producer, of open transactions
+        self._pending: dict[int, dict[TopicPartition, CommittedOffset]] = {}  # of open transactions, by producer id
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is committed, pending or in flight."""
+        """Whether no offset is committed, pending or in flight."""
         return not (self.committed or self._pending or +self._in_flight)
 
     def producers(self) -> Iterator[int]:
-        """Iterate over the producers of open transactions."""
+        """Iterate over the producer ids of open transactions."""
         return iter(self._pending)
 
     def is_in_flight(self, partition: TopicPartition) -> bool:
-        """Whether a commit or a deletion is being appended."""
+        """Return whether a commit or a deletion for the partition is being appended."""
         return self._in_flight[partition] > 0
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether a transaction that is open has an offset for a partition (KIP-447)."""
+        """Return whether an open transaction has an offset for the partition (KIP-447)."""
         if self._transactional_in_flight[partition] > 0:
             return True
         return any(partition in offsets for offsets in self._pending.values())
@@ -48,40 +51,40 @@ class GroupOffsets:
     # ---- in flight ------------------------------------------------------------------------------------------
 
     def begin(self, partitions: Iterable[TopicPartition], *, transactional: bool = False) -> None:
-        """Note that records of partitions are being appended."""
+        """Note the start of an append of records for partitions."""
         for partition in partitions:
             self._in_flight[partition] += 1
             self._transactional_in_flight[partition] += transactional
 
     def end(self, partitions: Iterable[TopicPartition], *, transactional: bool = False) -> None:
-        """Note the outcome of an append, which is applied apart from this."""
+        """Note the end of an append; its outcome is applied separately."""
         for partition in partitions:
             for counter, step in ((self._in_flight, 1), (self._transactional_in_flight, int(transactional))):
                 counter[partition] -= step
                 if counter[partition] <= 0:
                     del counter[partition]
 
-    # ---- what the log holds ---------------------------------------------------------------------------------
+    # ---- committed records ----------------------------------------------------------------------------------
 
     def apply(self, partition: TopicPartition, value: OffsetCommitValue, at: int) -> None:
-        """Note a committed record."""
+        """Apply a committed record."""
         before = self.committed.get(partition)
         if before is None or before.at <= at:
             self.committed[partition] = CommittedOffset(value, at)
 
     def apply_pending(self, producer_id: int, partition: TopicPartition, value: OffsetCommitValue, at: int) -> None:
-        """Note a committed record of a transaction that is open."""
+        """Apply a committed record of an open transaction."""
         self._pending.setdefault(producer_id, {})[partition] = CommittedOffset(value, at)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Note the marker of a transaction."""
+        """Apply the marker of a transaction."""
         pending = self._pending.pop(producer_id, {})
         if committed:
             for partition, (value, at) in pending.items():
                 self.apply(partition, value, at)
 
     def apply_deletion(self, partition: TopicPartition, at: int) -> None:
-        """Note a tombstone. It deletes what open transactions have for the partition, too."""
+        """Apply a tombstone. It deletes offsets of open transactions for the partition as well."""
         before = self.committed.get(partition)
         if before is not None and before.at <= at:
             del self.committed[partition]
@@ -92,21 +95,21 @@ class GroupOffsets:
                     del self._pending[producer_id]
 
     def all_partitions(self) -> set[TopicPartition]:
-        """Return the partitions with an offset that is committed or pending."""
+        """Return the partitions with a committed or pending offset."""
         return {*self.committed, *(partition for pending in self._pending.values() for partition in pending)}
 
-    # ---- what goes ------------------------------------------------------------------------------------------
+    # ---- expiry and rewriting -------------------------------------------------------------------------------
 
     def expired(
         self, now_ms: int, retention_ms: int, empty_since_ms: int | None, subscribed: Collection[str] = ()
     ) -> list[TopicPartition]:
-        """Return the partitions whose offsets expire (KIP-211).
+        """Return the partitions whose offsets have expired (KIP-211).
 
         Args:
-            now_ms: the time, ms since 1970.
-            retention_ms: how long offsets are kept.
-            empty_since_ms: since when the group is empty, ms since 1970; None: the time of each commit counts.
-            subscribed: topics whose offsets stay.
+            now_ms: current time, ms since 1970.
+            retention_ms: time for which offsets are kept, milliseconds.
+            empty_since_ms: when the group became empty, ms since 1970; None: the time of each commit decides.
+            subscribed: topics whose offsets do not expire.
         """
         return [
             partition
@@ -118,8 +121,11 @@ class GroupOffsets:
         ]
 
     def stale(self, before: int) -> tuple[list[TopicPartition], bool]:
-        """Return the partitions whose offsets lie before a place in the log, and whether there are others that cannot
-        be appended again now: a record is on its way, or a transaction is open for all that is known here."""
+        """Return the partitions whose offsets are before a position of the log and may be appended again.
+
+        The second value tells whether there are others, which cannot be appended again now: because a record is in
+        flight, or a transaction may still be open.
+        """
         stale = [partition for partition, (_, at) in self.committed.items() if at < before]
         free = [name for name in stale if not self.is_in_flight(name) and not self.is_unstable(name)]
         is_open = any(at < before for pending in self._pending.values() for _, at in pending.values())

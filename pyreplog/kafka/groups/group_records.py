@@ -1,6 +1,6 @@
-"""The records of `__consumer_offsets`: Kafka's own keys and values, decoded by the bounded interpreter of messages.
+"""The records of `__consumer_offsets`, with Kafka's keys and values.
 
-See FORMAT.md, "Records of groups".
+Values are decoded by the message codec, with limits. See FORMAT.md, "Records of groups".
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ OFFSET_KEY_VERSIONS = range(2)
 GROUP_KEY_VERSION = 2
 VALUE_VERSIONS = range(5)
 CONSUMER_KEY_VERSIONS = range(3, 9)
-"""Of records of consumer groups (KIP-848): one kind of record each."""
+"""Key versions of records of consumer groups (KIP-848): one for each kind of record."""
 CONSUMER_VALUE_VERSION = 0
 WRITTEN_VERSION = 3
-"""Of values: Kafka writes no other one."""
+"""The version of values that is written, the only one that Kafka writes."""
 _FLEXIBLE_FROM = 4
 _VERSION = Struct(">h")
 _MEMBERS_MAX = 1 << 20
@@ -48,11 +48,11 @@ class OffsetCommitValue(NamedTuple):
     """A committed offset.
 
     Attributes:
-        offset: of the next record to read.
-        leader_epoch: of the record before; -1: not known (from version 3 on).
-        metadata: any text.
-        commit_timestamp: ms since 1970.
-        expire_timestamp: ms since 1970; -1: the retention of the broker counts (version 1 alone).
+        offset: offset of the next record to read.
+        leader_epoch: leader epoch of the record before; -1: unknown (from version 3 on).
+        metadata: arbitrary text of the client.
+        commit_timestamp: time of the commit, ms since 1970.
+        expire_timestamp: time of the expiry, ms since 1970; -1: the broker's retention applies (version 1 only).
     """
 
     offset: int = 0
@@ -63,7 +63,7 @@ class OffsetCommitValue(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """A member of a stored group. `rebalance_timeout` is 0 in version 0: the session time-out counts."""
+    """A member of a stored group. `rebalance_timeout` is missing in version 0: then it is the session time-out."""
 
     member_id: str = ""
     group_instance_id: str | None = None
@@ -92,18 +92,18 @@ class ConsumerGroupRecordKind(IntEnum):
     GROUP = 3
     """The epoch of the group."""
     PARTITIONS = 4
-    """The topics that members subscribe to, as they were assigned last."""
+    """The topics to which members subscribe, as of the last assignment."""
     MEMBER = 5
-    """A member, and what it subscribes to."""
+    """A member and its subscription."""
     TARGET = 6
     """The epoch of the target assignment."""
     MEMBER_TARGET = 7
-    """The target of a member."""
+    """The target assignment of a member."""
     ASSIGNMENT = 8
-    """What a member has."""
+    """The current assignment of a member."""
 
 
-_OF_MEMBERS = frozenset(
+_MEMBER_KINDS = frozenset(
     {
         ConsumerGroupRecordKind.MEMBER,
         ConsumerGroupRecordKind.MEMBER_TARGET,
@@ -113,7 +113,7 @@ _OF_MEMBERS = frozenset(
 
 
 class ConsumerGroupKey(NamedTuple):
-    """The key of a record of a consumer group. member_id: of the member that the record is of; "": of none."""
+    """The key of a record of a consumer group; `member_id` is "" if the record is not about a member."""
 
     kind: ConsumerGroupRecordKind
     group: str = ""
@@ -121,13 +121,13 @@ class ConsumerGroupKey(NamedTuple):
 
 
 class EpochValue(NamedTuple):
-    """The epoch of a consumer group, or that of its target assignment."""
+    """The epoch of a consumer group, or of its target assignment."""
 
     epoch: int = 0
 
 
 class SubscribedTopic(NamedTuple):
-    """A topic that members of a consumer group subscribe to."""
+    """A topic to which members of a consumer group subscribe."""
 
     topic_id: bytes = bytes(16)
     topic_name: str = ""
@@ -136,7 +136,7 @@ class SubscribedTopic(NamedTuple):
 
 
 class SubscribedTopicsValue(NamedTuple):
-    """The topics that members of a consumer group subscribe to."""
+    """The topics to which members of a consumer group subscribe."""
 
     topics: Sequence[SubscribedTopic] = ()
 
@@ -162,13 +162,13 @@ class TopicPartitionsValue(NamedTuple):
 
 
 class MemberTargetValue(NamedTuple):
-    """The target of a member."""
+    """The target assignment of a member."""
 
     topic_partitions: Sequence[TopicPartitionsValue] = ()
 
 
 class MemberAssignmentValue(NamedTuple):
-    """What a member has. Its state is one of `MemberState`."""
+    """The current assignment of a member. `state` is a value of `MemberState`."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
@@ -254,7 +254,7 @@ def _partitions_of(name: str, label: str) -> tuple[Any, ...]:
 
 
 def _subscribed_topics_schema() -> StructSchema:
-    class Racks(NamedTuple):  # of Kafka before 4.1, which nobody needs
+    class Racks(NamedTuple):  # written by Kafka before 4.1, and not used
         partition: int = 0
         racks: Sequence[str] = ()
 
@@ -316,10 +316,10 @@ def _version_of(data: bytes | memoryview, what: str) -> int:
 
 
 def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | None:
-    """Decode a key; None: it is of a later version, whose records are not for this coordinator.
+    """Decode a key; None: it has a newer version, and its record can be ignored.
 
     Raises:
-        InvalidRequestError: it is damaged.
+        InvalidRequestError: the key is malformed.
     """
     version = _version_of(key, "key of __consumer_offsets")
     if version in OFFSET_KEY_VERSIONS:
@@ -330,7 +330,7 @@ def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | 
         return group
     if version in CONSUMER_KEY_VERSIONS:
         kind = ConsumerGroupRecordKind(version)
-        schema = _MEMBER_KEY if kind in _OF_MEMBERS else _CONSUMER_KEY
+        schema = _MEMBER_KEY if kind in _MEMBER_KINDS else _CONSUMER_KEY
         return ConsumerGroupKey(kind, *schema.decode(key, start=_VERSION.size))
     return None
 
@@ -343,13 +343,16 @@ def _decode_value(schemas: list[StructSchema], value: bytes | memoryview, what: 
 
 
 def decode_offset(value: bytes | memoryview) -> OffsetCommitValue:
-    """Decode a committed offset of any version. Raises InvalidRequestError: it is damaged, or of a later version."""
+    """Decode a committed offset of any version.
+
+    Raises InvalidRequestError if it is malformed, or has a newer version.
+    """
     decoded: OffsetCommitValue = _decode_value(_OFFSET_VALUES, value, "OffsetCommitValue")
     return decoded
 
 
 def decode_group(value: bytes | memoryview) -> GroupMetadataValue:
-    """Decode a group of any version. Raises InvalidRequestError: it is damaged, or of a later version."""
+    """Decode a group of any version. Raises InvalidRequestError if it is malformed, or has a newer version."""
     decoded: GroupMetadataValue = _decode_value(_GROUP_VALUES, value, "GroupMetadataValue")
     members = tuple(
         member._replace(
@@ -363,12 +366,12 @@ def decode_group(value: bytes | memoryview) -> GroupMetadataValue:
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
-    """Encode the key of a committed offset. Raises InvalidArgumentError: a name is too long."""
+    """Encode the key of a committed offset. Raises InvalidArgumentError if a name is too long."""
     return _VERSION.pack(OFFSET_KEY_VERSIONS[-1]) + _OFFSET_KEY.encode(OffsetCommitKey(group, topic, partition))
 
 
 def encode_group_key(group: str) -> bytes:
-    """Encode the key of a group. Raises InvalidArgumentError: the name is too long."""
+    """Encode the key of a group. Raises InvalidArgumentError if the name is too long."""
     return _VERSION.pack(GROUP_KEY_VERSION) + _GROUP_KEY.encode(GroupMetadataKey(group))
 
 
@@ -377,7 +380,7 @@ def encode_offset(value: OffsetCommitValue, version: int | None = None) -> bytes
 
     Args:
         value: the offset.
-        version: None: 3, or 1 for one that has an `expire_timestamp`, as Kafka chooses.
+        version: version of the value; None: 3, or 1 for an offset with an `expire_timestamp`, as in Kafka.
     """
     if version is None:
         version = WRITTEN_VERSION if value.expire_timestamp < 0 else 1
@@ -385,25 +388,24 @@ def encode_offset(value: OffsetCommitValue, version: int | None = None) -> bytes
 
 
 def encode_group(value: GroupMetadataValue, version: int = WRITTEN_VERSION) -> bytes:
-    """Encode a group. Raises InvalidArgumentError: a name is too long."""
+    """Encode a group. Raises InvalidArgumentError if a name is too long."""
     return _VERSION.pack(version) + _GROUP_VALUES[version].encode(value)
 
 
 def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
-    """Encode the key of a record of a consumer group. Raises InvalidArgumentError: a name is too long."""
-    if key.kind in _OF_MEMBERS:
+    """Encode the key of a record of a consumer group. Raises InvalidArgumentError if a name is too long."""
+    if key.kind in _MEMBER_KINDS:
         return _VERSION.pack(key.kind) + _MEMBER_KEY.encode(_MemberKey(key.group, key.member_id))
     return _VERSION.pack(key.kind) + _CONSUMER_KEY.encode(GroupMetadataKey(key.group))
 
 
 def encode_consumer_value(kind: ConsumerGroupRecordKind, value: tuple[Any, ...]) -> bytes:
-    """Encode the value of a record of a consumer group: the class that its kind has."""
+    """Encode the value of a record of a consumer group; its class depends on the kind."""
     return _VERSION.pack(CONSUMER_VALUE_VERSION) + _CONSUMER_VALUES[kind].encode(value)
 
 
 def decode_consumer_value(kind: ConsumerGroupRecordKind, value: bytes | memoryview) -> Any:
-    """Decode the value of a record of a consumer group. Raises InvalidRequestError: it is damaged, or of a later
-    version."""
+    """Decode the value of a record of a consumer group. Raises InvalidRequestError if it is malformed, or newer."""
     schema = _CONSUMER_VALUES[kind]
     version = _version_of(value, schema.label)
     if version != CONSUMER_VALUE_VERSION:
@@ -414,12 +416,12 @@ def decode_consumer_value(kind: ConsumerGroupRecordKind, value: bytes | memoryvi
 def encode_group_batch(
     records: Sequence[GroupRecord], timestamp_ms: int, producer: tuple[int, int] | None = None
 ) -> bytes:
-    """Return records as a record batch.
+    """Return records encoded as a record batch.
 
     Args:
-        records: keys and values, one or more.
-        timestamp_ms: of all of them, ms since 1970.
-        producer: id and epoch of the transaction that they belong to; None: of none.
+        records: keys and values, at least one.
+        timestamp_ms: timestamp of all records, ms since 1970.
+        producer: id and epoch of the producer, if the records belong to its transaction; None: they do not.
     """
     body = encode_records(
         [value for _, value in records], [key for key, _ in records], [timestamp_ms] * len(records), None
@@ -436,10 +438,10 @@ _LENGTH = Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics of a consumer's subscription (the beginning of Kafka's ConsumerProtocolSubscription).
+    """Return the topics of a consumer's subscription, the beginning of Kafka's ConsumerProtocolSubscription.
 
     Returns:
-        The topics; None: these bytes are no subscription, and nobody knows.
+        The topics; None: the bytes are not a subscription.
     """
     if len(metadata) < _TOPICS.size:
         return None
@@ -464,13 +466,13 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 class LoadedBatch(NamedTuple):
-    """A batch of the internal partition.
+    """A decoded batch of the internal partition.
 
     Attributes:
-        base_offset: of its first record.
-        size: in bytes.
-        producer_id: of the transaction that it belongs to or ends; -1: of none.
-        marker: whether that is committed; None: the batch is no marker.
+        base_offset: offset of its first record.
+        size: size in bytes.
+        producer_id: producer of the transaction that it belongs to or ends; -1: none.
+        marker: whether it commits the transaction; None: the batch is not a marker.
         records: keys and values; a key may be None.
     """
 
@@ -485,12 +487,12 @@ def decode_group_batch(base_offset: int, data: bytes | memoryview) -> LoadedBatc
     """Decode a batch of the internal partition.
 
     Args:
-        base_offset: of its first record.
-        data: the batch.
+        base_offset: offset of its first record.
+        data: the encoded batch.
 
     Raises:
-        InvalidRecordBatchError: it is damaged.
-        MissingExtraError: the package with its codec is not installed.
+        InvalidRecordBatchError: the batch is damaged.
+        MissingExtraError: the package of its compression codec is not installed.
     """
     marker = marker_of(data)
     if marker is not None:

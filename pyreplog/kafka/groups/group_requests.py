@@ -1,4 +1,4 @@
-"""What the coordinator of groups takes and gives, in the shape of Kafka's APIs."""
+"""Requests and results of the group coordinator, in the shape of Kafka's APIs."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ class GroupState(Enum):
     """The state of a group, with Kafka's names."""
 
     EMPTY = "Empty"
-    """No members; perhaps offsets."""
+    """The group has no members; it may have offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members join."""
+    """The members are joining."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """All have joined; the assignment of their leader is awaited, or is being stored."""
+    """All members have joined, and the leader's assignment is awaited or being stored."""
     STABLE = "Stable"
     """All members have their assignments."""
     ASSIGNING = "Assigning"
-    """Of a consumer group: its target assignment is older than its members."""
+    """Only in a consumer group: the target assignment is older than the members."""
     RECONCILING = "Reconciling"
-    """Of a consumer group: members are on their way to their targets."""
+    """Only in a consumer group: members have not reached their targets yet."""
     DEAD = "Dead"
-    """It is being deleted, or there is no such group."""
+    """The group is being deleted, or does not exist."""
 
 
 class JoinGroupRequest(NamedTuple):
-    """A member joins, or joins again.
+    """A request of a member to join or rejoin.
 
     Attributes:
-        member_id: "" before it has one.
-        instance_id: of a static member (KIP-345).
-        client_id: how the client calls itself.
-        client_host: from where it comes.
-        session_timeout_ms: without a heartbeat for so long, it is removed.
-        rebalance_timeout_ms: how long it may take to join again.
-        protocol_type: such as `consumer`.
+        member_id: id of the member; "": it has none yet.
+        instance_id: instance id of a static member (KIP-345); None: the member is dynamic.
+        client_id: client id of the client.
+        client_host: host of the client.
+        session_timeout_ms: milliseconds without a heartbeat after which the member is removed.
+        rebalance_timeout_ms: milliseconds that the member may take to rejoin.
+        protocol_type: type of the protocol, such as `consumer`.
         protocols: (name, metadata) of each assignor, the preferred one first.
-        requires_known_member_id: a member without an id is given one, and has to come again (KIP-394; from v4 on).
-        supports_skipping_assignment: a leader may be told to assign nothing (KIP-814; from v9 on).
+        requires_known_member_id: whether a member without an id gets one, and has to send the request again (KIP-394;
+            from v4 on).
+        supports_skipping_assignment: whether a leader can be told not to assign (KIP-814; from v9 on).
     """
 
     member_id: str
@@ -59,7 +60,7 @@ class JoinGroupRequest(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member, as its group's leader learns of it."""
+    """A member, as the group's leader receives it."""
 
     member_id: str
     instance_id: str | None
@@ -67,17 +68,17 @@ class JoinedMember(NamedTuple):
 
 
 class JoinGroupResult(NamedTuple):
-    """The outcome of a JoinGroup.
+    """The result of a JoinGroup.
 
     Attributes:
-        code: NONE, or the error.
-        generation: of the group; -1: an error.
-        protocol_type: of the group.
-        protocol_name: the assignor that all have.
-        leader: the member that assigns.
-        member_id: of this member; of MEMBER_ID_REQUIRED the one to come again with.
-        members: all of them, for the leader.
-        skip_assignment: the leader is to assign nothing.
+        code: NONE, or the error code.
+        generation: generation of the group; -1 after an error.
+        protocol_type: type of the group's protocol.
+        protocol_name: chosen assignor, which all members support.
+        leader: id of the member that assigns.
+        member_id: id of this member; with MEMBER_ID_REQUIRED, the id to send in the next request.
+        members: all members, for the leader only.
+        skip_assignment: whether the leader must not assign.
     """
 
     code: ErrorCode
@@ -91,15 +92,15 @@ class JoinGroupResult(NamedTuple):
 
 
 class SyncGroupRequest(NamedTuple):
-    """A member asks for its assignment; the leader brings those of all.
+    """A request of a member for its assignment; the leader sends the assignments of all members.
 
     Attributes:
-        member_id: of the member.
-        generation: which it has joined.
-        instance_id: of a static member.
-        protocol_type: None: the client does not say.
-        protocol_name: None: the client does not say.
-        assignments: by member id, of the leader.
+        member_id: id of the member.
+        generation: generation that the member has joined.
+        instance_id: instance id of a static member; None: the member is dynamic.
+        protocol_type: protocol type that the client expects; None: not sent.
+        protocol_name: assignor that the client expects; None: not sent.
+        assignments: assignments by member id, from the leader only.
     """
 
     member_id: str
@@ -111,7 +112,7 @@ class SyncGroupRequest(NamedTuple):
 
 
 class SyncGroupResult(NamedTuple):
-    """The outcome of a SyncGroup."""
+    """The result of a SyncGroup."""
 
     code: ErrorCode
     protocol_type: str | None = None
@@ -120,14 +121,14 @@ class SyncGroupResult(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves. A static one may leave without its member id."""
+    """A member that leaves. A static member may leave without its member id."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class LeaveMemberResult(NamedTuple):
-    """The outcome for one member that leaves."""
+    """The result for one member that leaves."""
 
     member_id: str
     instance_id: str | None
@@ -135,7 +136,7 @@ class LeaveMemberResult(NamedTuple):
 
 
 class LeaveGroupResult(NamedTuple):
-    """The outcome of a LeaveGroup."""
+    """The result of a LeaveGroup."""
 
     code: ErrorCode
     members: tuple[LeaveMemberResult, ...] = ()
@@ -145,9 +146,9 @@ class OffsetToCommit(NamedTuple):
     """An offset to commit.
 
     Attributes:
-        offset: of the next record to read.
-        leader_epoch: of the record before; -1: not known.
-        metadata: any text.
+        offset: offset of the next record to read.
+        leader_epoch: leader epoch of the record before; -1: unknown.
+        metadata: arbitrary text of the client.
     """
 
     offset: int
@@ -156,14 +157,15 @@ class OffsetToCommit(NamedTuple):
 
 
 class OffsetCommitRequest(NamedTuple):
-    """Offsets to commit.
+    """A request to commit offsets.
 
     Attributes:
-        member_id: "": a consumer outside the group protocol.
-        generation: of the member; -1: a consumer outside the group protocol.
-        offsets: by partition.
-        instance_id: of a static member.
-        knows_member_epochs: whether the client knows STALE_MEMBER_EPOCH (from v9 on); members of consumer groups must.
+        member_id: id of the member; "": a consumer outside the group protocol.
+        generation: generation or epoch of the member; -1: a consumer outside the group protocol.
+        offsets: offsets by partition.
+        instance_id: instance id of a static member; None: the member is dynamic.
+        knows_member_epochs: whether the client understands STALE_MEMBER_EPOCH (from v9 on), as members of consumer
+            groups must.
     """
 
     member_id: str
@@ -174,11 +176,11 @@ class OffsetCommitRequest(NamedTuple):
 
 
 OffsetCommitResult = dict[TopicPartition, ErrorCode]
-"""The outcome of a commit or a deletion of offsets, by partition."""
+"""The error codes of a commit or a deletion of offsets, by partition."""
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset; -1: there is none."""
+    """A committed offset; -1: none is committed."""
 
     offset: int = -1
     leader_epoch: int = -1
@@ -194,7 +196,7 @@ class OffsetFetchResult(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member of a group that is described. Metadata and assignment are empty during a rebalance."""
+    """A member in a description of a group. Metadata and assignment are empty during a rebalance."""
 
     member_id: str
     instance_id: str | None
@@ -205,7 +207,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group (DescribeGroups)."""
+    """The description of a classic group (DescribeGroups)."""
 
     code: ErrorCode
     group_id: str
@@ -219,13 +221,13 @@ class GroupType(Enum):
     """The protocol of a group, with Kafka's names."""
 
     CLASSIC = "classic"
-    """JoinGroup and SyncGroup; a member assigns."""
+    """JoinGroup and SyncGroup; a member computes the assignment."""
     CONSUMER = "consumer"
-    """ConsumerGroupHeartbeat; the broker assigns (KIP-848)."""
+    """ConsumerGroupHeartbeat; the broker computes the assignment (KIP-848)."""
 
 
 class ListedGroup(NamedTuple):
-    """A group (ListGroups)."""
+    """A group in a list (ListGroups)."""
 
     group_id: str
     protocol_type: str
@@ -234,28 +236,28 @@ class ListedGroup(NamedTuple):
 
 
 class ListGroupsResult(NamedTuple):
-    """The groups of this broker; COORDINATOR_LOAD_IN_PROGRESS: there may be more."""
+    """The groups of this broker. With COORDINATOR_LOAD_IN_PROGRESS there may be more."""
 
     code: ErrorCode
     groups: tuple[ListedGroup, ...]
 
 
 class ConsumerHeartbeat(NamedTuple):
-    """A member of a consumer group joins, lives, or leaves. None: what it said last counts.
+    """A heartbeat, with which a member joins, stays, or leaves. A field that is None has not changed.
 
     Attributes:
-        member_id: "": the coordinator chooses it (v0).
-        member_epoch: of the member; 0: it joins, -1: it leaves, -2: a static member leaves and comes back.
-        client_id: how the client calls itself.
-        client_host: from where it comes.
-        instance_id: of a static member.
-        rack_id: where it runs.
-        rebalance_timeout_ms: how long it may take to give partitions up; -1: what it said last counts.
-        topics: names that it subscribes to.
-        regex: a pattern of names that it subscribes to.
-        server_assignor: which it prefers.
-        owned: the partitions that it uses.
-        chooses_id: the client has to choose its member id (v1).
+        member_id: id of the member; "": the coordinator chooses it (v0).
+        member_epoch: epoch of the member; 0: it joins, -1: it leaves, -2: a static member leaves temporarily.
+        client_id: client id of the client.
+        client_host: host of the client.
+        instance_id: instance id of a static member; None: the member is dynamic.
+        rack_id: rack of the client.
+        rebalance_timeout_ms: milliseconds that the member may take to revoke partitions; -1: not changed.
+        topics: names of topics to which it subscribes.
+        regex: regular expression for names of topics to which it subscribes.
+        server_assignor: assignor that it prefers.
+        owned: partitions that it currently uses.
+        chooses_id: whether the client has to choose its member id (v1).
     """
 
     member_id: str
@@ -273,21 +275,21 @@ class ConsumerHeartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says all of itself, and so is told its assignment again."""
+        """Whether the heartbeat has all fields; then the response contains the assignment even if it is unchanged."""
         has_all = self.rebalance_timeout_ms != -1 and self.owned is not None
         return self.member_epoch == 0 or (has_all and (self.topics is not None or self.regex is not None))
 
 
 class ConsumerHeartbeatResult(NamedTuple):
-    """The outcome of a ConsumerGroupHeartbeat.
+    """The result of a ConsumerGroupHeartbeat.
 
     Attributes:
-        code: NONE, or the error.
-        text: of the error.
-        member_id: of the member.
-        member_epoch: of the member from now on.
-        heartbeat_interval_ms: when it is to come again.
-        assignment: what it may use; None: as before.
+        code: NONE, or the error code.
+        text: text of the error.
+        member_id: id of the member.
+        member_epoch: new epoch of the member.
+        heartbeat_interval_ms: milliseconds until the next heartbeat.
+        assignment: partitions that the member may use; None: unchanged.
     """
 
     code: ErrorCode
@@ -299,7 +301,7 @@ class ConsumerHeartbeatResult(NamedTuple):
 
 
 class DescribedConsumer(NamedTuple):
-    """A member of a consumer group that is described."""
+    """A member in a description of a consumer group."""
 
     member_id: str
     instance_id: str | None
@@ -314,7 +316,7 @@ class DescribedConsumer(NamedTuple):
 
 
 class DescribedConsumerGroup(NamedTuple):
-    """A group (ConsumerGroupDescribe)."""
+    """The description of a consumer group (ConsumerGroupDescribe)."""
 
     code: ErrorCode
     group_id: str

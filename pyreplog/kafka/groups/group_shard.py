@@ -1,4 +1,4 @@
-"""The groups of one partition of `__consumer_offsets`: loaded from it, and stored there."""
+"""GroupShard: the groups of one partition of `__consumer_offsets`, which are loaded from it and stored in it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_RELOAD_US = 1_000_000  # after a load that failed
-_SWEPT_AT_ONCE = 200  # groups, in one step
+_RELOAD_US = 1_000_000  # delay of the next attempt after a failed load
+_SWEPT_AT_ONCE = 200  # groups per step
 _REWRITTEN_AT_ONCE = 20
 _RECORDS_AT_ONCE = 100
-_APPENDS_BESIDE = 100  # appends on their way, beside which nothing is rewritten
+_REWRITE_APPENDS_MAX = 100  # appends in flight above which nothing is rewritten
 
 T = TypeVar("T")
 Group = ClassicGroup | ConsumerGroup
@@ -51,7 +51,7 @@ class Executor(Protocol):
     """Runs events one after the other, in the order in which they were posted."""
 
     def post(self, event: Callable[[], object], /) -> None:
-        """Run an event, now or later."""
+        """Run an event, in this call or later."""
         ...
 
 
@@ -63,7 +63,7 @@ class _Status(Enum):
 
 @dataclass
 class _Append:
-    """Records on their way, or a marker that somebody else has appended. They are applied in the order of the log."""
+    """An append in flight, or a transaction marker. They are applied in the order of the log."""
 
     group: Group | None
     token: object
@@ -75,19 +75,19 @@ class _Append:
 
 
 class GroupShard:
-    """The groups of one partition, while this broker leads it in one epoch.
+    """The groups of one partition of `__consumer_offsets`, while this broker leads it in one epoch.
 
-    Everything happens in events of one executor; no event waits. What was appended is applied when it is committed, and
-    in the order of the log. An append whose outcome is unknown may still be committed: then it is applied, though
-    the request that waited for it was told otherwise.
+    All work is done in events of one executor; no event blocks. Records are applied when they are committed, in the
+    order of the log. An append with an unknown outcome may still be committed: then its records are applied, although
+    its request got an error.
 
     Args:
-        partition: its number.
-        epoch: in which this broker leads it.
-        log: the partitions.
-        clock: the time.
-        config: settings.
-        new_member_id: makes ids of members.
+        partition: number of the partition.
+        epoch: number of the leader epoch.
+        log: partitions of `__consumer_offsets`.
+        clock: source of time.
+        config: settings of the coordinator.
+        new_member_id: returns a new, unique member id for a client id.
         executor: runs the events.
         topics: the topics of the cluster.
     """
@@ -101,25 +101,25 @@ class GroupShard:
         self._executor, self._topics = executor, topics
         self._status = _Status.LOADING
         self._groups: dict[str, Group] = {}
-        self._open: dict[int, set[str]] = {}  # groups with offsets of open transactions, by producer
+        self._open: dict[int, set[str]] = {}  # groups with offsets of open transactions, by producer id
         self._appends: deque[_Append] = deque()
         self._in_doubt = 0
-        self._looks: list[tuple[int, str]] = []  # a heap: when a group is to be looked at
-        self._planned: dict[str, int] = {}  # the earliest entry of each group in it
-        self._batches: Iterator[tuple[int, bytes]] | None = None  # that are left to load
+        self._expiry_heap: list[tuple[int, str]] = []  # heap of (time of the next `expire`, group id)
+        self._next_expiry: dict[str, int] = {}  # earliest entry of each group in the heap
+        self._batches: Iterator[tuple[int, bytes]] | None = None  # batches left to load
         self._load_until: int | None = None
         self._load_again_us = 0
-        self._markers: list[tuple[int, bool]] = []  # that came meanwhile
-        self._sweep: list[str] = []  # groups whose offsets may have expired
+        self._markers: list[tuple[int, bool]] = []  # markers that arrived while loading
+        self._sweep: list[str] = []  # groups to check for expired offsets
         self._next_sweep_us = clock.monotonic_us() + config.retention_check_ms * 1000
-        self._bytes = 0  # of the partition, behind what was rewritten last
+        self._bytes = 0  # of the partition since the last rewrite
         self._live_bytes = 0
         self._rewrite_before: int | None = None
         self._rewrite_sweep: list[str] = []
         self._rewrite_left = False
         self._rewrite_from_bytes = 0
         self._rewritten_bytes = 0
-        self._sent_before = 0  # appends that may lie before what is rewritten
+        self._sent_before = 0  # number of the last append that may be before `_rewrite_before`
         self._sent = self._sent_bytes = 0
 
     def __repr__(self) -> str:
@@ -134,12 +134,12 @@ class GroupShard:
         self, failed: Callable[[ErrorCode], T], act: Callable[[AppendFuture[T], Moment], Iterable[GroupEffect]],
         group_id: str | None = None,
     ) -> AppendFuture[T]:  # fmt: skip
-        """Run a request.
+        """Run a request in an event.
 
         Args:
-            failed: makes the result of an error.
-            act: makes the effects; the future is the request.
-            group_id: of the group that it changes.
+            failed: returns the result for an error code.
+            act: returns the effects; its future is the request.
+            group_id: name of the group that the request changes.
         """
         future = AppendFuture[T]()
 
@@ -159,22 +159,26 @@ class GroupShard:
         return future
 
     def group(self, group_id: str) -> Group | None:
-        """Return a group; None: there is none. Within an event."""
+        """Return a group; None: it does not exist. Only within an event."""
         return self._groups.get(group_id)
 
     def create_group(self, group_id: str) -> Group:
-        """Return a group; one of the classic protocol is made if there is none. Within an event."""
+        """Return a group, and create one of the classic protocol if it does not exist. Only within an event."""
         return self._groups.get(group_id) or self.make_classic_group(group_id)
 
     def make_classic_group(self, group_id: str) -> ClassicGroup:
-        """Make a group of the classic protocol. It takes over the offsets of one that had its name, of which the log
-        holds nothing else. Within an event."""
+        """Create a group of the classic protocol, which takes over the offsets of an earlier group.
+
+        Only within an event.
+
+        The earlier group with this name must have no other records in the log.
+        """
         group = ClassicGroup(group_id, self._config, self._new_member_id, self._offsets_of(group_id))
         self._groups[group_id] = group
         return group
 
     def make_consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Make a consumer group, likewise. Within an event."""
+        """Create a consumer group, which takes over the offsets of an earlier group. Only within an event."""
         offsets = self._offsets_of(group_id)
         group = ConsumerGroup(group_id, self._config, self._topics, self._new_member_id, offsets)
         self._groups[group_id] = group
@@ -185,14 +189,14 @@ class GroupShard:
         return None if group is None else group.offsets
 
     def groups(self) -> list[Group]:
-        """Return all groups. Within an event."""
+        """Return all groups. Only within an event."""
         return list(self._groups.values())
 
     def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
-        """Note a marker that is committed. Any thread may call it."""
+        """Note that a transaction marker was committed. Any thread may call it."""
 
         def note() -> None:
-            if self._status is _Status.LOADING:  # what is being read may end before the marker
+            if self._status is _Status.LOADING:  # the batches being read may end before the marker
                 self._markers.append((producer_id, committed))
             elif self._status is _Status.ACTIVE:
                 self._appends.append(_Append(None, None, is_committed=True, marker=(producer_id, committed)))
@@ -201,7 +205,7 @@ class GroupShard:
         self._executor.post(note)
 
     def stop(self) -> None:
-        """Serve no more: this broker does not lead the partition any longer. Any thread may call it."""
+        """Stop serving, because this broker no longer leads the partition. Any thread may call it."""
         self._executor.post(self._stop)
 
     def _stop(self) -> None:
@@ -233,17 +237,17 @@ class GroupShard:
                 self._append(group, effect)
             elif group is not None and self._groups.get(group.group_id) is group:
                 if isinstance(effect, GroupDissolved) and not group.offsets.is_empty:
-                    self.make_classic_group(group.group_id)  # of the protocol that needs no record
+                    self.make_classic_group(group.group_id)  # the classic protocol needs no record of the group
                 else:
                     del self._groups[group.group_id]
         if group is not None:
-            self._plan(group)
+            self._schedule(group)
 
-    def _plan(self, group: Group) -> None:
-        look_us = group.look_us
-        if look_us is not None and look_us < self._planned.get(group.group_id, look_us + 1):
-            self._planned[group.group_id] = look_us
-            heappush(self._looks, (look_us, group.group_id))
+    def _schedule(self, group: Group) -> None:
+        next_expiry_us = group.next_expiry_us
+        if next_expiry_us is not None and next_expiry_us < self._next_expiry.get(group.group_id, next_expiry_us + 1):
+            self._next_expiry[group.group_id] = next_expiry_us
+            heappush(self._expiry_heap, (next_expiry_us, group.group_id))
 
     # ---- appends --------------------------------------------------------------------------------------------
 
@@ -259,7 +263,7 @@ class GroupShard:
         future.add_done_callback(lambda done: self._executor.post(lambda: self._appended(append, done.result())))
 
     def _appended(self, append: _Append, response: PartitionProduceResponse) -> None:
-        """Note the outcome of an append."""
+        """Handle the outcome of an append."""
         group = append.group
         if self._status is not _Status.ACTIVE or group is None:
             return
@@ -270,20 +274,20 @@ class GroupShard:
         elif response.base_offset >= 0 and response.code in UNKNOWN_OUTCOMES:
             self._in_doubt += 1
             self._bytes += append.size
-            self._tell(group, group.append_unknown(append.token, code_of_append(response.code), self._now()))
+            self._perform_for(group, group.append_unknown(append.token, code_of_append(response.code), self._now()))
         else:
             self._appends.remove(append)
-            self._tell(group, group.append_failed(append.token, code_of_append(response.code), self._now()))
+            self._perform_for(group, group.append_failed(append.token, code_of_append(response.code), self._now()))
         self._apply()
 
-    def _tell(self, group: Group, effects: Iterable[GroupEffect]) -> None:
+    def _perform_for(self, group: Group, effects: Iterable[GroupEffect]) -> None:
         if self._groups.get(group.group_id) is group:
             self._perform(group.group_id, effects)
         else:
             self._respond(effects)
 
     def _apply(self) -> None:
-        """Apply what is committed, in the order of the log. What lies before it there is committed, too."""
+        """Apply committed appends in the order of the log. All appends before a committed one are committed as well."""
         if self._in_doubt:
             is_committed = False
             for append in reversed(self._appends):
@@ -298,7 +302,7 @@ class GroupShard:
             if append.response.code is not ErrorCode.NONE:
                 self._in_doubt -= 1
             effects = append.group.appended(append.token, append.response.base_offset, self._now())
-            self._tell(append.group, effects)
+            self._perform_for(append.group, effects)
 
     def _end_transaction(self, producer_id: int, committed: bool) -> None:
         for group_id in self._open.pop(producer_id, ()):
@@ -307,7 +311,7 @@ class GroupShard:
                 group.offsets.end_transaction(producer_id, committed=committed)
 
     def _resolve(self) -> None:
-        """See whether appends of unknown outcome are committed by now."""
+        """Check whether appends with unknown outcomes have been committed."""
         if not self._in_doubt:
             return
         committed = self._log.committed_range(self.partition, self.epoch)
@@ -319,10 +323,10 @@ class GroupShard:
                 append.is_committed = True
         self._apply()
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Do what it is time for. To be called often, by any thread."""
+        """Handle time-outs, and load the partition. To be called regularly; any thread may call it."""
         self._executor.post(self._expire)
 
     def _expire(self) -> None:
@@ -332,10 +336,10 @@ class GroupShard:
             return
         now = self._now()
         self._resolve()
-        while self._looks and self._looks[0][0] <= now.us:
-            look_us, group_id = heappop(self._looks)
-            if self._planned.get(group_id) == look_us:
-                del self._planned[group_id]
+        while self._expiry_heap and self._expiry_heap[0][0] <= now.us:
+            next_expiry_us, group_id = heappop(self._expiry_heap)
+            if self._next_expiry.get(group_id) == next_expiry_us:
+                del self._next_expiry[group_id]
             group = self._groups.get(group_id)
             if group is not None:
                 self._perform(group_id, group.expire(now))
@@ -355,10 +359,10 @@ class GroupShard:
             if group.is_forgettable and self._groups.get(group_id) is group:
                 del self._groups[group_id]
 
-    # ---- live data ------------------------------------------------------------------------------------------
+    # ---- rewriting ------------------------------------------------------------------------------------------
 
     def _rewrite(self) -> None:
-        """Keep the partition small: append what is live again, then delete what lies before it."""
+        """Limit the size of the partition: append live records again, then delete all records before them."""
         if self._rewrite_before is None:
             if self._bytes < max(self._config.rewrite_bytes, 2 * self._live_bytes):
                 return
@@ -368,8 +372,8 @@ class GroupShard:
             self._rewrite_before, self._rewrite_from_bytes, self._rewritten_bytes = committed[1], self._bytes, 0
             self._rewrite_sweep, self._rewrite_left, self._sent_before = [], True, self._sent
         first = next((append.number for append in self._appends if append.marker is None), self._sent + 1)
-        if first <= self._sent_before or len(self._appends) > _APPENDS_BESIDE:
-            return  # what is not applied yet would be missed
+        if first <= self._sent_before or len(self._appends) > _REWRITE_APPENDS_MAX:
+            return  # wait: records in flight are not known as live yet
         for _ in range(min(_REWRITTEN_AT_ONCE, len(self._rewrite_sweep))):
             group_id = self._rewrite_sweep.pop()
             group = self._groups.get(group_id)
@@ -391,7 +395,10 @@ class GroupShard:
     # ---- loading --------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Load a part. What lay in the log when this broker began to lead must be committed first."""
+        """Load the next batches.
+
+        First all records that the log had when this broker became leader must be committed.
+        """
         now = self._now()
         if now.us < self._load_again_us:
             return
@@ -417,7 +424,7 @@ class GroupShard:
                 if size >= self._config.load_bytes:
                     return
         except (ReplogError, OSError) as error:
-            logger.error("%s-%d was not loaded, groups wait for it: %s", OFFSETS_TOPIC, self.partition, error)
+            logger.error("%s-%d was not loaded, and will be retried: %s", OFFSETS_TOPIC, self.partition, error)
             self._batches, self._load_again_us = None, now.us + _RELOAD_US
             return
         self._loaded(now)
@@ -429,7 +436,7 @@ class GroupShard:
         for number, (key, value) in enumerate(batch.records):
             decoded = None if key is None else decode_key(key)
             if decoded is None:
-                continue  # of a later kind of groups
+                continue  # a newer kind of record
             at = batch.base_offset + number
             if isinstance(decoded, ConsumerGroupKey):
                 self._load_consumer_record(decoded, value, at)
@@ -448,7 +455,10 @@ class GroupShard:
                 group.offsets.apply(partition, decode_offset(value), at)
 
     def _load_consumer_record(self, key: ConsumerGroupKey, value: bytes | None, at: int) -> None:
-        """The log holds a group of one protocol at a time: a record of the other one comes behind its tombstones."""
+        """Apply a record.
+
+        The log has a group of one protocol at a time: records of another protocol follow tombstones.
+        """
         group = self._groups.get(key.group)
         if not isinstance(group, ConsumerGroup):
             if value is None:
@@ -474,6 +484,6 @@ class GroupShard:
             if group.is_forgettable:
                 del self._groups[group_id]
             else:
-                self._plan(group)
+                self._schedule(group)
         self._status = _Status.ACTIVE
-        logger.info("%s-%d: %d groups are loaded", OFFSETS_TOPIC, self.partition, len(self._groups))
+        logger.info("%s-%d: loaded %d groups", OFFSETS_TOPIC, self.partition, len(self._groups))

@@ -1,6 +1,6 @@
 """Consumer groups as rows, for `top`, reports and metrics: lag in messages and in seconds, and drain time. No I/O.
 
-The words, and how a drain time is computed, are those of native subscriptions (`topic/model/trend.py`).
+The terms, and the computation of drain times, are those of native subscriptions (`topic/model/trend.py`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pyreplog.topic.model.trend import STALLED_S, outlook, slowest_drain
 
 @dataclass(frozen=True, kw_only=True)
 class GroupPartitionStatus:
-    """A group's place in one partition.
+    """The position of a group in one partition.
 
     Attributes:
         topic: name of the topic.
         partition: number of the partition.
-        offset: the committed offset: everything before it was consumed.
-        end: the high watermark; None: not known.
-        lag: messages that there are and that were not consumed; None: not known.
-        lag_s: age of the oldest of them, seconds; 0.0: there is none; None: not known.
-        rate_in: messages appended per second; None: not known.
-        rate_out: messages that the committed offset passed per second; None: not known.
-        drain_s: seconds until the lag is 0; None: never at these rates, or not known.
-        status: "done", "stalled", "growing" or "draining", as of a subscription's backlog; None: not known.
-        moved_us: when the committed offset last moved, microseconds since 1970; None: not known.
-        is_stalled: it has not moved for a minute, and a message has waited for as long.
+        offset: the committed offset; all records before it were consumed.
+        end: the high watermark; None: unknown.
+        lag: number of existing messages that were not consumed; None: unknown.
+        lag_s: age of the oldest of these messages, seconds; 0.0: there is none; None: unknown.
+        rate_in: messages appended per second; None: unknown.
+        rate_out: messages per second by which the committed offset advances; None: unknown.
+        drain_s: seconds until the lag is 0; None: never at these rates, or unknown.
+        status: "done", "stalled", "growing" or "draining", as for a subscription's backlog; None: unknown.
+        moved_us: when the committed offset last advanced, microseconds since 1970; None: unknown.
+        is_stalled: whether the offset has not advanced for a minute, and a message has waited as long.
     """
 
     topic: str
@@ -56,13 +56,13 @@ class GroupPartitionStatus:
             topic: name of the topic.
             partition: number of the partition.
             offset: the committed offset.
-            now_us: the time, microseconds since 1970.
-            start: where the log begins; None: not known. Records that were removed are no lag.
-            end: the high watermark; None: not known.
-            oldest_us: append time of the record at `offset`, or at `start` if that is later; None: not known.
-            moved_us: when the offset last moved; None: not known.
-            rate_in: messages appended per second; None: not known.
-            rate_out: messages that the offset passed per second; None: not known.
+            now_us: current time, microseconds since 1970.
+            start: first offset of the log; None: unknown. Deleted records do not count as lag.
+            end: the high watermark; None: unknown.
+            oldest_us: append time of the record at `offset`, or at `start` if that is later; None: unknown.
+            moved_us: when the offset last advanced, microseconds since 1970; None: unknown.
+            rate_in: messages appended per second; None: unknown.
+            rate_out: messages per second by which the offset advances; None: unknown.
         """
         if end is None:
             return cls(topic=topic, partition=partition, offset=offset, rate_out=rate_out, moved_us=moved_us)
@@ -80,13 +80,13 @@ class GroupPartitionStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStatus:
-    """A consumer group.
+    """The status of a consumer group.
 
     Attributes:
-        group: its name.
-        state: its state, by Kafka's name; None: not known.
-        members: number of its members; None: not known.
-        partitions: those for which it has committed an offset, in the order of topics and numbers.
+        group: name of the group.
+        state: state of the group, with Kafka's name; None: unknown.
+        members: number of members; None: unknown.
+        partitions: partitions with a committed offset, ordered by topic and number.
     """
 
     group: str
@@ -95,7 +95,7 @@ class GroupStatus:
     partitions: tuple[GroupPartitionStatus, ...] = ()
 
     def of_topic(self, topic: str) -> GroupStatus:
-        """Return the group with the partitions of one topic."""
+        """Return the status with the partitions of one topic only."""
         return replace(self, partitions=tuple(each for each in self.partitions if each.topic == topic))
 
     @property
@@ -105,29 +105,29 @@ class GroupStatus:
 
     @property
     def lag(self) -> int | None:
-        """Messages that were not consumed; None: not known of a partition."""
+        """Number of messages that were not consumed; None: unknown for a partition."""
         lags = [each.lag for each in self.partitions]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def lag_s(self) -> float | None:
-        """Age of the oldest message that was not consumed, seconds; 0.0: there is none; None: not known."""
+        """Age of the oldest message that was not consumed, seconds; 0.0: there is none; None: unknown."""
         ages = [each.lag_s for each in self.partitions]
         return None if None in ages else max((age for age in ages if age is not None), default=0.0)
 
     @property
     def rate_in(self) -> float | None:
-        """Messages appended per second; None: not known."""
+        """Messages appended per second; None: unknown."""
         return _sum(each.rate_in for each in self.partitions)
 
     @property
     def rate_out(self) -> float | None:
-        """Messages consumed per second; None: not known."""
+        """Messages consumed per second; None: unknown."""
         return _sum(each.rate_out for each in self.partitions)
 
     @property
     def drain_s(self) -> float | None:
-        """Seconds until the lag of all partitions is 0; None: never at these rates, or not known."""
+        """Seconds until the lag of all partitions is 0; None: never at these rates, or unknown."""
         return slowest_drain(each.drain_s for each in self.partitions if each.lag != 0) if self.lag != 0 else 0.0
 
     @property
@@ -140,7 +140,7 @@ class GroupStatus:
         return tuple(name for name, is_so in flags if is_so)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the status as dicts, lists, texts and numbers only."""
+        """Return the status as dicts, lists, strings and numbers only."""
         partitions = [{name: getattr(each, name) for name in each.__dataclass_fields__} for each in self.partitions]
         return {
             "group": self.group, "state": self.state, "members": self.members, "lag": self.lag, "lag_s": self.lag_s,

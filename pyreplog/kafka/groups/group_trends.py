@@ -1,4 +1,4 @@
-"""GroupTrends: where committed offsets were at earlier scrapes, so that metrics know rates. No I/O."""
+"""GroupTrends: samples of committed offsets at earlier scrapes, from which metrics compute rates. No I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.topic.model.trend import WINDOW_S, Sample, Trend, trend
 
 SAMPLE_S = 5.0
-"""Samples are at least so far apart, but for the last one."""
+"""Minimum seconds between two samples, except for the last one."""
 
 Place = tuple[str, TopicPartition]
-"""A group, and a partition for which it has committed an offset."""
+"""A group, and a partition with an offset that it committed."""
 
 
 class GroupTrends:
@@ -23,15 +23,15 @@ class GroupTrends:
         self._lock = threading.Lock()
         self._samples: dict[Place, deque[Sample]] = {}
 
-    def look(self, place: Place, at_us: int, end: int, offset: int, lag: int) -> Trend:
-        """Note where an offset is; return how fast it moves, and how long it has not.
+    def add_sample(self, place: Place, at_us: int, end: int, offset: int, lag: int) -> Trend:
+        """Add a sample of an offset; return its rates, and for how long it has not advanced.
 
         Args:
             place: the group and the partition.
-            at_us: the time, on the monotonic clock.
+            at_us: monotonic time, microseconds.
             end: the high watermark.
             offset: the committed offset.
-            lag: messages between the two that there are.
+            lag: number of existing messages between offset and high watermark.
         """
         now = Sample(at_us, end, offset, lag)
         with self._lock:
@@ -45,6 +45,6 @@ class GroupTrends:
         return course
 
     def keep(self, places: Collection[Place]) -> None:
-        """Forget all others: their groups are gone, or have another coordinator."""
+        """Remove the samples of all other places: their groups were deleted, or moved to another coordinator."""
         with self._lock:
             self._samples = {place: samples for place, samples in self._samples.items() if place in places}

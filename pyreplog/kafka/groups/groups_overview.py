@@ -1,4 +1,4 @@
-"""GroupsWatch: reads the consumer groups of a cluster from `__consumer_offsets`, and how far they are behind."""
+"""GroupsWatch: reads the consumer groups of a cluster from `__consumer_offsets`, and computes their lag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GroupsOverview(NamedTuple):
     Attributes:
         overview: the partitions and brokers.
         groups: the groups, by name.
-        notes: what nothing was learned of, and why; one line each.
+        notes: which data are unknown, and why, one line each.
     """
 
     overview: PartitionsOverview
@@ -33,14 +33,13 @@ class GroupsOverview(NamedTuple):
 
 
 class GroupsWatch:
-    """Looks at partitions and groups of a cluster, again and again: each look reads what groups have committed since
-    the one before. One thread at a time.
+    """Takes overviews of a cluster's partitions and groups. One thread at a time calls it.
 
-    Rates are those of the last `window_s` seconds: where the offset of a group was before is stored, so the first look
-    knows them, too.
+    Each look reads the offsets that groups committed since the previous look. Rates are those of the last `window_s`
+    seconds; since committed offsets are stored with their times, the first look has rates as well.
 
     Args:
-        client: a client of the brokers.
+        client: client of the brokers.
         window_s: seconds over which rates are computed.
 
     Example:
@@ -59,17 +58,17 @@ class GroupsWatch:
         self._topic_id = ""
 
     def look(self, now_us: int, topics: Collection[str] | None = None) -> GroupsOverview:
-        """Return partitions, brokers and groups now. A broker that does not answer is no error: a note says so.
+        """Return the partitions, brokers and groups. If a broker does not answer, a note says so instead of an error.
 
         Args:
-            now_us: the time, microseconds since 1970.
-            topics: names of topics; None: all. Groups are those with an offset in one of them.
+            now_us: current time, microseconds since 1970.
+            topics: names of topics; None: all. Only groups with an offset in one of them are returned.
 
         Raises:
             PartitionUnavailableError: the metadata store could not be read in time.
             ClosedError: the client was closed.
         """
-        notes = self._read_news()
+        notes = self._read_new_records()
         chosen = {
             name: {at: history for at, history in group.offsets.items() if topics is None or at.topic in topics}
             for name, group in sorted(self._stored.groups.items())
@@ -111,31 +110,31 @@ class GroupsWatch:
             rate_out=rate_out,
         )  # fmt: skip
 
-    # ---- what groups have committed -------------------------------------------------------------------------
+    # ---- reading committed offsets --------------------------------------------------------------------------
 
-    def _read_news(self) -> list[str]:
-        """Read what is new in `__consumer_offsets`; return notes of what could not be read."""
+    def _read_new_records(self) -> list[str]:
+        """Read new records of `__consumer_offsets`; return notes about partitions that could not be read."""
         try:
             topic = self._client.topic(OFFSETS_TOPIC, isolation="last_stable")
         except NoSuchTopicError:
-            self._begin_anew("")
+            self._reset("")
             return []
         if topic.topic_id != self._topic_id:
-            self._begin_anew(topic.topic_id)
-        notes, silent = list[str](), list[int]()
+            self._reset(topic.topic_id)
+        notes, unanswered = list[str](), list[int]()
         for status in self._client.overview([OFFSETS_TOPIC]).partitions:
             if status.last_stable is None or status.start is None:
-                silent.append(status.partition)
+                unanswered.append(status.partition)
                 continue
             start = max(self._read_to.get(status.partition, 0), status.start)
             if start < status.last_stable:
                 notes += self._read_partition(topic[status.partition], start, status.last_stable)
-        if silent:
-            unknown = f"{counted(len(silent), 'partition')} of {OFFSETS_TOPIC}"
-            notes.append(f"no leader of {unknown} answered: news of their groups are not known")
+        if unanswered:
+            unknown = f"{counted(len(unanswered), 'partition')} of {OFFSETS_TOPIC}"
+            notes.append(f"no leader of {unknown} answered: changes of their groups are not known")
         return notes
 
-    def _begin_anew(self, topic_id: str) -> None:
+    def _reset(self, topic_id: str) -> None:
         self._topic_id, self._stored = topic_id, StoredGroups(self._window_us)
         self._read_to.clear()
 

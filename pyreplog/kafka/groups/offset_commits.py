@@ -1,4 +1,4 @@
-"""What groups of all protocols do with their offsets, behind the checks of each: commit, fetch, delete, expire them."""
+"""OffsetCommits: commits, fetches, deletes and expires offsets of a group of any protocol, after the group's checks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyreplog.kafka.groups.group_requests import (
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
-_EXPIRED_AT_ONCE = 5_000  # tombstones of one batch
+_EXPIRED_AT_ONCE = 5_000  # maximum tombstones of one batch
 
 Effects = list[GroupEffect]
 
 
 class StoreOffsets(NamedTuple):
-    """Offsets are being appended."""
+    """Append of offsets in flight."""
 
     request: Any
     offsets: Mapping[TopicPartition, OffsetCommitValue]
@@ -33,7 +33,7 @@ class StoreOffsets(NamedTuple):
 
 
 class DeleteOffsets(NamedTuple):
-    """Tombstones of offsets are being appended."""
+    """Append of tombstones of offsets in flight."""
 
     request: Any
     partitions: Collection[TopicPartition]
@@ -41,14 +41,14 @@ class DeleteOffsets(NamedTuple):
 
 
 class OffsetCommits:
-    """Appends the offsets of one group, and applies them when they are committed. Who may commit, its group says.
+    """Appends offsets of one group, and applies them when they are committed. The group checks who may commit.
 
-    Not for several threads at once.
+    Not thread-safe.
 
     Args:
-        group_id: of the group.
-        offsets: of the group.
-        config: settings.
+        group_id: name of the group.
+        offsets: offsets of the group.
+        config: settings of the coordinator.
     """
 
     def __init__(self, group_id: str, offsets: GroupOffsets, config: ConsumerGroupConfig) -> None:
@@ -65,14 +65,14 @@ class OffsetCommits:
         self, request: Any, commit: OffsetCommitRequest, now: Moment, producer: tuple[int, int] | None,
         verification: int | None,
     ) -> Effects:  # fmt: skip
-        """Append offsets, of somebody who may commit them.
+        """Append offsets of a client that may commit them.
 
         Args:
-            request: completed with an `OffsetCommitResult`.
-            commit: the offsets.
-            now: the time.
-            producer: id and epoch of the transaction that they belong to.
-            verification: of the transaction.
+            request: gets an `OffsetCommitResult` as its response.
+            commit: the offsets to commit.
+            now: current time.
+            producer: id and epoch of the producer, if the offsets belong to its transaction.
+            verification: verification token of the transaction.
         """
         results: OffsetCommitResult = {}
         offsets: dict[TopicPartition, OffsetCommitValue] = {}
@@ -92,8 +92,8 @@ class OffsetCommits:
         """Return committed offsets.
 
         Args:
-            partitions: None: all that have one.
-            require_stable: refuse those for which an open transaction has an offset.
+            partitions: partitions to return; None: all with a committed offset.
+            require_stable: whether to refuse partitions with an offset in an open transaction.
         """
         names = list(self._offsets.committed) if partitions is None else partitions
         if partitions is None and require_stable:
@@ -111,11 +111,11 @@ class OffsetCommits:
         return OffsetFetchResult(ErrorCode.NONE, offsets)
 
     def delete(self, request: Any, results: OffsetCommitResult) -> Effects:
-        """Append tombstones.
+        """Append tombstones for offsets that may be deleted.
 
         Args:
-            request: completed with an `OffsetCommitResult`.
-            results: whether the offset of a partition may be deleted.
+            request: gets an `OffsetCommitResult` as its response.
+            results: NONE for each partition whose offset may be deleted, otherwise an error code.
         """
         deleted = [
             partition
@@ -127,7 +127,7 @@ class OffsetCommits:
         return self._delete(DeleteOffsets(request, deleted, results))
 
     def expire(self, expired: list[TopicPartition]) -> Effects:
-        """Append tombstones of offsets that have expired; of some of them, if there are many."""
+        """Append tombstones for expired offsets, up to a maximum number."""
         return self._delete(DeleteOffsets(None, expired[:_EXPIRED_AT_ONCE], {}))
 
     def _delete(self, token: DeleteOffsets) -> Effects:
@@ -138,14 +138,14 @@ class OffsetCommits:
         return [AppendRecords(token, records)]
 
     def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
-        """Append offsets again that lie before an offset of the internal partition.
+        """Append offsets again that are before an offset of the internal partition.
 
         Args:
             before: the offset.
-            records_max: how many at once.
+            records_max: maximum number of records per call.
 
         Returns:
-            Effects, and whether anything is left before that offset, or is on its way.
+            Effects, and whether offsets before that offset are left, or appends of them are in flight.
         """
         free, is_left = self._offsets.stale(before)
         if not free:
@@ -157,7 +157,7 @@ class OffsetCommits:
     # ---- outcomes of appends --------------------------------------------------------------------------------
 
     def appended(self, token: StoreOffsets | DeleteOffsets, at: int) -> Effects:
-        """Apply records that are committed, the first one at offset `at`."""
+        """Apply committed records, the first one at offset `at`."""
         if isinstance(token, StoreOffsets):
             self._offsets.end(token.offsets, transactional=token.producer_id is not None)
             for number, (partition, value) in enumerate(token.offsets.items()):
@@ -172,14 +172,14 @@ class OffsetCommits:
         return [] if token.request is None else [Respond(token.request, token.results)]
 
     def append_failed(self, token: StoreOffsets | DeleteOffsets) -> None:
-        """Note that records were not appended. `tell` completes the request."""
+        """Note that an append failed. `respond_with_error` returns the response to its request."""
         if isinstance(token, StoreOffsets):
             self._offsets.end(token.offsets, transactional=token.producer_id is not None)
         else:
             self._offsets.end(token.partitions)
 
-    def tell(self, token: StoreOffsets | DeleteOffsets, code: ErrorCode) -> Effects:
-        """Complete the request of records that were not appended, or of which nobody knows."""
+    def respond_with_error(self, token: StoreOffsets | DeleteOffsets, code: ErrorCode) -> Effects:
+        """Return the error response for an append that failed, or whose outcome is unknown."""
         if token.request is None:
             return []
         known = token.results.items()

@@ -1,4 +1,4 @@
-"""What the coordinator of groups needs of the partitions of `__consumer_offsets`, and how a replica manager does it."""
+"""OffsetsLog: the coordinator's interface to the partitions of `__consumer_offsets`, and its implementation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class OffsetsLog(Protocol):
-    """The partitions of `__consumer_offsets` of this broker. Any thread may call any method."""
+    """The replicas of `__consumer_offsets` on this broker. Any thread may call any method."""
 
     def append(
         self, partition: int, batch: bytes, epoch: int, verification: int | None
@@ -28,21 +28,23 @@ class OffsetsLog(Protocol):
         Args:
             partition: number of the partition.
             batch: the record batch.
-            epoch: in which this broker must lead.
-            verification: of the transaction that the batch belongs to.
+            epoch: leader epoch in which this broker must lead.
+            verification: verification token of the batch's transaction; None: none.
 
         Returns:
-            A future of the outcome: NONE when the records are committed.
+            A future of the outcome, which is NONE when the records are committed.
         """
         ...
 
     def committed_range(self, partition: int, epoch: int) -> tuple[int, int, int] | None:
-        """Return where the log begins, its high watermark and its end, as offsets; None: this broker does not lead in
-        this epoch, or does not know yet."""
+        """Return the log start, high watermark and log end as offsets.
+
+        The result is None if this broker does not lead in this epoch, or does not know these offsets yet.
+        """
         ...
 
     def read(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Iterate over the record batches between two offsets, with the offset of the first record of each.
+        """Iterate over the record batches between two offsets, with the offset of the first record of each batch.
 
         Raises:
             ReplogError: errors of the log.
@@ -50,24 +52,24 @@ class OffsetsLog(Protocol):
         ...
 
     def delete_records(self, partition: int, before: int) -> None:
-        """Let records before an offset go, as far as that is possible."""
+        """Delete records before an offset, as far as possible."""
         ...
 
     def begin_verification(self, partition: int, producer_id: int) -> int | None:
-        """Note that a transaction's coordinator is asked whether it is open.
+        """Begin the verification of a transaction, before asking its coordinator.
 
         Returns:
-            A token for `append`; None: it need not be asked.
+            A token for `append`; None: no verification is necessary.
         """
         ...
 
 
 class ReplicaManagerOffsetsLog:
-    """The partitions of `__consumer_offsets` of a replica manager.
+    """The partitions of `__consumer_offsets`, in a replica manager.
 
     Args:
         replicas: the replica manager.
-        append_timeout_ms: how long an append waits for the replicas, milliseconds.
+        append_timeout_ms: milliseconds for which an append waits for the replicas.
     """
 
     def __init__(self, replicas: ReplicaManager, append_timeout_ms: int) -> None:

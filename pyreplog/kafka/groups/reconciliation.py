@@ -1,4 +1,4 @@
-"""How a member of a consumer group comes from what it has to what it is to have (KIP-848): a pure function."""
+"""Reconciliation of a member of a consumer group (KIP-848): a pure function from its current to its next assignment."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from pyreplog.kafka.groups.assignors import Partitions, TopicIdPartition
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 STATIC_LEAVING_EPOCH = -2
-"""Of a static member that comes back before its session ends."""
+"""Epoch of a static member that leaves temporarily, and may rejoin before its session expires."""
 
 
 class MemberState(IntEnum):
-    """The state of a member, with the numbers of Kafka's records."""
+    """The state of a member, with Kafka's numbers."""
 
     STABLE = 0
-    """It has all of its target."""
+    """The member has all partitions of its target."""
     UNREVOKED_PARTITIONS = 1
-    """It must give partitions up first, and say so."""
+    """The member must revoke partitions first, and confirm it."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have."""
+    """The member waits for partitions that other members have not released."""
 
 
 class ConsumerMember(NamedTuple):
     """A member of a consumer group.
 
     Attributes:
-        member_id: its id.
-        instance_id: of a static member.
-        rack_id: where it runs.
-        client_id: how the client calls itself.
-        client_host: from where it comes.
-        topics: names that it subscribes to.
-        regex: a pattern of names that it subscribes to.
-        rebalance_timeout_ms: how long it may take to give partitions up.
-        server_assignor: which it prefers; None: any.
-        epoch: of the assignment that it has.
-        previous_epoch: with which it may come once more, because an answer was lost.
-        state: what it waits for.
-        assigned: what it may use.
-        revoking: what it must give up before it gets the next epoch.
+        member_id: id of the member.
+        instance_id: instance id of a static member; None: the member is dynamic.
+        rack_id: rack of the client.
+        client_id: client id of the client.
+        client_host: host of the client.
+        topics: names of topics to which it subscribes.
+        regex: regular expression for names of topics to which it subscribes.
+        rebalance_timeout_ms: milliseconds that it may take to revoke partitions.
+        server_assignor: assignor that it prefers; None: any.
+        epoch: epoch of its current assignment.
+        previous_epoch: epoch that it may still send once, because the response may have been lost.
+        state: progress of its reconciliation.
+        assigned: partitions that it may use.
+        revoking: partitions that it must revoke before it gets the next epoch.
     """
 
     member_id: str
@@ -62,7 +62,7 @@ class ConsumerMember(NamedTuple):
 
     @property
     def held(self) -> Partitions:
-        """What nobody else may have: it uses them, or has not said yet that it does not."""
+        """Partitions that other members must not get: it uses them, or has not confirmed their revocation."""
         return self.assigned | self.revoking
 
 
@@ -70,17 +70,17 @@ def reconcile(
     member: ConsumerMember, epoch: int, target: Partitions, owned: Partitions | None,
     is_held: Callable[[TopicIdPartition], bool],
 ) -> ConsumerMember:  # fmt: skip
-    """Take a member one step towards its target.
+    """Take one step of a member towards its target assignment.
 
     Args:
         member: the member.
-        epoch: of the target assignment.
-        target: its part of that.
-        owned: what the member says that it uses; None: it does not say.
-        is_held: tells whether another member has a partition.
+        epoch: epoch of the target assignment.
+        target: its partitions in the target assignment.
+        owned: partitions that the member reports to use; None: not reported.
+        is_held: returns whether another member has a partition.
 
     Returns:
-        The member; the same one if it has to wait.
+        The changed member; the same object if it has to wait.
     """
     if member.state is MemberState.STABLE and member.epoch == epoch:
         return member
@@ -90,7 +90,7 @@ def reconcile(
             return member
         now += 1
     kept, revoking = member.assigned & target, member.assigned - target
-    if revoking and now != JOINING_EPOCH:  # what it says before it is told may be older than what it was given last
+    if revoking and now != JOINING_EPOCH:  # `owned` of a joining member may be older than its last assignment
         return member._replace(
             epoch=now, previous_epoch=member.epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept,
             revoking=revoking,

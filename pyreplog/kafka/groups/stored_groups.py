@@ -1,5 +1,4 @@
-"""StoredGroups: groups and their committed offsets, and where these were before, from the records of
-`__consumer_offsets`. No I/O."""
+"""StoredGroups: groups and the history of their offsets, from records of `__consumer_offsets`. No I/O."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class CommitHistory:
-    """Where a committed offset is, and was.
+    """The history of a committed offset.
 
     Args:
-        time_us: when it was committed first, as far as that is known, microseconds since 1970.
-        offset: the offset.
+        time_us: time of the first commit, as far as it is known, microseconds since 1970.
+        offset: the committed offset.
     """
 
     __slots__ = ("_marks",)
@@ -33,36 +32,36 @@ class CommitHistory:
         self._marks = [(time_us, offset)]
 
     def add(self, time_us: int, offset: int, keep_from_us: int) -> None:
-        """Note a later commit. Where the offset was at `keep_from_us`, and since, stays known."""
+        """Add a later commit. The history from `keep_from_us` on is kept."""
         last_us, last = self._marks[-1]
         if offset == last:
             return
-        self._marks.append((max(time_us, last_us), offset))  # the clocks of two brokers may differ
+        self._marks.append((max(time_us, last_us), offset))  # clocks of brokers may differ
         passed = sum(time <= keep_from_us for time, _ in self._marks)
         if passed > 1:
             del self._marks[: passed - 1]
 
     @property
     def offset(self) -> int:
-        """Where it is."""
+        """The committed offset."""
         return self._marks[-1][1]
 
     @property
     def moved_us(self) -> int:
-        """When it last moved, or was first committed."""
+        """When the offset last changed, or was first committed, microseconds since 1970."""
         return self._marks[-1][0]
 
     def at(self, time_us: int) -> int | None:
-        """Return where it was at a time; None: not known."""
+        """Return the committed offset at a time; None: unknown."""
         return next((offset for time, offset in reversed(self._marks) if time <= time_us), None)
 
 
 class StoredGroup:
-    """A group as it is stored.
+    """A stored group.
 
     Attributes:
-        metadata: its newest generation; None: none is stored, as of consumers outside the group protocol.
-        offsets: by partition.
+        metadata: newest stored generation; None: none is stored, as for consumers outside the group protocol.
+        offsets: history of the committed offset of each partition.
     """
 
     __slots__ = ("metadata", "offsets")
@@ -73,10 +72,10 @@ class StoredGroup:
 
 
 class StoredGroups:
-    """The groups of the records that were added. One thread at a time.
+    """The groups in a sequence of records. One thread at a time calls it.
 
     Args:
-        window_us: positions are known so far back, microseconds, as far as the records reach.
+        window_us: length of the history that is kept, microseconds.
 
     Example:
         ```python
@@ -91,11 +90,13 @@ class StoredGroups:
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
         self.groups: dict[str, StoredGroup] = {}
-        """The groups, by name."""
+        """The groups by name."""
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Add a committed record; those of one partition come in their order. A record of a kind that is not known, or
-        that is damaged, is left out."""
+        """Add a committed record. Records of one partition must be added in order.
+
+        A record of an unknown kind, or a malformed one, is ignored.
+        """
         try:
             decoded = None if key is None else decode_key(key)
             if isinstance(decoded, GroupMetadataKey):
@@ -103,7 +104,7 @@ class StoredGroups:
             elif isinstance(decoded, OffsetCommitKey):
                 self._add_offset(decoded, value)
         except InvalidRequestError as error:
-            logger.warning("a record of __consumer_offsets is left out: %s", error)
+            logger.warning("ignored a record of __consumer_offsets: %s", error)
 
     def _add_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         if value is not None:

@@ -1,4 +1,4 @@
-"""What the coordinator of groups needs to know of topics."""
+"""TopicCatalog: the coordinator's interface to the topics of the cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 
 class KnownTopic(NamedTuple):
-    """A topic.
+    """The properties of a topic.
 
     Attributes:
-        topic_id: 16 bytes.
-        partitions: their number.
+        topic_id: id of the topic, 16 bytes.
+        partitions: number of partitions.
     """
 
     topic_id: bytes
@@ -19,10 +19,10 @@ class KnownTopic(NamedTuple):
 
 
 class TopicCatalog(Protocol):
-    """The topics of the cluster, as this broker knows them. Any thread may call any method; none blocks."""
+    """The topics of the cluster, as known to this broker. Any thread may call any method; none blocks."""
 
     def topic(self, name: str) -> KnownTopic | None:
-        """Return a topic; None: there is none, or it is being deleted."""
+        """Return a topic; None: it does not exist, or is being deleted."""
         ...
 
     def names(self) -> Iterable[str]:

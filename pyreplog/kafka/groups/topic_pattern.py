@@ -1,8 +1,9 @@
-"""TopicPattern: the regular expressions by which members subscribe to topics (KIP-848), in the syntax of RE2.
+"""TopicPattern: regular expressions with which members subscribe to topics (KIP-848), in the syntax of RE2.
 
-Clients send them, so no expression may cost more than its length times that of a name. Python's `re` tries one way
-after another, and needs exponential time for some; this one follows all ways at once, character by character
-(Thompson 1968, and https://swtch.com/~rsc/regexp). Names of topics are ASCII, and have no lines.
+The expressions come from clients, so the cost of matching must not exceed the length of the expression times that of
+the name. Python's `re` backtracks, which takes exponential time for some expressions. This implementation simulates an
+NFA, one character at a time (Thompson 1968, and https://swtch.com/~rsc/regexp). Topic names are ASCII, without line
+breaks.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import NamedTuple
 from pyreplog.errors import InvalidArgumentError
 
 LENGTH_MAX = 1_000
-"""Characters of an expression."""
+"""Maximum number of characters of an expression."""
 STATES_MAX = 2_000
-"""States of the machine that follows an expression: repetitions multiply them."""
+"""Maximum number of NFA states of an expression: repetitions multiply them."""
 _REPEAT_MAX = 1_000
 _DEPTH_MAX = 100
-_KNOWN_MAX = 100_000  # names whose outcome is kept
+_KNOWN_MAX = 100_000  # maximum number of cached names
 
 CharSet = int
-"""Characters as bits: of the 128 of ASCII."""
+"""A set of ASCII characters, as 128 bits."""
 
 
 def _chars(characters: Iterable[str]) -> CharSet:
@@ -49,8 +50,8 @@ _POSIX = {
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-class _Place(Enum):
-    """A condition of the place between two characters."""
+class _Assertion(Enum):
+    """An assertion about the position between two characters."""
 
     BEGIN = auto()
     END = auto()
@@ -58,7 +59,12 @@ class _Place(Enum):
     NO_WORD_BOUNDARY = auto()
 
 
-_PLACES = {"A": _Place.BEGIN, "z": _Place.END, "b": _Place.WORD_BOUNDARY, "B": _Place.NO_WORD_BOUNDARY}
+_ASSERTIONS = {
+    "A": _Assertion.BEGIN,
+    "z": _Assertion.END,
+    "b": _Assertion.WORD_BOUNDARY,
+    "B": _Assertion.NO_WORD_BOUNDARY,
+}
 
 
 class _Sequence(NamedTuple):
@@ -70,33 +76,36 @@ class _Choice(NamedTuple):
 
 
 class _Repeat(NamedTuple):
-    """most: None: any number of times."""
+    """A repetition of a part; `most` is None if unlimited."""
 
     part: _Node
     least: int
     most: int | None
 
 
-_Node = CharSet | _Place | _Sequence | _Choice | _Repeat
+_Node = CharSet | _Assertion | _Sequence | _Choice | _Repeat
 
 
 class _State(NamedTuple):
-    """A state of the machine. It goes on to all of `following`: at once, or behind a character of `accepts`, or where
-    `place` says."""
+    """A state of the NFA.
+
+    It continues with all states in `following`: unconditionally, after a character in `accepts`, or where the assertion
+    `place` holds.
+    """
 
     following: list[int]
     accepts: CharSet = 0
-    place: _Place | None = None
+    place: _Assertion | None = None
 
 
 class TopicPattern:
-    """A regular expression that whole names of topics match. Any thread may use it.
+    """A regular expression that matches whole topic names. Any thread may use it.
 
     Args:
-        expression: in RE2's syntax, without classes of Unicode.
+        expression: regular expression in RE2's syntax, without Unicode classes.
 
     Raises:
-        InvalidArgumentError: it is none, or is too long.
+        InvalidArgumentError: the expression is malformed or too long.
 
     Example:
         ```python
@@ -118,7 +127,7 @@ class TopicPattern:
         return f"<TopicPattern {self.expression!r}>"
 
     def matches(self, topic: str) -> bool:
-        """Return whether the whole name of a topic matches. The outcome is kept: asking again costs nothing."""
+        """Return whether the whole topic name matches. Results are cached."""
         known = self._known.get(topic)
         if known is None:
             if len(self._known) >= _KNOWN_MAX:
@@ -126,7 +135,7 @@ class TopicPattern:
             known = self._known[topic] = self._run(topic)
         return known
 
-    # ---- the machine ----------------------------------------------------------------------------------------
+    # ---- the NFA --------------------------------------------------------------------------------------------
 
     def _add(self, state: _State) -> int:
         if len(self._states) >= STATES_MAX:
@@ -135,11 +144,12 @@ class TopicPattern:
         return len(self._states) - 1
 
     def _translate(self, node: _Node, following: int) -> int:
-        """Add the states of a part, in front of those that follow it. Returns the first one."""
-        if isinstance(node, _Place):
+        """Add the states of a node before the state `following`. Returns the first of them."""
+        if isinstance(node, _Assertion):
             return self._add(_State([following], place=node))
         if isinstance(node, CharSet):
-            return self._add(_State([following] if node else [], accepts=node))  # no character: nothing follows
+            # an empty set accepts no character, so no state follows
+            return self._add(_State([following] if node else [], accepts=node))
         if isinstance(node, _Sequence):
             for part in reversed(node.parts):
                 following = self._translate(part, following)
@@ -171,7 +181,7 @@ class TopicPattern:
         return self._states[self._end] in now
 
     def _reach(self, numbers: list[int], topic: str, at: int) -> list[_State]:
-        """Return the states that are reached without a character: those that accept one, and the end."""
+        """Return the states that are reached without consuming a character: those that accept one, and the end."""
         reached, seen = [], {*numbers}
         while numbers:
             number = numbers.pop()
@@ -184,24 +194,24 @@ class TopicPattern:
         return reached
 
 
-def _holds(place: _Place, topic: str, at: int) -> bool:
-    if place is _Place.BEGIN:
+def _holds(place: _Assertion, topic: str, at: int) -> bool:
+    if place is _Assertion.BEGIN:
         return at == 0
-    if place is _Place.END:
+    if place is _Assertion.END:
         return at == len(topic)
     before, behind = (0 <= i < len(topic) and bool(_WORDS >> ord(topic[i]) & 1) for i in (at - 1, at))
-    return (before != behind) == (place is _Place.WORD_BOUNDARY)
+    return (before != behind) == (place is _Assertion.WORD_BOUNDARY)
 
 
 class _Parser:
-    """Makes the tree of an expression."""
+    """Parses an expression into a tree."""
 
     def __init__(self, expression: str) -> None:
         self._text, self._at, self._depth = expression, 0, 0
         self._ignores_case = False
 
     def parse(self) -> _Node:
-        """Return the tree. Raises InvalidArgumentError."""
+        """Return the tree. Raises InvalidArgumentError if the expression is malformed."""
         node = self._choice()
         if self._at < len(self._text):
             raise self._error("no group is open")
@@ -227,7 +237,7 @@ class _Parser:
         branches = [self._sequence()]
         while self._takes("|"):
             branches.append(self._sequence())
-        self._ignores_case = ignores_case  # flags hold to the end of their group
+        self._ignores_case = ignores_case  # flags apply until the end of their group
         return branches[0] if len(branches) == 1 else _Choice(branches)
 
     def _sequence(self) -> _Node:
@@ -253,13 +263,13 @@ class _Parser:
         if character == ".":
             return _ALL & ~_chars("\n")
         if character in "^$":
-            return _Place.BEGIN if character == "^" else _Place.END
+            return _Assertion.BEGIN if character == "^" else _Assertion.END
         if character in "*+?":
             raise self._error(f"expected something to repeat in front of {character}")
         if character != "\\":
             return self._char(character)
         letter = self._next()
-        return _PLACES[letter] if letter in _PLACES else self._escape(letter)
+        return _ASSERTIONS[letter] if letter in _ASSERTIONS else self._escape(letter)
 
     def _char(self, character: str) -> CharSet:
         if not character.isascii():
@@ -273,7 +283,7 @@ class _Parser:
         return found | _chars(letter.swapcase() for letter in letters)
 
     def _escape(self, letter: str) -> CharSet:
-        """The characters that an escape stands for, behind its backslash."""
+        """Return the characters of an escape sequence, given the letter after its backslash."""
         if letter in _CLASSES:
             return _CLASSES[letter]
         if letter in _CONTROLS:
@@ -309,7 +319,7 @@ class _Parser:
                     flags, end = flags + end, self._next()
                 self._set_flags(flags)
                 if end == ")":
-                    return _Sequence([])  # of the rest of the group around it
+                    return _Sequence([])  # the flags apply to the rest of the enclosing group
         self._depth += 1
         node = self._choice()
         self._depth -= 1
@@ -319,7 +329,7 @@ class _Parser:
         return node
 
     def _set_flags(self, flags: str) -> None:
-        """Those for lines and for greed make no difference to the whole name of a topic."""
+        """Apply flags. Those for lines and greediness have no effect on a match of the whole name."""
         on, _, off = flags.partition("-")
         if not {*on, *off} <= {*"imsU"}:
             raise self._error(f"expected flags of i, m, s and U, found {flags[:20]!r}")
@@ -347,7 +357,7 @@ class _Parser:
         return _ALL & ~found if is_negated else found
 
     def _member(self) -> CharSet:
-        """A character of a set, or a class; letters are as they are written: the whole set is folded."""
+        """Return a character of a set, or a class. Case is not folded here: the whole set is folded later."""
         ignored_case, self._ignores_case = self._ignores_case, False
         character = self._next()
         found = self._escape(self._next()) if character == "\\" else self._char(character)
@@ -358,7 +368,7 @@ class _Parser:
         counts = self._counts()
         if counts is None:
             return node
-        self._takes("?")  # it prefers less, which makes no difference to whether all matches
+        self._takes("?")  # non-greedy: no effect on whether the whole name matches
         if self._counts() is not None:
             raise self._error("expected one repetition, found another one behind it")
         return _Repeat(node, *counts)
@@ -374,7 +384,7 @@ class _Parser:
         least, comma, most = text.removeprefix("{").partition(",")
         is_count = text.startswith("{") and found and least.isdecimal() and (not most or most.isdecimal())
         if not is_count:
-            return None  # it stands for itself
+            return None  # a literal brace
         low = int(least[:9])
         high = low if not comma else int(most[:9]) if most else None
         if low > _REPEAT_MAX or (high is not None and not low <= high <= _REPEAT_MAX):

@@ -1,7 +1,8 @@
-"""Quotas of users and clients in the metadata store, and which one counts (KIP-13, KIP-55, KIP-124, KIP-546).
+"""Quotas of users and clients in the metadata store, and the choice of the one that applies to a client.
 
-A quota is that of an entity: a user, a client id, or a user with a client id, each by its name or by default. The most
-special entity that has a value counts, for each kind of quota by itself. FORMAT.md, "Partitions in the metadata store".
+A quota belongs to an entity: a user, a client id, or a user with a client id, each by its name or by default. For each
+kind of quota, the one of the most specific entity applies (KIP-13, KIP-55, KIP-124, KIP-546). The format is in
+FORMAT.md, "Partitions in the metadata store".
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE = (
     "request_percentage",
 )
 QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-"""The kinds of quotas: bytes a second, twice, and the percentage of one thread's time."""
+"""The kinds of quotas: bytes per second produced, bytes per second fetched, and percentage of one thread's time."""
 DEFAULT = ""
-"""The name of what has no quota of its own: of all other users, or client ids."""
+"""The name of the default entity: all users, or client ids, without a quota of their own."""
 ANONYMOUS = "ANONYMOUS"
-"""The user of a connection without authentication, as Kafka names it."""
+"""The user of an unauthenticated connection, as named by Kafka."""
 _RATE_MAX = (1 << 63) - 1
 _NAME_MAX = 32_767
 
@@ -39,8 +40,8 @@ class QuotaEntity(NamedTuple):
     """The clients that a quota limits. At least one of the two fields is not None.
 
     Attributes:
-        user: its name; DEFAULT: all users without a quota of their own; None: any user.
-        client_id: likewise.
+        user: name of the user; DEFAULT: all users without a quota of their own; None: any user.
+        client_id: client id; DEFAULT and None likewise.
     """
 
     user: str | None = None
@@ -48,7 +49,7 @@ class QuotaEntity(NamedTuple):
 
 
 def check_entity(entity: QuotaEntity) -> None:
-    """Check an entity. Raises InvalidArgumentError."""
+    """Raise InvalidArgumentError if an entity is not valid."""
     if entity.user is None and entity.client_id is None:
         raise InvalidArgumentError("entity: expected a user, a client id, or both, found neither")
     for kind, name in zip(("user", "client-id"), entity, strict=True):
@@ -57,7 +58,7 @@ def check_entity(entity: QuotaEntity) -> None:
 
 
 def check_quota(kind: str, value: float) -> None:
-    """Check the value of a quota. Raises InvalidArgumentError."""
+    """Raise InvalidArgumentError if a kind of quota is unknown, or its value not valid."""
     if kind not in QUOTAS:
         raise InvalidArgumentError(f"expected a quota of {', '.join(QUOTAS)}, found {kind[:80]!r}")
     if not math.isfinite(value) or value <= 0:
@@ -73,7 +74,7 @@ class ClientQuota(MetadataValue):
     Attributes:
         user: see `QuotaEntity`.
         client_id: see `QuotaEntity`.
-        quotas: values by kind, at least one.
+        quotas: value of each kind, at least one.
     """
 
     KIND: ClassVar[str] = "client quota"
@@ -107,25 +108,25 @@ class ClientQuota(MetadataValue):
 
 
 def quota_key(entity: QuotaEntity) -> str:
-    """Return the key of an entity's quotas: its names may hold what keys do not, and so it has a hash."""
+    """Return the key of an entity's quotas. It is a hash, because names may contain characters that keys may not."""
     return f"{CLIENT_QUOTAS}/{hashlib.sha256(json.dumps(list(entity)).encode()).hexdigest()[:32]}"
 
 
 def alter_client_quota(
     store: MetadataStore, entity: QuotaEntity, changes: Mapping[str, float | None]
 ) -> Mapping[str, float]:  # fmt: skip
-    """Change the quotas of an entity. It may be called again after an OutcomeUnknownError.
+    """Change the quotas of an entity. The call may be repeated after an OutcomeUnknownError.
 
     Args:
         store: metadata store.
         entity: the clients that the quotas limit.
-        changes: values by kind, bytes a second or percentages; None: no quota of this kind. Others stay.
+        changes: values by kind, bytes per second or percentages; None: remove the quota. Other kinds are not changed.
 
     Returns:
-        All quotas that the entity has now.
+        All quotas of the entity after the change.
 
     Raises:
-        InvalidArgumentError: a kind is unknown, or a value is out of its bounds. Nothing was changed.
+        InvalidArgumentError: a kind is unknown, or a value is out of its bounds; nothing was changed.
         ReplogError: errors of the store.
 
     Example:
@@ -152,10 +153,10 @@ def alter_client_quota(
 
 
 class QuotaTable:
-    """All quotas, and which one counts for a client. It does not change.
+    """All quotas, for looking up which one applies to a client. Immutable.
 
     Args:
-        quotas: those of the metadata store.
+        quotas: the quotas in the metadata store.
     """
 
     def __init__(self, quotas: Iterable[ClientQuota] = ()) -> None:
@@ -169,16 +170,16 @@ class QuotaTable:
         return self._quotas.items()
 
     def quotas(self, entity: QuotaEntity) -> Mapping[str, float]:
-        """Return the quotas of exactly this entity."""
+        """Return the quotas of exactly this entity, without defaults."""
         return self._quotas.get(entity, {})
 
     def limit(self, kind: str, user: str, client_id: str) -> tuple[float, QuotaEntity] | None:
-        """Return the quota of this kind that counts for a client, and who shares it; None: there is none.
+        """Return the quota of a kind that applies to a client, with the entity that shares it; None: there is none.
 
         Args:
             kind: one of `QUOTAS`.
-            user: who the client is.
-            client_id: what it calls itself.
+            user: user of the client.
+            client_id: client id of the client.
         """
         for name in (user, DEFAULT):
             for wanted, shared in (

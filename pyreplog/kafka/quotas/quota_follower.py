@@ -1,4 +1,4 @@
-"""QuotaFollower: the quotas of the metadata store, as a listener follows them."""
+"""QuotaFollower: keeps a listener's quotas equal to those in the metadata store."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _RETRY_S = 0.2
 
 
 class QuotaFollower:
-    """Has the quotas of the metadata store count. Any thread may close it.
+    """Watches the quotas in the metadata store, and passes them to a QuotaManager. Any thread may close it.
 
     Args:
         store: metadata store. Close this object first.
-        manager: gets all quotas after each change.
+        manager: receives all quotas after each change.
     """
 
     def __init__(self, store: MetadataStore, manager: QuotaManager) -> None:
         self._manager = manager
-        self._lock = threading.Lock()  # held while this object is made: the first call comes at once
+        # held during the construction: the first callback may come before `_folder` is set
+        self._lock = threading.Lock()
         self._is_closed = False
         with self._lock:
             self._folder = FollowedFolder(store, CLIENT_QUOTAS, ClientQuota.decode, self._changed, _retry)
@@ -34,7 +35,7 @@ class QuotaFollower:
                 self._manager.replace(QuotaTable(quota for _, quota in self._folder.items()))
 
     def close(self) -> None:
-        """Stop following the store. The quotas stay as they are."""
+        """Stop watching the store. The manager keeps its quotas."""
         with self._lock:
             self._is_closed = True
         self._folder.close()

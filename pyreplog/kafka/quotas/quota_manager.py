@@ -1,4 +1,4 @@
-"""QuotaManager: what clients have used of their quotas. It does no I/O, and is told the time."""
+"""QuotaManager: measures the use of quotas by clients. It does no I/O; callers pass the time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pyreplog.kafka.quotas.client_quotas import (
 )
 
 BURST_S = 10
-"""Seconds of its quota that a client which was silent may use at once, as with Kafka's default windows."""
+"""Seconds of its quota that an idle client may use at once, as with Kafka's default windows."""
 BUCKETS_MAX = 10_000
-"""Clients whose use is known; of more, those that were seen last. Clients choose their ids themselves."""
+"""Maximum number of clients whose use is kept, the most recently used ones: clients choose their ids themselves."""
 TIME_THROTTLE_MS_MAX = 1_000
-"""Of the quota of time: what a request takes is not known before it, and so nobody waits for long."""
+"""Maximum throttle time for the quota of request time, milliseconds. It is short because the time of a request is
+unknown before the request."""
 THROTTLE_MS_MAX = (1 << 31) - 1
 
 
 class LeakyBucket:
-    """What a client has used of late: each use fills the bucket, which leaks at the rate of the quota.
+    """A leaky bucket of recent use: each use fills the bucket, which leaks at the rate of the quota.
 
-    While it holds more than `BURST_S` seconds of the quota, the client is above it. Not for several threads.
+    While it holds more than `BURST_S` seconds of the quota, the client is above its quota. Not thread-safe.
     """
 
     __slots__ = ("_level", "_now_us")
@@ -35,15 +36,15 @@ class LeakyBucket:
         self._level, self._now_us = 0.0, 0
 
     def record(self, value: float, limit: float, now_us: int) -> int:
-        """Note what is used.
+        """Record use of the quota.
 
         Args:
-            value: bytes, or whatever is counted.
-            limit: of them a second.
-            now_us: monotonic microseconds. One before that of an earlier call counts as that.
+            value: amount used, such as bytes.
+            limit: the quota: amount per second.
+            now_us: monotonic time, microseconds. A time before that of an earlier call counts as the earlier call's.
 
         Returns:
-            Microseconds until the client is not above its quota any more, if it uses nothing; 0: it is not above it.
+            Microseconds until the client is below its quota again if it uses nothing; 0: it is not above the quota.
         """
         leaked = limit * (now_us - self._now_us) / 1_000_000 if now_us > self._now_us else 0.0
         self._level, self._now_us = max(self._level - leaked, 0.0) + value, max(now_us, self._now_us)
@@ -51,14 +52,14 @@ class LeakyBucket:
 
 
 class Throttles(NamedTuple):
-    """Answers to clients that were above a kind of quota, and for how many milliseconds these had to be silent."""
+    """Number of responses throttled for a kind of quota, and the sum of their throttle times, milliseconds."""
 
     answers: int = 0
     total_ms: int = 0
 
 
 class QuotaManager:
-    """Notes what clients use, and says for how long they have to be silent. Any thread may use it.
+    """Records what clients use, and computes throttle times. Any thread may use it.
 
     Example:
         ```python
@@ -70,30 +71,28 @@ class QuotaManager:
 
     def __init__(self) -> None:
         self.table = QuotaTable()
-        """The quotas that count. Replaced as a whole."""
+        """The quotas that apply; replaced as a whole."""
         self.throttles = dict.fromkeys(QUOTAS, Throttles())
-        """By kind of quota."""
+        """Throttled responses by kind of quota."""
         self._lock = threading.Lock()
-        self._buckets: OrderedDict[tuple[str, QuotaEntity], LeakyBucket] = (
-            OrderedDict()
-        )  # the one used last is the last
+        self._buckets: OrderedDict[tuple[str, QuotaEntity], LeakyBucket] = OrderedDict()  # least recently used first
 
     def replace(self, table: QuotaTable) -> None:
-        """Have other quotas count. What clients have used stays known, and leaks at the new rates."""
+        """Replace the quotas. Recorded use is kept, and leaks at the new rates."""
         self.table = table
 
     def record(self, kind: str, user: str, client_id: str, value: float, now_us: int) -> int:
-        """Note what a request has used.
+        """Record the use of a quota by a request.
 
         Args:
             kind: one of `QUOTAS`.
-            user: who the client is.
-            client_id: what it calls itself.
-            value: bytes; of `request_percentage` percents of a second.
-            now_us: monotonic microseconds.
+            user: user of the client.
+            client_id: client id of the client.
+            value: bytes; for `request_percentage`, percents of a second.
+            now_us: monotonic time, microseconds.
 
         Returns:
-            Milliseconds for which nothing of this client should be read.
+            Milliseconds for which no more requests of the client should be read.
         """
         found = self.table.limit(kind, user, client_id) if self.table else None
         if found is None:
@@ -114,6 +113,6 @@ class QuotaManager:
         return throttle_ms
 
     def fetch_bytes_max(self, user: str, client_id: str) -> int | None:
-        """Return the bytes that one fetch may take: more would be throttled even after silence. None: no limit."""
+        """Return the bytes of a fetch above which it would be throttled even after idle time; None: no limit."""
         found = self.table.limit(CONSUMER_BYTE_RATE, user, client_id) if self.table else None
         return None if found is None else int(found[0]) * BURST_S

@@ -1,6 +1,6 @@
-"""Requests and responses of Kafka's protocol, as bytes and as named tuples of `messages`.
+"""Encodes and decodes requests and responses of Kafka's protocol, as named tuples of `messages`.
 
-A version that is not served has no schema; `served_versions` says which are.
+A version that is not served has no schema; `served_versions` returns those that are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LAST = 32767
 
 
 class _Line(NamedTuple):
-    """A line of the table, and those that are indented below it."""
+    """A line of the schema table, with the lines indented below it."""
 
     words: list[str]
     below: list[_Line]
@@ -30,7 +30,7 @@ def _range(text: str) -> range:
 
 @cache
 def _messages() -> dict[tuple[int, str], _Line]:
-    """Return the messages of the table by API key and direction."""
+    """Return the messages of the schema table by API key and direction."""
     root = _Line([], [])
     stack = [root]
     for text in SCHEMA.splitlines():
@@ -65,10 +65,10 @@ class MessageCodec:
     """Decodes and encodes one message of an API in one version; see `request_codec` and `response_codec`.
 
     Attributes:
-        key: the key of the API.
-        version: of the API.
-        flexible: the version has tagged fields, in headers as well.
-        schema: of the message.
+        key: key of the API.
+        version: version of the API.
+        flexible: whether the version has tagged fields, also in headers.
+        schema: schema of the message.
     """
 
     __slots__ = ("flexible", "key", "schema", "version")
@@ -87,25 +87,25 @@ class MessageCodec:
 
 @cache
 def request_codec(key: int, version: int) -> MessageCodec:
-    """Return what decodes requests of an API. Raises InvalidArgumentError: it is not served in this version."""
+    """Return the codec of an API's requests. Raises InvalidArgumentError if the version is not served."""
     return MessageCodec(key, version, "Request")
 
 
 @cache
 def response_codec(key: int, version: int) -> MessageCodec:
-    """Return what encodes responses of an API. Raises InvalidArgumentError: it is not served in this version."""
+    """Return the codec of an API's responses. Raises InvalidArgumentError if the version is not served."""
     return MessageCodec(key, version, "Response")
 
 
 class Request(NamedTuple):
-    """A request of a connection.
+    """A decoded request.
 
     Attributes:
-        key: the key of the API, which may be unknown.
-        version: of the API.
-        correlation_id: goes back with the response.
-        client_id: what the client calls itself; None: nothing.
-        message: one of `messages`; None: this API is not served in this version, and the rest was not looked at.
+        key: key of the API, which may be unknown.
+        version: version of the API.
+        correlation_id: number that the response repeats.
+        client_id: client id that the client sent; None: none.
+        message: a class of `messages`; None: the version is not served, and the rest was not decoded.
     """
 
     key: int
@@ -117,7 +117,7 @@ class Request(NamedTuple):
 
 @cache
 def _flexible_from() -> dict[int, int]:
-    """Return the first flexible version of each API that has any."""
+    """Return the first flexible version of each API that has one."""
     lines = {key: line for (key, kind), line in _messages().items() if kind == "Request" and "flexible" in line.words}
     return {key: _range(line.words[-1]).start for key, line in lines.items()}
 
@@ -125,15 +125,15 @@ def _flexible_from() -> dict[int, int]:
 def decode_request(data: bytes | memoryview, *, max_items: int = ITEMS_MAX) -> Request:
     """Decode a request with its header.
 
-    Bytes behind the message are ignored, as Kafka's brokers do: librdkafka asks for the metadata of all topics with
-    three bytes too many.
+    Bytes after the message are ignored, as in Kafka's brokers: librdkafka appends three extra bytes to the Metadata
+    request for all topics.
 
     Args:
-        data: the request without its size. Records are views of it.
-        max_items: items of all arrays, at most.
+        data: the request without its size field. Decoded records are views of it.
+        max_items: maximum number of items in all arrays.
 
     Raises:
-        InvalidRequestError: it is not a request.
+        InvalidRequestError: the data is malformed.
     """
     key, version, correlation_id, client_id, start = decode_header(data, _flexible_from())
     message = None
@@ -143,13 +143,13 @@ def decode_request(data: bytes | memoryview, *, max_items: int = ITEMS_MAX) -> R
 
 
 def encode_response(key: int, version: int, correlation_id: int, message: Any) -> list[bytes | memoryview]:
-    """Encode a response with its size and header; the pieces are to be sent one after the other.
+    """Encode a response with its size field and header, in pieces to be sent one after the other.
 
     Records of 4 KiB and more are not copied: they must not change until they are sent. A response of ApiVersions never
-    has tagged fields in its header, for clients that do not know the broker yet.
+    has tagged fields in its header, for clients that do not know the broker's versions yet.
 
     Raises:
-        InvalidArgumentError: it is not served in this version, or a value does not fit.
+        InvalidArgumentError: the version is not served, or a value is out of range.
         WrongTypeError: a value has the wrong type.
     """
     codec = response_codec(key, version)

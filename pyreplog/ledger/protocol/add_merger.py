@@ -29,8 +29,9 @@ Add = tuple[Request, OnReply]
 class AddMerger(AddQueue):
     """Merges ADDs of consecutive entries. Any thread; no method blocks.
 
-    ask: sends several requests as one, and calls the AddGroup once, with the body of the reply or an error, or settles
-    it (`answers.settle`).
+    Args:
+        ask: sends several requests as one. It calls the AddGroup once, with the body of the reply or an error, or
+            settles it (`answers.settle`).
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -39,7 +40,7 @@ class AddMerger(AddQueue):
         self._waiting: deque[Add] = deque()
 
     def send(self, request: Request, on_reply: OnReply) -> None:
-        """Send an ADD, now or merged with others. Its answer is about its own entries."""
+        """Send an ADD, now or merged with others. Its receiver gets an answer about its own entries only."""
         with self._lock:
             leaves = not self._waiting and self.begin(UNANSWERED_MAX)
             if not leaves:
@@ -66,7 +67,7 @@ class AddMerger(AddQueue):
             self._ask([add[0] for add in adds], AddGroup(self, first.ledger, first.first, last.last, adds))
 
     def answered(self, group: AddGroup, answer: memoryview | Reply | Exception) -> None:
-        """Send the next request, so that the bookie stays busy; then hand the answer to the ADDs of this one.
+        """Send the next request, so that the bookie stays busy; then pass the answer to the ADDs of this one.
 
         When a request fails, the ADDs that wait behind it fail as well, without being sent.
         """
@@ -88,7 +89,7 @@ class AddMerger(AddQueue):
             if matches:
                 assert isinstance(answer, Reply)
                 on_reply(answer._replace(first=request.first, last=request.last))
-            else:  # an answer about other entries: the receiver judges it
+            else:  # a reply about other entries: the receiver checks it
                 on_reply(answer)
 
     def _next_group(self) -> tuple[Add, ...]:
@@ -106,5 +107,8 @@ class AddMerger(AddQueue):
 
 
 def _follows(previous: Request, request: Request) -> bool:
-    """Whether two requests can be merged: same key and flags, and ascending entries (a resent one may go back)."""
+    """Return whether two requests can be merged: same key and flags, and ascending entries.
+
+    Entries that are sent again are lower than those before them, and are not merged with them.
+    """
     return request.first > previous.last and request.key == previous.key and request.flags == previous.flags

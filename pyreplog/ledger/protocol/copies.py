@@ -1,4 +1,5 @@
-"""State machines that check the copies of a ledger: how many each entry has, and which ones a bookie lacks."""
+"""State machines that check the copies of a ledger: the number of copies of each entry, and the copies that a bookie
+lacks."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
 
 COUNTED_MAX = 1 << 28
-"""The copies of a ledger with more entries are not counted, because a count takes one byte for each entry."""
+"""Most entries of a ledger whose copies can be counted: a count takes one byte for each entry."""
 
 
 class _Remainder(NamedTuple):
-    """The entries below `end`, which are still to be read of a fragment on one bookie."""
+    """The entries below `end` that are still to be read of a fragment on one bookie."""
 
     end: int
 
@@ -123,7 +124,7 @@ class MissingCopiesCheck:
             intact, checked = set(), checked[:1]
         else:
             intact = set(batch.entry.tolist())
-            if batch.next_position < len(reply.body):  # a damaged record; the next request asks behind it
+            if batch.next_position < len(reply.body):  # a damaged record; the next request begins behind it
                 checked = range(first, max(intact) + step + 1, step)
         self._missing += [entry for entry in checked if entry not in intact]
         return self._from(checked[-1] + step)
@@ -132,7 +133,7 @@ class MissingCopiesCheck:
         return self._gave_up(str(error))
 
     def _gave_up(self, reason: str) -> list[Effect]:
-        text = f"{self._bookie} does not tell which entries it has: {reason}"
+        text = f"{self._bookie} does not report which entries it has: {reason}"
         return [Finished(error=UnreadableError(self.metadata.ledger, text))]
 
     def woken(self, about: object) -> list[Effect]:

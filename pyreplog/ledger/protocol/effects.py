@@ -63,16 +63,17 @@ class BadCopy:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineBookie:
-    """Put a bookie that failed into quarantine: others are chosen before it for a while."""
+    """Put a bookie that failed into quarantine: for a while, other bookies are chosen first."""
 
     bookie: str
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """Report that the writer goes on without copies on failed bookies that no other replaces, and why.
+    """Report that the writer goes on without copies on failed bookies that no other bookie can replace, and the
+    reasons.
 
-    No bookies: from now on every entry gets all its copies again.
+    Without bookies: from now on every entry gets all its copies again.
     """
 
     bookies: tuple[str, ...] = ()

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 
 class EntryRange:
-    """Entries [start, end).
+    """Entries [start, end), and the replies about them.
 
-    copies: one intact copy of each entry that a bookie has; nbytes: their size. absent: how many bookies say that they
-    do not have an entry. places: the places of the ensemble that store some of these entries.
+    Attributes:
+        copies: one intact copy of each entry that a bookie has.
+        nbytes: size of these copies.
+        absent: number of bookies that answered that they do not have an entry.
+        places: the places of the ensemble that store some of these entries.
     """
 
     def __init__(self, metadata: LedgerMetadata, start: int, end: int) -> None:
@@ -27,13 +30,13 @@ class EntryRange:
         self.copies: dict[int, bytes] = {}
         self.nbytes = 0
         self.absent: Counter[int] = Counter()
-        self._unheard: Counter[int] = Counter()  # entry -> how many of its bookies have not answered yet
+        self._missing_responses: Counter[int] = Counter()  # entry -> how many of its bookies have not answered yet
         self.places: list[int] = []
         for place in range(metadata.ensemble_size):
             entries = self._members(place, start, end)
             if entries:
                 self.places.append(place)
-                self._unheard.update(entries)
+                self._missing_responses.update(entries)
 
     def _members(self, place: int, start: int, end: int) -> list[int]:
         """Return the entries of [start, end) that the bookie at a place of the ensemble stores."""
@@ -43,8 +46,8 @@ class EntryRange:
     def take(self, place: int, start: int, end: int, records: bytes | memoryview, last_asked: int) -> int | None:
         """Note the records that a bookie has of entries [start, end); `records` may go on up to `last_asked`.
 
-        Returns the entry whose copy is damaged, if any: then the reply says nothing about entries behind the last
-        intact one.
+        Returns the entry whose copy is damaged, if any: then the reply does not cover entries behind the last intact
+        one.
         """
         records_by_entry: dict[int, bytes] = {}
         try:
@@ -57,28 +60,31 @@ class EntryRange:
             if entry not in self.copies:
                 self.copies[entry] = raw
                 self.nbytes += len(raw)
-        self.hear(place, start, end, records_by_entry if whole else None)
+        self.add_response(place, start, end, records_by_entry if whole else None)
         return None if whole else max(records_by_entry, default=start - 1) + 1
 
-    def hear(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
-        """Note that a bookie has answered for entries [start, end). held: those that it has; None: it cannot tell."""
+    def add_response(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
+        """Note that a bookie has answered for entries [start, end).
+
+        held: the entries that the bookie has; None: it cannot tell.
+        """
         for entry in self._members(place, start, end):
-            self._unheard[entry] -= 1
+            self._missing_responses[entry] -= 1
             if held is not None and entry not in held:
                 self.absent[entry] += 1
 
-    def is_heard(self, entry: int) -> bool:
-        """Whether all bookies of an entry have answered."""
-        return self._unheard[entry] == 0
+    def has_all_responses(self, entry: int) -> bool:
+        """Return whether all bookies of an entry have answered for it."""
+        return self._missing_responses[entry] == 0
 
     def cut(self, end: int) -> None:
-        """Let the range end before entry `end`; later entries belong to the next range."""
+        """End the range before entry `end`; later entries belong to the next range."""
         for entry in [entry for entry in self.copies if entry >= end]:
             self.nbytes -= len(self.copies.pop(entry))
         self.end = end
 
 
 def totals(raw: ReadableBuffer, ledger: int, entry: int) -> tuple[int, int]:
-    """Return (bytes, messages) of a ledger up to and with an entry, which its encoded form tells."""
+    """Return (bytes, messages) of a ledger up to and including an entry, from the entry's encoded form."""
     record = parse_entries(raw, ledger=ledger, first=entry, last=entry)[0]
     return record.ledger_bytes, record.ledger_messages

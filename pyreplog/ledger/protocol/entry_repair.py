@@ -22,30 +22,30 @@ class EntryRepair:
         self._reading = LedgerReadOp(metadata, key, entry, entry + 1, rank={bookie: 1})
 
     def start(self) -> list[Effect]:
-        return self._passed_on(self._reading.start())
+        return self._effects_of_read(self._reading.start())
 
     def woken(self, about: object) -> list[Effect]:
-        return self._passed_on(self._reading.woken(about))
+        return self._effects_of_read(self._reading.woken(about))
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if send.request.kind == RequestKind.READ:
-            return self._passed_on(self._reading.replied(send, reply))
+            return self._effects_of_read(self._reading.replied(send, reply))
         if reply.status != ReplyStatus.OK:
             return [Finished(error=self._refused(ReplyStatus(reply.status).name))]
         return [Finished()]
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         if send.request.kind == RequestKind.READ:
-            return self._passed_on(self._reading.failed(send, error))
+            return self._effects_of_read(self._reading.failed(send, error))
         return [Finished(error=self._refused(str(error)))]
 
-    def _passed_on(self, effects: list[Effect]) -> list[Effect]:
-        """Pass on the effects of the read; when it has the entry, return the ADD in place of `Finished`."""
+    def _effects_of_read(self, effects: list[Effect]) -> list[Effect]:
+        """Return the effects of the read; when it has the entry, return the ADD in place of `Finished`."""
         passed: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Finished) and effect.error is None:
                 passed.append(self._add(bytes(effect.result[0].raw)))
-            elif not isinstance(effect, BadCopy):  # the bad copy is known: it is being repaired
+            elif not isinstance(effect, BadCopy):  # this copy is being repaired, and need not be noted
                 passed.append(effect)
         return passed
 

@@ -37,7 +37,7 @@ class FenceReplies:
 
     @property
     def cover(self) -> bool:
-        """Whether no entry can be confirmed any more: fewer than Qa bookies of each write set are silent."""
+        """Whether the writer cannot confirm any entry any more: of each write set, fewer than Qa bookies are silent."""
         meta = self._metadata
         return coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._silent)
 
@@ -62,7 +62,7 @@ class FenceReplies:
         return max(min([lac, *lagging]), floor)
 
     def awaited(self, last: int) -> bool:
-        """Whether a bookie that has not answered at all stores some of the entries up to `last`."""
+        """Return whether a bookie that stores some of the entries up to `last` has not answered at all."""
         return any(self._silent[place] is None for place, _ in self._holders(last))
 
     def unsure_copies(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:

@@ -25,8 +25,12 @@ class LacQuery:
     Ends with `Finished(lac)`. This LAC is at least the one that bookies knew when the query began, and never above the
     LAC of the writer.
 
-    known: a LAC that the caller knows. wait_ms: 0: ask once. Else the bookies answer when they know a LAC above
-    `known`, or after so many milliseconds, and the first higher LAC ends the query.
+    Args:
+        metadata: metadata of the ledger.
+        key: key of the ledger.
+        known: a LAC that the caller knows.
+        wait_ms: 0: ask once. Otherwise the bookies answer when they know a LAC above `known`, or after so many
+            milliseconds, and the first higher LAC ends the query.
     """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, known: int = -1, *, wait_ms: int = 0) -> None:

@@ -40,10 +40,10 @@ class _Stripe:
     run: int
     replicas: list[str]
     rank: int = -1  # of the replica asked last
-    tried: dict[str, str] = field(default_factory=dict)  # bookie -> why it did not give `first`
-    absent: set[str] = field(default_factory=set)  # bookies that say that they do not have `first`
+    tried: dict[str, str] = field(default_factory=dict)  # bookie -> the reason why it did not return `first`
+    absent: set[str] = field(default_factory=set)  # bookies that answered that they do not have `first`
     waiting: set[Send] = field(default_factory=set)
-    batch: RecordBatch | None = None  # the entries before `first`, once a bookie has given them
+    batch: RecordBatch | None = None  # the entries before `first`, once a bookie has returned them
 
 
 class LedgerReadOp:
@@ -53,8 +53,9 @@ class LedgerReadOp:
     than `bytes_max` bytes, or the fragment ends. Ends with `Finished(error=...)` otherwise: NoSuchEntryError,
     UnreadableError, UnauthorizedError.
 
-    rank: of bookies; those with a lower rank (0: the default) are asked first. speculate_s: seconds after which the
-    next replica is asked as well.
+    Args:
+        rank: rank of each bookie; those with a lower one (0: the default) are asked first.
+        speculate_s: seconds after which the next replica is asked as well.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class LedgerReadOp:
         return [effect for stripe in self._stripes for effect in self._ask_next(stripe)]
 
     def _ask_next(self, stripe: _Stripe) -> list[Effect]:
-        """Ask the next replica; end the read if there is none and all replicas of the stripe have answered."""
+        """Ask the next replica; end the read if no replica is left and all replicas of the stripe have answered."""
         meta = self.metadata
         stripe.rank += 1
         if stripe.rank < len(stripe.replicas):
@@ -116,10 +117,10 @@ class LedgerReadOp:
         return [Finished(error=UnreadableError(meta.ledger, f"entry {stripe.first} cannot be read ({reasons})"))]
 
     def _ask_each(self, stripe: _Stripe) -> list[Effect]:
-        """Replace a stripe of runs, which no bookie gives as a whole, by one stripe for each entry of a run.
+        """Replace a stripe of runs, which no bookie can give as a whole, by one stripe for each entry of a run.
 
-        Each entry has replicas of its own. Late replies about the run do not count any more; the bookies that were
-        asked for it are asked again, after the others.
+        Each entry has replicas of its own. Late replies about the run are ignored; the bookies that were asked for it
+        are asked again, after the others.
         """
         stripe.waiting.clear()
         self._stripes.remove(stripe)
@@ -197,7 +198,7 @@ class LedgerReadOp:
         return self._ask_next(stripe)
 
     def _finish_if_whole(self) -> list[Effect]:
-        """End once every stripe has a batch: return the entries that have no gap before them."""
+        """End the read once every stripe has a batch: return the entries without a gap before them."""
         batches = [stripe.batch for stripe in self._stripes if stripe.batch is not None]
         if len(batches) < len(self._stripes):
             return []

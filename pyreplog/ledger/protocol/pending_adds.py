@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 ENTRY_BYTES_MAX = (4 << 20) - 4096
-"""The greatest encoded entry, which fits with the head of a request into a frame of the default size limit."""
+"""Size of the largest encoded entry that fits, with the head of a request, into a frame of the default size limit."""
 
 BATCH_BYTES = 1 << 20
-"""A request has at most so many bytes of entries, or one entry."""
+"""Most bytes of entries in a request; a larger entry is a request of its own."""
 
 
 def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterable[EntryBatch]:
@@ -83,23 +83,24 @@ class PendingAdds(PendingAddsBase):
         return first, last
 
     def is_current(self, send: Send) -> bool:
-        """Whether the bookie of a Send still has its place; if not, its reply does not count (BookKeeper #4459)."""
+        """Return whether the bookie of a Send still has its place; otherwise its reply is ignored (BookKeeper
+        #4459)."""
         part = send.about
         return isinstance(part, Part) and part.is_current and self.ensemble[part.place] == send.bookie
 
     def acknowledged(self, send: Send, reply: Reply) -> bool:
-        """Note the OK of a bookie; return False if it is about other entries than the bookie was asked to store."""
+        """Note the OK of a bookie; return False if the reply names other entries than the request did."""
         part: Part = send.about
         if (reply.ledger, reply.first, reply.last) != (self.ledger, part.first, part.last):
             return False
         try:
             self.tracker.ack_range(part.place, part.first, part.last)
-        except OutOfRangeError:  # more gaps than the tracker keeps: the same as no answer
+        except OutOfRangeError:  # more gaps than the tracker keeps: treated as no answer
             return False
         return True
 
     def keeps_quorums(self, places: Iterable[int]) -> bool:
-        """Whether every write set has an ack quorum without these places: it has at most Qw - Qa of them."""
+        """Return whether every write set has an ack quorum without these places: it has at most Qw - Qa of them."""
         tracker = self.tracker
         spare = tracker.write_quorum - tracker.ack_quorum
         return coverage(tracker.ensemble_size, tracker.write_quorum, spare + 1, places)

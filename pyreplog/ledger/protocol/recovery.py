@@ -42,9 +42,9 @@ from pyreplog.ledger.protocol.writer import RETRY_METADATA_S, Choose
 
 BATCH_ENTRIES = 256
 PATIENCE_S = 0.5
-"""Seconds to wait for silent bookies before the ledger is closed; then their copies are noted for repair."""
+"""Seconds to wait for silent bookies before the ledger is closed without them; their copies are noted for repair."""
 FOUND_BYTES_MAX = 16 << 20
-"""No more is read while so many bytes of a range were read, or wait to be written back; replies on their way may double
+"""Reading pauses while so many bytes of a range were read, or wait to be written back; replies on their way may double
 it."""
 
 
@@ -62,7 +62,7 @@ class _Fence(NamedTuple):
 
 
 class _StripeRead(NamedTuple):
-    """A read of those entries of [start, end) that one bookie stores. round: number of the range."""
+    """A READ of the entries of [start, end) that one bookie stores. round: number of the range."""
 
     place: int
     start: int
@@ -71,7 +71,8 @@ class _StripeRead(NamedTuple):
 
 
 class _LengthRead(NamedTuple):
-    """A read of an entry that tells the length of the ledger up to it. rank: of the replica, 0 is the first."""
+    """A READ of an entry, from which the length of the ledger up to it is known. rank: of the replica; 0 is the
+    first."""
 
     entry: int
     rank: int
@@ -83,8 +84,15 @@ class LedgerRecovery:
     Ends with `Finished(metadata)` of the closed ledger, or with `Finished(error=...)`: the ledger is still in recovery
     then, and another attempt may succeed.
 
-    force: entries that bookies in limbo do not have count as never written. The bookies are fenced; entries that only
-    they confirmed are lost. The length of a ledger whose last entry cannot be read is that up to the last one that can.
+    Args:
+        metadata: metadata of the ledger.
+        version: their version in the store.
+        key: key of the ledger.
+        choose: chooses bookies that replace failed ones.
+        force: entries that bookies in limbo do not have count as never written. The bookies are fenced; entries that
+            only they confirmed are lost. If the last entry of the ledger cannot be read, the length up to the last
+            readable entry is used.
+        batch_entries: number of entries of a range that is read at once.
     """
 
     def __init__(
@@ -101,7 +109,7 @@ class LedgerRecovery:
         self._choose, self._force, self._batch_entries = choose, force, batch_entries
         self._step = _Step.MARK
         self._storing: LedgerMetadata | None = None
-        self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
+        self._lacking: tuple[BadCopy, ...] = ()  # notes that are stored before the metadata in `_storing`
         self._used: set[str] = set()  # bookies that have, or had, a place in the ensemble; none gets a second one
         self._round = 0  # number of the current range
 
@@ -129,7 +137,7 @@ class LedgerRecovery:
         if storing is None:
             return []
         previous, self.metadata, self._version = self.metadata, current, version
-        if current.state is State.CLOSED:  # by its writer or another recovery, which decided the end
+        if current.state is State.CLOSED:  # its writer or another recovery has closed it, and decided its end
             return self._done()
         if storing.state is not State.CLOSED:
             return self.start()
@@ -142,7 +150,7 @@ class LedgerRecovery:
 
     def woken(self, about: object) -> list[Effect]:
         if about == "silent":
-            self._is_patient = False
+            self._awaits_silent = False
             return self._maybe_close()
         return [Load()] if self._storing is not None and about == "metadata" else []
 
@@ -166,7 +174,7 @@ class LedgerRecovery:
 
     def _fence(self) -> list[Effect]:
         self._step = _Step.FENCE
-        self._fences, self._is_patient = FenceReplies(self.metadata), True
+        self._fences, self._awaits_silent = FenceReplies(self.metadata), True
         request = Request(RequestKind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
         ensemble = enumerate(self.metadata.last_fragment.ensemble)
         return [*(Send(bookie, request, _Fence(place)) for place, bookie in ensemble), Wake(PATIENCE_S, "silent")]
@@ -175,7 +183,7 @@ class LedgerRecovery:
         if self._step is _Step.DONE:
             return []
         if reply.status == ReplyStatus.LIMBO and self._force:
-            reply = _despite_limbo(send.request, reply)
+            reply = _without_limbo(send.request, reply)
         if is_foreign_key(self.metadata, self._key, reply):
             reply = reply._replace(status=ReplyStatus.UNKNOWN)
         if reply.status == ReplyStatus.UNAUTHORIZED:
@@ -199,7 +207,7 @@ class LedgerRecovery:
         if self._step is _Step.FENCE and fences.refusal_reason is not None:
             return self._fail(UnreadableError(self.metadata.ledger, fences.refusal_reason))
         if self._step in (_Step.READ, _Step.WRITE) and self._read_behind() < self._push.tracker.first - 1:
-            return self._begin_reading(self._read_behind())  # the bookie answers late, and lags behind the others
+            return self._begin_reading(self._read_behind())  # a bookie that answered late lags behind the others
         return self._maybe_close()
 
     # ---- 4: read on -----------------------------------------------------------------------------------------
@@ -210,12 +218,12 @@ class LedgerRecovery:
 
     def _begin_reading(self, start: int) -> list[Effect]:
         self._step = _Step.READ
-        self._ensemble = self.metadata.last_fragment.ensemble  # reads ask this one, whatever `_replace` changes
+        self._ensemble = self.metadata.last_fragment.ensemble  # reads ask these bookies, also after `_replace`
         self._push = PendingAdds(self.metadata, start + 1, self._key, recovery=True)
-        self._changes: list[Change] = []  # ensemble changes that are not in the metadata yet
+        self._changes: list[Change] = []  # ensemble changes that are not stored yet
         self._used.update(self._ensemble)
         self._written_from = start + 1
-        self._next = start + 1  # the first entry of which it is not decided whether the ledger has it
+        self._next = start + 1  # the first entry that is not decided yet
         self._length = self._messages = -1
         return self._read_range()
 
@@ -228,7 +236,7 @@ class LedgerRecovery:
         return [self._read(self._ensemble[place], _StripeRead(place, start, end, self._round)) for place in places]
 
     def _read(self, bookie: str, read: _StripeRead) -> Send:
-        """Read with a fence: "not here" counts only from a bookie that takes no entry later (BookKeeper #2614)."""
+        """Read with a fence: "not here" counts only from a bookie that accepts no entry later (BookKeeper #2614)."""
         request = Request(
             RequestKind.READ, self.metadata.ledger, read.start, read.end - 1, self._key, Flag.FENCE, READ_BYTES_MAX
         )
@@ -249,11 +257,11 @@ class LedgerRecovery:
         elif read.start < stop < entry_range.end:
             effects.append(self._read(send.bookie, read._replace(start=stop)))
         elif stop < entry_range.end:
-            entry_range.hear(read.place, stop, entry_range.end, None)
+            entry_range.add_response(read.place, stop, entry_range.end, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
-        """Decide, in order, which entries the ledger has, as far as the replies tell."""
+        """Decide, in ascending order, which entries the ledger has, as far as the replies suffice."""
         entry_range = self._entry_range
         entry = entry_range.start
         while entry < entry_range.end:
@@ -261,7 +269,7 @@ class LedgerRecovery:
                 entry += 1
             elif entry_range.absent[entry] >= self._absent_quorum(entry):
                 return [*self._write_back(entry_range.start, entry), *self._end_reading()]
-            elif entry_range.is_heard(entry):
+            elif entry_range.has_all_responses(entry):
                 return self._undecided(entry)
             else:
                 return []
@@ -277,9 +285,9 @@ class LedgerRecovery:
         return self._read_range() if self._push.pending_bytes < FOUND_BYTES_MAX else []
 
     def _absent_quorum(self, entry: int) -> int:
-        """Return how many bookies must say that they do not have an entry, so that it cannot have reached Qa.
+        """Return how many bookies must answer that they do not have an entry, so that it cannot have reached Qa.
 
-        A confirmed entry exists, whatever they say; by force, it exists if a silent bookie may have it.
+        A confirmed entry exists, whatever they answer; by force, it exists if a silent bookie may have it.
         """
         copies = self.metadata.write_quorum
         if entry <= self._fences.lac:
@@ -287,17 +295,17 @@ class LedgerRecovery:
         return copies - self.metadata.ack_quorum + 1
 
     def _undecided(self, entry: int) -> list[Effect]:
-        """Handle an entry that no bookie gives, and too few deny: fail, unless it is confirmed and lacks copies."""
+        """Handle an entry that no bookie returns, and too few deny: fail, unless it is confirmed and lacks copies."""
         if entry <= self._fences.lac and not self._force:
             return self._begin_reading(self._fences.lac)
         absent, copies = self._entry_range.absent[entry], self.metadata.write_quorum
-        replies = f"{absent} of {copies} bookies do not have it, the others cannot tell"
+        replies = f"{absent} of {copies} bookies do not have it, the others do not know"
         return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {replies}"))
 
     # ---- 5: write back --------------------------------------------------------------------------------------
 
     def _write_back(self, start: int, end: int) -> list[Effect]:
-        """Write entries [start, end), as they were read, to the current ensemble."""
+        """Write entries [start, end), with the bytes that were read, to the current ensemble."""
         if start >= end:
             return []
         raws = [self._entry_range.copies[entry] for entry in range(start, end)]
@@ -328,8 +336,8 @@ class LedgerRecovery:
     def _replace(self, index: int) -> list[Effect]:
         """Replace a bookie that failed while entries are written back; the metadata change only when the ledger closes.
 
-        If the metadata named the new bookie before, another recovery would ask it, hear that it has no entries, and cut
-        the ledger (BOOKKEEPER-355).
+        If the metadata named the new bookie earlier, another recovery would ask it, get the answer that it has no
+        entries, and truncate the ledger (BOOKKEEPER-355).
         """
         if self._push.tracker.is_excused(index):
             return []
@@ -352,10 +360,10 @@ class LedgerRecovery:
     # ---- 6: close -------------------------------------------------------------------------------------------
 
     def _maybe_close(self) -> list[Effect]:
-        """Close once all entries have all their copies, and silent bookies have answered or had their time."""
+        """Close once all entries have all their copies, and silent bookies have answered or timed out."""
         if self._step is not _Step.WRITE or self._push.batches:
             return []
-        if self._fences.awaited(self._push.tracker.first - 1) and self._is_patient:
+        if self._fences.awaited(self._push.tracker.first - 1) and self._awaits_silent:
             return []
         self._step = _Step.CLOSE
         if self._length < 0 and self._last >= 0:
@@ -368,7 +376,7 @@ class LedgerRecovery:
         return self._push.tracker.lap
 
     def _read_length(self, about: _LengthRead) -> list[Effect]:
-        """Read the last entry, which tells the length of the ledger; no entry behind the LAC was written back."""
+        """Read the last entry to get the length of the ledger, because no entry above the LAC was written back."""
         meta, (entry, rank) = self.metadata, about
         replicas = write_set(entry, meta.ensemble_size, meta.write_quorum)
         if rank < len(replicas):
@@ -407,7 +415,7 @@ class LedgerRecovery:
         return self._store(closed, [*unsure, *given_up])
 
     def _changed_metadata(self) -> LedgerMetadata:
-        """The metadata with the changes of the ensemble that are known here alone."""
+        """Return the metadata with the ensemble changes of this recovery, which are not stored yet."""
         metadata = self.metadata
         for change in self._changes:
             metadata = metadata.replace_bookies(change)
@@ -422,7 +430,7 @@ class LedgerRecovery:
         return [Finished(error=error)]
 
 
-def _despite_limbo(request: Request, reply: Reply) -> Reply:
+def _without_limbo(request: Request, reply: Reply) -> Reply:
     """Return the reply that a bookie in limbo would give if it had lost nothing."""
     if request.kind == RequestKind.READ:  # the bookie gives its entries up to the first one that it does not have
         return reply._replace(status=ReplyStatus.OK, last=request.first, body=b"")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "columns", "outcomes"]
 
-_HEADER_BYTES = 128  # at least as much as an encoded entry has beside key and value
+_HEADER_BYTES = 128  # at least the bytes of an encoded entry without key and value
 _PLAIN_KEY_BYTES = 65535
 _PLAIN_TIME_US = 1 << 62
 

@@ -27,7 +27,7 @@ NOT_OURS = (
 
 
 def terminal_error(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
-    """Return the error of a reply after which another bookie would not help; None: the reply is not terminal."""
+    """Return the error of a reply after which no other bookie would help; None: the reply is not terminal."""
     reason = f"bookie {bookie} refuses its entries: {bytes(reply.body).decode('utf-8', 'replace')}"
     if reply.status == ReplyStatus.FENCED:
         return LedgerFencedError(ledger, "its bookies refuse this writer: another client has recovered the ledger")
@@ -39,7 +39,8 @@ def terminal_error(ledger: int, bookie: str, reply: Reply) -> ReplogError | None
 
 
 def is_foreign_key(metadata: LedgerMetadata, key: bytes, reply: Reply) -> bool:
-    """Whether a bookie refuses the right key of a ledger, because an unauthorized client gave it another one before.
+    """Return whether a bookie refuses the right key of a ledger, because an unauthorized client gave it another one
+    before.
 
     Only this bookie is affected; another one can take its place.
     """

@@ -49,9 +49,9 @@ from pyreplog.net.backoff import Backoff
 RETRY_METADATA_S = 0.5
 RETRY_CHANGE_S = 0.5
 RETRY_CHANGE_MOST_S = 30.0
-"""A degraded writer looks for bookies again after RETRY_CHANGE_S, and in growing intervals up to this one."""
+"""Longest interval in which a degraded writer looks for bookies again; the first one is RETRY_CHANGE_S."""
 CHURN_MAX = 3
-"""After so many replacements in a row of bookies that stored nothing at a place, the writer pauses."""
+"""The writer pauses after so many replacements in a row of bookies that stored no entry at a place."""
 
 ANOTHER_WRITER = "another client changed its ensemble"
 
@@ -75,8 +75,14 @@ class _Probe(NamedTuple):
 class LedgerWriter(LedgerWriterBase):
     """Appends to one open ledger. Methods return effects, which are carried out in their order.
 
-    delay_ensemble_change: keep the place of a failed bookie while every entry can reach Qa without it.
-    entry_bytes_max: the greatest encoded entry. random: gives a number from 0 to 1, which spreads the retries.
+    Args:
+        metadata: metadata of the ledger.
+        version: their version in the store.
+        key: key of the ledger.
+        choose: chooses bookies that replace others.
+        delay_ensemble_change: keep the place of a failed bookie while every entry can reach Qa without it.
+        entry_bytes_max: size of the largest encoded entry.
+        random: returns a number from 0 to 1, which spreads the retries.
     """
 
     error: ReplogError | None
@@ -97,27 +103,27 @@ class LedgerWriter(LedgerWriterBase):
         self.metadata, self._version = metadata, version
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
-        self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
+        self._lacking: tuple[BadCopy, ...] = ()  # notes that are stored before the metadata in `_storing`
         self._leaving: Sequence[str] = ()  # bookies to be replaced once no other change is under way
         self._failed: dict[int, str] = {}  # place -> its bookie that failed and was not replaced, and the reason
         self._urgent = False  # the ensemble change must not be delayed
         self._churn: Counter[int] = Counter()  # place -> replacements since a bookie there stored anything
-        self._resting = False  # after CHURN_MAX replacements, until a Wake
+        self._is_paused = False  # pauses after CHURN_MAX replacements, until a Wake
         self._backoff = Backoff(RETRY_CHANGE_S, RETRY_CHANGE_MOST_S, random)
         self._retries = 0  # number of Wakes for a retry
-        self._retry: _Retry | None = None  # the latest of them, while it is awaited
+        self._retry: _Retry | None = None  # the latest Wake, while it is pending
         self._noted: set[str] = set()  # bookies whose missing copies are noted in the metadata store
-        self._told = Degraded()  # the last one that was returned
+        self._last_degraded = Degraded()  # the last one that was returned
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """Bookies that failed, that no other replaces, and whose copies are not waited for."""
+        """Bookies that failed, that no other bookie replaces, and without whose copies entries are released."""
         tracker = self._push.tracker
         return tuple(self._push.ensemble[index] for index in sorted(self._failed) if tracker.is_excused(index))
 
     @property
     def is_storing(self) -> bool:
-        """Whether metadata are on their way to the store. Nothing is confirmed while they change the ensemble."""
+        """Whether metadata are being stored. No entry is confirmed while they change the ensemble."""
         return self._storing is not None
 
     @property
@@ -127,12 +133,12 @@ class LedgerWriter(LedgerWriterBase):
     def _cut(self, entries: Entries) -> Iterable[EntryBatch]:
         return batches_of(entries.first, entries.view, entries.offsets, entries)
 
-    def tell_lac(self) -> list[Effect]:
-        """Tell the bookies an LAC that no entry carried, because nothing was appended for a while (explicit LAC)."""
+    def send_lac(self) -> list[Effect]:
+        """Send the bookies an LAC that no entry carried, because nothing was appended for a while (explicit LAC)."""
         lac = self.last_add_confirmed
         if not self.has_lac_to_tell:
             return []
-        self._told_lac = lac
+        self._sent_lac = lac
         request = Request(RequestKind.SET_LAC, self.metadata.ledger, 0, lac, self._push.key)
         return [Send(bookie, request) for bookie in self._push.ensemble]
 
@@ -152,7 +158,7 @@ class LedgerWriter(LedgerWriterBase):
         if reply.status == ReplyStatus.READ_ONLY:
             self._urgent = True
         if reply.status != ReplyStatus.OK or not self._push.acknowledged(send, reply):
-            return self._missed(send, error_text(reply))
+            return self._bookie_failed(send, error_text(reply))
         return self._confirm()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -160,10 +166,10 @@ class LedgerWriter(LedgerWriterBase):
         if self.error is None and isinstance(send.about, _Probe):
             return [QuarantineBookie(send.bookie)]
         if self.error is not None or not self._push.is_current(send):
-            return []  # here BookKeeper began a change of nothing, and its writer hung (#4459)
-        return self._missed(send, str(error))
+            return []  # BookKeeper began an empty change in this case, and its writer hung (#4459)
+        return self._bookie_failed(send, str(error))
 
-    def _missed(self, send: Send, reason: str) -> list[Effect]:
+    def _bookie_failed(self, send: Send, reason: str) -> list[Effect]:
         part: Part = send.about
         if part.place in self._failed:
             return self._change_ensemble()
@@ -182,26 +188,26 @@ class LedgerWriter(LedgerWriterBase):
 
     def reconsider(self) -> list[Effect]:
         """Look for replacements at once, because registrations of bookies changed."""
-        return self._look_again() if self._retry is not None else []
+        return self._retry_replacement() if self._retry is not None else []
 
     def replace_members(self, bookies: Sequence[str]) -> list[Effect]:
         """Have other bookies take the places of members that are to leave; the first ones come first.
 
-        A member whose place no bookie can take keeps it. Call this again when bookies register, or when others are to
-        leave.
+        A member keeps its place if no bookie can take it. Call this again when bookies register, or when other members
+        are to leave.
         """
         self._leaving = bookies
         return self._change_ensemble()
 
     def _change_ensemble(self) -> list[Effect]:
-        if self.error is not None or self._storing is not None or self._resting:
+        if self.error is not None or self._storing is not None or self._is_paused:
             return []
-        if self._failed and not self._may_wait() and not self._awaits_retry():
+        if self._failed and not self._may_delay_change() and not self._awaits_retry():
             return self._replace_failed()
         return self._replace_leaving()
 
     def _awaits_retry(self) -> bool:
-        """Whether the writer goes on without all bookies that failed, and looks for others a little later."""
+        """Return whether the writer goes on without all the bookies that failed, and a retry is scheduled."""
         return self._retry is not None and all(self._push.tracker.is_excused(index) for index in self._failed)
 
     def _replace_failed(self) -> list[Effect]:
@@ -213,11 +219,11 @@ class LedgerWriter(LedgerWriterBase):
         if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
             chosen = self._choose_for(starts, last_resort=True)
         if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
-            return self._cannot_go_on(len(chosen), may_churn=len(starts) < len(self._failed))
-        return self._begin_change(chosen) if chosen else self._go_without()
+            return self._pause_or_end(len(chosen), may_churn=len(starts) < len(self._failed))
+        return self._begin_change(chosen) if chosen else self._go_degraded()
 
     def _replace_leaving(self) -> list[Effect]:
-        """Replace members that are to leave; unlike those that failed, they may stay if no bookie takes their place."""
+        """Replace members that are to leave; unlike failed members, they may stay if no bookie takes their place."""
         ensemble = self._push.ensemble
         places = [ensemble.index(bookie) for bookie in self._leaving if bookie in ensemble]
         places = [index for index in places if index not in self._failed]
@@ -237,14 +243,15 @@ class LedgerWriter(LedgerWriterBase):
     def _choose_for(
         self, starts: Mapping[int, int], *, but: Set[str] = frozenset(), last_resort: bool = False
     ) -> Mapping[int, str]:
-        """Choose bookies for places, each from an entry on; those of `but` may get the places that they have."""
+        """Choose bookies for places, each from an entry on; bookies in `but` may get the places that they have."""
         if not starts:
             return {}
         excluded = self.metadata.bookies(min(starts.values())) - but
         return self._choose(self.metadata, self._by_need(starts), excluded, last_resort)
 
     def _by_need(self, places: Iterable[int]) -> list[int]:
-        """Sort places that failed: those first without which write sets lack most."""
+        """Sort the places of failed bookies: first those whose replacement restores most copies to the write set that
+        lacks most."""
         failed, left = set(self._failed), sorted(places)
         ordered: list[int] = []
         while left:
@@ -254,37 +261,37 @@ class LedgerWriter(LedgerWriterBase):
         return ordered
 
     def _missing(self, places: Set[int]) -> int:
-        """Return how many of these places are in the write set that has most of them."""
+        """Return the largest number of these places in one write set."""
         size = self.metadata.ensemble_size
         windows = [range(start, start + self.metadata.write_quorum) for start in range(size)]
         return max(len([index for index in window if index % size in places]) for window in windows)
 
-    def _may_wait(self) -> bool:
-        """Whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
-        if not self._delay or self._urgent or self._closing or self._told.bookies:
+    def _may_delay_change(self) -> bool:
+        """Return whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
+        if not self._delay or self._urgent or self._closing or self._last_degraded.bookies:
             return False
         keeps: bool = self._push.keeps_quorums(self._failed.keys())
         return keeps
 
-    def _cannot_go_on(self, chosen: int, *, may_churn: bool) -> list[Effect]:
+    def _pause_or_end(self, chosen: int, *, may_churn: bool) -> list[Effect]:
         """End the writer, or pause it, because too few bookies are left for entries to be confirmed.
 
         may_churn: some places may change again after a pause, because they only changed too often in a row.
         """
         if may_churn:
-            self._resting = True
+            self._is_paused = True
             return [Wake(RETRY_CHANGE_S, "change")]
         ledger, size = self.metadata.ledger, self.metadata.ensemble_size
         reasons = "; ".join(sorted(self._failed.values()))
         return self._end(
             NotEnoughBookiesError(
                 f"ledger {ledger}: {len(self._failed)} of its {size} bookies failed ({reasons}), {chosen} replacements"
-                " are there"
+                " were found"
             )
         )
 
     def _changed(self) -> list[Effect]:
-        """Make the change, which is in the metadata now; without one, notes of missing copies were stored."""
+        """Apply the change that was stored in the metadata; without a change, notes of missing copies were stored."""
         self._noted.difference_update(self._push.ensemble[index] for index in self._change)  # the replaced bookies
         sends = self._push.replace(self._change)
         for index in self._change:
@@ -292,14 +299,15 @@ class LedgerWriter(LedgerWriterBase):
                 self._churn[index] += 1
         self._urgent = self._urgent and not self._change
         self._change = {}
-        return [*sends, *self._tell_degraded(), *self._confirm(), *self._change_ensemble()]
+        return [*sends, *self._report_degraded(), *self._confirm(), *self._change_ensemble()]
 
     # ---- degraded -------------------------------------------------------------------------------------------
 
-    def _go_without(self) -> list[Effect]:
-        """Go on without the failed bookies, which no other can replace; entries reach their ack quorum without them.
+    def _go_degraded(self) -> list[Effect]:
+        """Go on without the failed bookies, which no other bookie can replace; entries reach their ack quorum without
+        them.
 
-        Their copies are not waited for once it is noted that they lack them.
+        Entries are released without their copies once the missing copies are noted.
         """
         tracker, ensemble = self._push.tracker, self._push.ensemble
         unnoted = [index for index in sorted(self._failed) if ensemble[index] not in self._noted]
@@ -310,18 +318,18 @@ class LedgerWriter(LedgerWriterBase):
         self._urgent = False
         self._retries += 1
         self._retry = _Retry(self._retries)
-        return [*self._tell_degraded(), *self._confirm(), Wake(self._backoff.next_s(), self._retry)]
+        return [*self._report_degraded(), *self._confirm(), Wake(self._backoff.next_s(), self._retry)]
 
-    def _tell_degraded(self) -> list[Effect]:
+    def _report_degraded(self) -> list[Effect]:
         """Return a Degraded if the bookies that the writer goes on without have changed."""
         self._retry = self._retry if self._failed else None
         bookies = self.degraded
-        if bookies == self._told.bookies:
+        if bookies == self._last_degraded.bookies:
             return []
-        self._told = Degraded(bookies, "; ".join(sorted(self._failed.values())) if bookies else "")
-        return [self._told]
+        self._last_degraded = Degraded(bookies, "; ".join(sorted(self._failed.values())) if bookies else "")
+        return [self._last_degraded]
 
-    def _look_again(self) -> list[Effect]:
+    def _retry_replacement(self) -> list[Effect]:
         """Look for bookies that replace the failed ones, and probe whether the failed ones answer again."""
         self._retry = None
         self._churn.clear()
@@ -338,7 +346,7 @@ class LedgerWriter(LedgerWriterBase):
         ]
 
     def _probed(self, bookie: str, place: int, reply: Reply) -> list[Effect]:
-        """Give a bookie that answers again its place back, from the first entry that was not released yet."""
+        """Give a bookie that answers again its place back, from the first entry on that was not released."""
         tracker = self._push.tracker
         if reply.status != ReplyStatus.OK or self._storing is not None or self._push.ensemble[place] != bookie:
             return []
@@ -346,7 +354,7 @@ class LedgerWriter(LedgerWriterBase):
             return []
         since = self._push.since(place)
         del self._failed[place]
-        return [*self._push.replace({place: (bookie, since)}), *self._tell_degraded()]
+        return [*self._push.replace({place: (bookie, since)}), *self._report_degraded()]
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
@@ -363,7 +371,7 @@ class LedgerWriter(LedgerWriterBase):
             return self._finish()
         if self.error is None:
             return self._changed()
-        self._push.replace(self._change)  # drops the Sends: the new bookies lack these entries when the ledger closes
+        self._push.replace(self._change)  # its Sends are dropped: the new bookies will lack these entries
         return self._store_closed_at_lac()
 
     def conflicted(self, current: LedgerMetadata, version: int) -> list[Effect]:
@@ -373,11 +381,11 @@ class LedgerWriter(LedgerWriterBase):
             return []
         previous, self.metadata, self._version = self.metadata, current, version
         if storing.state is State.CLOSED:
-            return self._close_again(storing, current, previous)
+            return self._retry_close(storing, current, previous)
         if current.state is State.OPEN and current.last_fragment == storing.last_fragment:
             if self._lacking:  # older fragments were changed; whether the copies were noted is unknown
                 return self._store(current, self._lacking)
-            self._storing = current  # stored, and changed since
+            self._storing = current  # the change was stored, and older fragments were changed since
             return self.stored(version)
         self._change = {}
         if current.state is State.CLOSED:
@@ -393,27 +401,27 @@ class LedgerWriter(LedgerWriterBase):
         return [*self._confirm(), *self._change_ensemble()]  # older fragments were changed: keep these changes
 
     def store_unknown(self) -> list[Effect]:
-        """Load the metadata a little later, because it is unknown whether they were stored."""
+        """Load the metadata after a delay, because it is unknown whether they were stored."""
         return [Wake(RETRY_METADATA_S, "metadata")]
 
     def woken(self, about: object) -> list[Effect]:
         if about == "change":
-            self._resting = False
+            self._is_paused = False
             self._churn.clear()
             return self._change_ensemble()
         if isinstance(about, _Retry):
-            return self._look_again() if about == self._retry else []
+            return self._retry_replacement() if about == self._retry else []
         return [Load()] if self._storing is not None else []
 
     def loaded(self, current: LedgerMetadata, version: int) -> list[Effect]:
-        """Resolve an unknown outcome: nothing was stored, the own metadata were stored, or there is a conflict."""
+        """Resolve an unknown outcome: the metadata were not stored, were stored, or another client changed them."""
         if self._storing is None:
             return []
         if version == self._version:
             return [Store(self._storing, version, self._lacking)]
         if current == self._storing != self.metadata:
             return self.stored(version)
-        return self.conflicted(current, version)  # a new version of the same metadata proves nothing: others make such
+        return self.conflicted(current, version)  # other clients may write the same metadata again
 
     def deleted(self) -> list[Effect]:
         error = NoSuchLedgerError(self.metadata.ledger, "was deleted")
@@ -454,10 +462,10 @@ class LedgerWriter(LedgerWriterBase):
         closed = self.metadata.closed(lac, self._confirmed_length, self._confirmed_messages)
         return self._store(closed, self._push.lacking(lac))
 
-    def _close_again(self, storing: LedgerMetadata, current: LedgerMetadata, previous: LedgerMetadata) -> list[Effect]:
-        """Handle a conflict of the closing metadata.
+    def _retry_close(self, storing: LedgerMetadata, current: LedgerMetadata, previous: LedgerMetadata) -> list[Effect]:
+        """Handle a conflict while closing the ledger.
 
-        While the state is IN_RECOVERY, no end of the ledger was decided yet, so that the writer may still close it.
+        In the state IN_RECOVERY no end of the ledger was decided yet, so the writer may still close it.
         """
         ends = (storing.last_entry, storing.length)
         if current.state is not State.CLOSED:
@@ -477,7 +485,8 @@ class LedgerWriter(LedgerWriterBase):
         return [Finished(self.metadata, failure)]
 
     def _end(self, error: ReplogError) -> list[Effect]:
-        """End the writer: fail pending futures, and close the ledger unless another client has it now (NOT_OURS)."""
+        """End the writer: fail pending futures, and close the ledger, unless another client owns it after this error
+        (NOT_OURS)."""
         self.error = self.error or error
         pending: list[Outcome] = [(future, self.error) for _, future in self._futures]
         self._futures.clear()
@@ -485,7 +494,7 @@ class LedgerWriter(LedgerWriterBase):
         if isinstance(error, NOT_OURS):
             self._storing = None
             return [*effects, Finished(error=self.error)]
-        if self._storing is not None:  # wait for the outcome, and close then
+        if self._storing is not None:  # `stored` closes the ledger once the outcome is known
             return effects
         return [*effects, *self._store_closed_at_lac()]
 

@@ -1,8 +1,8 @@
-"""A consistent copy of a live log, and a log made from it under a new identity.
+"""Backups: consistent copies of live logs, and the restore of a log with a new identity.
 
 | file | holds |
 |---|---|
 | copying | taking a backup |
-| restoring | making a log from one |
-| manifest | what a backup says of itself |
+| restoring | making a log from a backup |
+| manifest | Manifest: the description of a backup |
 """

@@ -1,7 +1,7 @@
-"""A consistent copy of a log, live or not.
+"""Taking a backup: a consistent copy of a log, with or without a live writer.
 
-It reaches from the log's start to the end that readers saw when it began; every record is verified on the way. A backup
-is no log and cannot be opened as one: `restore` makes a log of it.
+It reaches from the log's start to the end that readers see when the backup begins; every record is verified. A backup
+cannot be opened as a log: `restore` makes a log from it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyreplog.log.opening import as_path
 from pyreplog.log.reader import LogReader
 
 Progress = Callable[[int, int], object]
-"""Called with (bytes copied, entries copied) in all."""
+"""Called with the total (bytes copied, entries copied)."""
 
-BLANK_BYTES = 32  # of the blank at the end of a full segment; what lies behind it means nothing
+BLANK_BYTES = 32  # size of the blank at the end of a full segment; the bytes behind it are not copied
 _STEP_BYTES = 1 << 20
 
 
@@ -42,9 +42,9 @@ def backup(
 
     Args:
         path: directory of the log.
-        target: directory of the backup; it is made, or is empty.
+        target: directory of the backup; it must be empty or not exist.
         progress: called with the bytes and the entries copied so far.
-        files: access to the disk, which tests replace; None: the disk.
+        files: access to the disk, which tests replace; None: the files of the operating system.
 
     Returns:
         The manifest of the backup.
@@ -53,7 +53,7 @@ def backup(
         NotALogError: `path` holds no log.
         InvalidArgumentError: `target` is not empty, or lies in the log.
         CorruptionError: a record is damaged.
-        TruncatedError: the log was cut meanwhile; begin again.
+        TruncatedError: the log was truncated meanwhile; take the backup again.
         DiskFullError: there is no room for the copy.
 
     See docs/cli.md.
@@ -66,16 +66,16 @@ def backup(
         copy = _Copy(source, target, files, progress)
         try:
             copy.run(log.start_position, log.end_position)
-            _check_uncut(source, epoch)
+            _check_not_truncated(source, epoch)
             return copy.finish(epoch)
         except BaseException as error:
             copy.abandon()
             if isinstance(error, CorruptionError):
-                _check_uncut(source, epoch)  # half of it from before a cut and half from after: no wonder
+                _check_not_truncated(source, epoch)  # a truncation during the copy looks like corruption
             raise
 
 
-def _check_uncut(source: Path, epoch: int) -> None:
+def _check_not_truncated(source: Path, epoch: int) -> None:
     if survey.generation(source) != (epoch, False):
         raise TruncatedError(f"{source} was cut while it was copied; begin again")
 
@@ -88,7 +88,7 @@ def _make_target(source: Path, target: Path, files: Files) -> None:
 
 
 def check_target(target: Path) -> None:
-    """InvalidArgumentError unless `target` is free: not there, or an empty directory."""
+    """Check that `target` does not exist, or is an empty directory. Raises InvalidArgumentError otherwise."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidArgumentError(
             f"target: expected a new or empty directory, found {target}, which holds files or is a file"
@@ -104,14 +104,14 @@ class _Copy:
         self._uuid, self._size = b"", 0
 
     def run(self, start: int, end: int) -> None:
-        """Copy what lies between two positions."""
+        """Copy the records from position `start` to before `end`."""
         for base in names.segment_bases(self._source):
             if not start <= base < end:
                 continue
             try:
                 segment = map_locked(self._source, base)
             except TrimmedError:
-                self.abandon()  # what lay before it was removed even earlier: the copy begins behind it
+                self.abandon()  # retention has removed this and all earlier segments: the copy begins behind it
                 continue
             self._check_place(segment)
             self._pieces.append(self._copy(segment, min(end - base, segment.size)))
@@ -121,7 +121,7 @@ class _Copy:
             raise TruncatedError(f"{self._source}: all of it was removed while it was copied; begin again")
 
     def _check_place(self, segment: Segment) -> None:
-        """Whether a segment follows on the one copied before."""
+        """Check that a segment continues the one that was copied before. Raises CorruptionError otherwise."""
         if not self._pieces:
             self._uuid, self._size = segment.uuid, segment.size
             return
@@ -152,7 +152,7 @@ class _Copy:
         return replace(piece, crc32c=self._write(segment, self._target / piece.name, piece.bytes))
 
     def _write(self, segment: Segment, path: Path, length: int) -> int:
-        """Copy the first `length` bytes of a segment into a file, durably; their CRC-32C."""
+        """Copy the first `length` bytes of a segment into a file, durably; return their CRC-32C."""
         fd, crc = self._files.create(path, length, zeroed=False), 0
         try:
             for at in range(0, length, _STEP_BYTES):
@@ -165,13 +165,13 @@ class _Copy:
         return crc
 
     def abandon(self) -> None:
-        """Remove what was copied."""
+        """Remove the copied pieces."""
         for path in self._target.glob("*.segment"):
             self._files.remove(path)
         self._pieces.clear()
 
     def finish(self, epoch: int) -> Manifest:
-        """Write the manifest."""
+        """Write the manifest, which completes the backup; return it."""
         first, last = self._pieces[0], self._pieces[-1]
         manifest = Manifest(
             uuid=self._uuid.hex(),

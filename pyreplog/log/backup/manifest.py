@@ -1,4 +1,4 @@
-"""What a backup holds: a JSON file, written last, with a CRC-32C over what it says."""
+"""Manifest: the description of a backup, a JSON file with a CRC-32C, which is written last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "manifest.json"
 FORMAT = "pyreplog backup"
 VERSION = 1
 
-_SIZE_MAX = 1 << 30  # of a manifest
+_SIZE_MAX = 1 << 30  # bytes of a manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Manifest:
         segment_bytes: size of its segment files, bytes.
         epoch: epoch of the segments that a restored log begins.
         start: number of the first entry.
-        end: number behind that of the last entry.
+        end: number of the last entry, plus one.
         start_position: position of the first segment, bytes from the beginning of the log.
         end_position: position behind the last record, bytes from the beginning of the log.
         entries: number of entries.
@@ -79,12 +79,16 @@ class Manifest:
     pieces: tuple[Piece, ...]
 
     def write(self, directory: Path, files: Files) -> None:
-        """Durably; from then on the directory is a backup."""
+        """Write the manifest durably, which makes the directory a backup."""
         files.replace_small(directory / NAME, dump_checksummed(FORMAT, VERSION, asdict(self)))
 
 
 def load(directory: Path | str) -> Manifest:
-    """The manifest of a backup. Errors: NotALogError when there is none, FormatVersionError, CorruptionError."""
+    """Load the manifest of a backup.
+
+    Raises NotALogError if there is none, FormatVersionError if a newer version wrote it, CorruptionError if it is
+    damaged.
+    """
     path = as_path(directory) / NAME
     if not path.is_file():
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
@@ -106,7 +110,7 @@ def _read(path: Path) -> bytes:
 
 
 def _check(path: Path, manifest: Manifest) -> None:
-    """Sizes and places within their bounds, one piece behind the other."""
+    """Check that sizes and positions are valid, and that the pieces are adjacent. Raises CorruptionError otherwise."""
     size = manifest.segment_bytes
     right = SIZE_MIN <= size <= SIZE_MAX and manifest.pieces and manifest.pieces[0].base == manifest.start_position
     right = right and all(

@@ -1,7 +1,7 @@
-"""A log made from a backup, with an identity of its own, so that it is never taken for the original.
+"""Making a log from a backup, with a new identity, so that it is never taken for the original.
 
-Entries, keys, times, entry numbers and positions are the same. The new uuid changes each segment's header and with it
-the stamp of every record in it; a record's CRC-32C does not cover the stamp and stays.
+Entries, keys, times, entry numbers and positions stay the same. The new uuid changes each segment's header, and with it
+the stamps of its records; the CRC-32C of a record does not cover the stamp, and stays.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from pyreplog.log.opening import as_path
 from pyreplog.regular_files import open_reading
 
 Progress = Callable[[int, int], object]
-"""Called with (bytes restored, entries restored) in all."""
+"""Called with the total (bytes restored, entries restored)."""
 
-_STAMP_AT = 8  # in a record's header
+_STAMP_AT = 8  # offset in a record's header
 _STEP_BYTES = 1 << 20
 
 
 def restore(
     backup: Path | str, target: Path | str, *, progress: Progress | None = None, files: Files | None = None
 ) -> Manifest:
-    """Make a log from a backup, with an identity of its own.
+    """Make a log from a backup, with a new identity.
 
-    The log appears in the directory as a whole or not at all. Every record is verified twice: as the backup holds it,
-    and as the new log holds it.
+    The log appears in the directory as a whole or not at all. Every record is verified twice: in the backup, and in the
+    new log.
 
     Args:
         backup: directory of the backup.
-        target: directory of the new log; it does not exist, or is empty.
+        target: directory of the new log; it must be empty or not exist.
         progress: called with the bytes and the entries restored so far.
-        files: access to the disk, which tests replace; None: the disk.
+        files: access to the disk, which tests replace; None: the files of the operating system.
 
     Returns:
         The manifest of the backup.
@@ -102,7 +102,7 @@ def _fill(backup: Path, building: Path, manifest: Manifest, files: Files, progre
 
 
 def _copy(files: Files, source: Path, path: Path, piece: Piece, size: int) -> None:
-    """A segment file with the bytes of a piece, which are checked against the manifest."""
+    """Create a segment file with the bytes of a piece. Raises CorruptionError if they differ from the manifest."""
     if not source.is_file():
         raise CorruptionError(source, 0, f"a file of {piece.bytes} bytes", "none")
     fd, crc, at = files.create(path, size, zeroed=False), 0, 0
@@ -121,7 +121,7 @@ def _copy(files: Files, source: Path, path: Path, piece: Piece, size: int) -> No
 
 
 def _rewrite(files: Files, path: Path, piece: Piece, uuid: bytes, source: Path) -> None:
-    """Give a segment another log's uuid: its header, and the stamps of its records."""
+    """Change the uuid of a segment: rewrite its header, and the stamps of its records."""
     import numpy
 
     fd = files.open(path, writable=True)
@@ -145,7 +145,7 @@ def _rewrite(files: Files, path: Path, piece: Piece, uuid: bytes, source: Path) 
 
 
 def _verify(path: Path, piece: Piece, source: Path) -> None:
-    """The new segment holds what the manifest says."""
+    """Check that the new segment has the records that the manifest lists. Raises CorruptionError otherwise."""
     segment = Segment(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), writable=False)
     index = SparseIndex(segment.size)
     offset, status = segment.verify(index, HEADER_BYTES, segment.size if piece.sealed else piece.stop)

@@ -1,11 +1,11 @@
-"""Verify every byte of a log directory, explain the damage, and repair what can honestly be repaired.
+"""Verify every byte of a log directory, explain the damage, and repair it where no entry has to be guessed.
 
 | file | holds |
 |---|---|
-| check | the verification itself |
-| damage | what is reported |
-| survey | the files of a directory, as their headers tell |
-| derived_files, leftovers | checkpoint, indexes, marker; files that a crash left |
-| locked_segment | keeps segments from being recycled while they are looked at |
-| repair, rebuild | moving damage aside; making headers again |
+| check | the verification |
+| damage | Damage and FsckReport: the results |
+| survey | the state of a log by its headers, checkpoint and marker |
+| derived_files, leftovers | checks of index files and checkpoint; files that a crash left |
+| locked_segment | mapping a segment so that no writer recycles it |
+| repair, rebuild | repair of a log; rebuilding of segment headers |
 """

@@ -1,4 +1,4 @@
-"""What fsck reports: each damage, and the state of the whole log."""
+"""Damage and FsckReport: the results of fsck."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 SEGMENT, HEADER, RECORD, INDEX = "segment", "header", "record", "index"
 CHECKPOINT, MARKER, PAGE = "checkpoint", "marker", "tail page"
-"""Parts of a log: a segment as a whole (missing, of another log or place, of another size), its header, a record, an
-index file, the checkpoint, the marker of a truncation, the tail page of a log that is open."""
+"""Parts of a log: a whole segment (missing, of another log or base, of another size), its header, a record, an index
+file, the checkpoint, the marker of a truncation, the tail page of an open log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class Damage:
         part: the damaged part: segment, header, record, index, checkpoint, marker or tail page.
         path: the damaged file.
         position: bytes from the beginning of the log; from the beginning of the file if the file is not a segment.
-        expected: what the format demands there.
-        found: what the file holds there.
-        costs_entries: whether entries cannot be read because of it.
-        entry: number of the first entry that cannot be read; None: unknown, or none.
-        resumes: number of the first intact entry behind it; None: unknown, or none.
-        intact_before: intact entries of the log in front of it.
-        intact_after: intact entries of the log behind it.
+        expected: content that the format demands there.
+        found: content of the file there.
+        costs_entries: whether entries cannot be read because of the damage.
+        entry: number of the first entry that cannot be read; None: unknown, or there is none.
+        resumes: number of the first intact entry behind the damage; None: unknown, or there is none.
+        intact_before: number of intact entries of the log before the damage.
+        intact_after: number of intact entries of the log behind the damage.
     """
 
     part: str
@@ -52,14 +52,14 @@ class FsckReport:
         indexes: number of index files.
         verified_bytes: bytes that were verified.
         start: number of the first entry; None: unknown.
-        end: number behind that of the last entry; None: unknown.
+        end: number of the last entry, plus one; None: unknown.
         start_position: position of the first segment, bytes from the beginning of the log.
         end_position: position behind the last intact record, bytes from the beginning of the log.
         entries: number of intact entries.
-        lost: entry numbers that are missing between intact entries.
-        torn_bytes: bytes behind the end that a crash left. The next writer cuts them, and keeps them in `aside/`.
+        lost: number of entries that are missing between intact entries.
+        torn_bytes: bytes behind the end that a crash left. The next writer cuts them, and keeps copies in `aside/`.
         damages: all damage, in order.
-        notes: unusual and harmless facts.
+        notes: unusual but harmless observations, one line each.
     """
 
     path: str
@@ -81,7 +81,7 @@ class FsckReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is damaged."""
+        """Whether there is no damage."""
         return not self.damages
 
     @property

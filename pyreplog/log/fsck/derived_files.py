@@ -1,4 +1,4 @@
-"""What can be made again from the segments, index files and the checkpoint: does it agree with them?"""
+"""Checks of derived files, which are index files and the checkpoint, against the segments that they are built from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pyreplog.regular_files import open_reading, read_regular
 
 
 def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
-    """What is wrong with the index file of a sealed segment; FileNotFoundError when there is none.
+    """Return the fault of the index file of a sealed segment; None if it is correct.
 
-    built: the index made from the segment just now; None when the segment is damaged (the file is then checked by
-    itself).
+    built: index that was built from the segment; None: the segment is damaged, and the file is checked by itself.
+
+    Raises FileNotFoundError if there is no index file.
     """
     data = read_regular(path, 2 * segment.size)
     try:
@@ -38,7 +39,10 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
 
 
 def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
-    """What is wrong with the ledger index file of a sealed segment, if there is one and the segment is intact."""
+    """Return the fault of the ledger index file of a sealed segment.
+
+    Returns None if the file is correct or does not exist, or if the segment is damaged (`built` is None).
+    """
     try:
         stored = read_regular(path, 2 * segment.size)
     except FileNotFoundError:
@@ -52,19 +56,21 @@ def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Co
 
 
 def _difference(path: Path, built: bytes, stored: bytes) -> CorruptionError | None:
-    """Where an index file is not what its segment makes of it."""
+    """Return an error for the first byte at which an index file differs from the one built from its segment."""
     if built == stored:
         return None
     at = next((i for i, (a, b) in enumerate(zip(built, stored, strict=False)) if a != b), min(len(built), len(stored)))
-    return CorruptionError(path, at, f"what the segment says, {built[at : at + 8].hex()}", stored[at : at + 8].hex())
+    return CorruptionError(
+        path, at, f"the bytes that follow from the segment, {built[at : at + 8].hex()}", stored[at : at + 8].hex()
+    )
 
 
 def checkpoint_fault(
     directory: Path, checkpoint: Checkpoint, segment: Segment, index: SparseIndex, end: int
 ) -> CorruptionError | None:
-    """What is wrong with a checkpoint, seen from an intact segment; None when it is right or lies elsewhere.
+    """Return the fault of a checkpoint in an intact segment; None if it is correct, or not in this segment.
 
-    index: all records of the segment. end: offset up to which the segment is in use.
+    index: index of all records of the segment. end: offset up to which the segment is in use.
     """
     path, offset = directory / names.CHECKPOINT, checkpoint.position - segment.base
     if not HEADER_BYTES <= offset <= end:
@@ -83,7 +89,7 @@ def checkpoint_fault(
 
 
 def torn_slots(directory: Path) -> list[int]:
-    """Which slots of the checkpoint file, 0 and 1, hold something that is no checkpoint: a crash may leave one."""
+    """Return the slots of the checkpoint file, 0 or 1, that are neither empty nor intact. A crash may leave one."""
     path = directory / names.CHECKPOINT
     if not path.exists():
         return []

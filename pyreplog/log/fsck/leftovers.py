@@ -1,4 +1,4 @@
-"""Files of a log directory that hold none of its entries: what they are, and what becomes of them."""
+"""Descriptions of the files in a log directory that hold no entries of the log."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from pyreplog.log.fsck.survey import LogState
 from pyreplog.log.truncation import Truncation
 
 _PRODUCERS = ".producers"
-"""Of files beside the segments of a partition (`partition/store/producer_snapshot.py`)."""
+"""Suffix of the producer snapshots of a partition, next to its segments (`partition/store/producer_snapshot.py`)."""
 _KNOWN = {
     names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
     names.CURSORS,
 }  # fmt: skip
 
 
-def describe(seen: LogState, bases: list[int]) -> list[str]:
-    """One line each. bases: of the segments in use."""
+def describe(state: LogState, bases: list[int]) -> list[str]:
+    """Describe the leftover files of a log, one line each. bases: of the segments in use."""
     lines: list[str] = []
-    if isinstance(seen.marker, Truncation):
+    if isinstance(state.marker, Truncation):
         lines.append(
-            f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}"
+            f"{names.TRUNCATION}: the next opening for writing cuts the log at position {state.marker.position}"
         )
-    if seen.extent.torn_records:
+    if state.extent.torn_records:
         lines.append(
-            f"{names.ASIDE}/: the next opening for writing ends the log at position {seen.extent.position}, and keeps "
-            f"{seen.extent.torn_records:,} intact records behind the damage there here"
+            f"{names.ASIDE}/: the next opening for writing ends the log at position {state.extent.position}, and keeps "
+            f"{state.extent.torn_records:,} intact records that follow the damage in this directory"
         )
-    if seen.writer is not None:
-        return lines  # prepared and spare segments are as it should be, and change while we look
-    here = seen.directory
+    if state.writer is not None:
+        return lines  # an open log has prepared and spare segments, and they change meanwhile
+    here = state.directory
     paths = (names.segment_path, names.index_path, names.ledgers_path)
     used = {path(here, base).name for base in bases for path in paths}
     used |= {names.segment_path(here, base).with_suffix(_PRODUCERS).name for base in bases}
     file_names = sorted(path.name for path in here.iterdir())
-    lines += [f"{name}: {_nature(name)}" for name in file_names if name not in used | _KNOWN]
+    lines += [f"{name}: {_describe_file(name)}" for name in file_names if name not in used | _KNOWN]
     aside = here / names.ASIDE
     if aside.is_dir():
         kept = len(list(aside.iterdir()))
@@ -41,13 +41,13 @@ def describe(seen: LogState, bases: list[int]) -> list[str]:
     return lines
 
 
-def _nature(name: str) -> str:
+def _describe_file(name: str) -> str:
     if name.startswith(("spare-", "fresh-")) and name.endswith(".seg"):
         return "a spare segment, removed at the next opening for writing"
     if name.endswith(".new"):
-        return "half of a file that a crash kept from being finished"
+        return "an incomplete file that a crash left behind"
     if name.endswith(".log"):
-        return "a segment behind the end of the log, removed (what it holds set aside) at the next opening for writing"
+        return "a segment after the end of the log, removed (its records set aside) at the next opening for writing"
     if name.endswith((".idx", ".led")):
         return "an index whose segment is not in use"
     if name.endswith(_PRODUCERS):

@@ -1,4 +1,4 @@
-"""Reading a segment file so that no writer, of any process, recycles it meanwhile; what is left of a damaged one."""
+"""Mapping a segment file with a lock, so that no writer of any process recycles it; copying a damaged one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pyreplog.regular_files import open_reading
 
 
 def map_locked(directory: Path, base: int) -> Segment:
-    """Map the segment at `base` for reading, with a shared lock on its file for as long as the Segment lives.
+    """Map the segment at `base` for reading, with a shared lock on its file as long as the Segment lives.
 
-    Errors: TrimmedError when it is not there (any more), CorruptionError, FormatVersionError.
+    Raises TrimmedError if the file does not exist or is being removed, CorruptionError if its header is damaged or that
+    of another segment, FormatVersionError if a newer version wrote it.
     """
     path = names.segment_path(directory, base)
     try:
@@ -28,14 +29,14 @@ def map_locked(directory: Path, base: int) -> Segment:
     if segment.base == base:
         return segment
     if not _is_at(path, segment):
-        raise TrimmedError(f"{path} was removed")  # and its file recycled, between our opening it and our lock
+        raise TrimmedError(f"{path} was removed")  # the file was recycled between the open and the lock
     raise CorruptionError(path, base, f"the segment at {base}", f"that at {segment.base}")
 
 
 def copy(directory: Path, base: int, size: int, *, header: bytes = b"") -> Segment:
-    """A segment file in memory: its first `size` bytes, zeros where it ends before, and `header` in place of its own.
+    """Copy a segment file into memory: its first `size` bytes, padded with zeros, with `header` in place of its own.
 
-    Errors: as hold.
+    Raises FileNotFoundError if the file does not exist, CorruptionError or FormatVersionError for its header.
     """
     path = names.segment_path(directory, base)
     fd = os.memfd_create(path.name, os.MFD_CLOEXEC)

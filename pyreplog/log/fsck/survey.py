@@ -1,6 +1,6 @@
-"""What a log says about itself at one moment: headers, checkpoint, marker, writer, and where it ends.
+"""LogState: the state of a log at one moment, as its headers, checkpoint, marker and tail page describe it.
 
-Nothing here is believed to be right: `fsck` compares it with the records.
+Any of them may be wrong: `fsck` compares them with the records.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ class Header:
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a log's records begin and end. position: of the end, None when damage keeps it unknown; `fault` then says
-    which. torn: bytes behind the end that the next writer will cut; torn_records: the intact ones among their records.
+    """The range of a log's records.
+
+    start: position of the first segment. position: position of the end; None: unknown because of the damage `fault`.
+    torn: bytes behind the end that the next writer will cut. fault: see `position`. torn_records: number of intact
+    records in the torn bytes.
     """
 
     start: int
@@ -47,10 +50,14 @@ class Extent:
 
 @dataclass(frozen=True)
 class LogState:
-    """identity: the log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw.
-    headers: what each segment file has as its header, by the base in its name. checkpoint: as found; `own_checkpoint`:
-    if it is this log's. writer: process that has the log open for writing (0 when its id cannot be read), or None.
-    page: what is wrong with the tail page of a log that a writer has open."""
+    """The state of a log, as its files describe it.
+
+    directory: directory of the log. identity: uuid and segment size of the log, by a majority of its headers and the
+    checkpoint, which decides a draw. headers: header of each segment file, or its fault, by the base in its name.
+    checkpoint: the intact checkpoint, which may be that of another log (see `own_checkpoint`). marker: a truncation
+    under way, or the fault of its marker. writer: process that has the log open for writing (0 if its id cannot be
+    read), or None. extent: range of the records. page: fault of the tail page of an open log.
+    """
 
     directory: Path
     identity: tuple[bytes, int]
@@ -67,9 +74,9 @@ class LogState:
 
 
 def take(directory: Path, *, writer: int | None) -> LogState:
-    """Survey a log. writer: as `writer_of` says.
+    """Survey a log. writer: the result of `writer_of`.
 
-    Errors: NotALogError when there is none, FormatVersionError.
+    Raises NotALogError if there is no log, FormatVersionError if a newer version wrote it.
     """
     recovery.check_directory(directory)
     if not directory.is_dir():
@@ -80,8 +87,8 @@ def take(directory: Path, *, writer: int | None) -> LogState:
         marker = truncation.pending(directory)
     except CorruptionError as error:
         marker = error
-    # The end before the headers: what lies before it has its header. The start behind them: what was not there any more
-    # when they were read lies before it.
+    # The end is read before the headers: every segment before it has its header. The start is read behind them: every
+    # segment that was removed before its header was read lies before it.
     tail = _live_tail(directory) if writer is not None else None
     end = tail.visible if isinstance(tail, Tail) else None
     headers = {base: header for base in names.segment_bases(directory) if (header := _header(directory, base))}
@@ -91,7 +98,7 @@ def take(directory: Path, *, writer: int | None) -> LogState:
     if isinstance(tail, Tail):
         extent = Extent(tail.start, end)
     else:
-        extent = _settled_extent(directory, _own(checkpoint, identity), min(headers, default=0))
+        extent = _recovered_extent(directory, _own(checkpoint, identity), min(headers, default=0))
         if isinstance(marker, Truncation):
             extent = Extent(extent.start, marker.position)
     page = tail if isinstance(tail, CorruptionError) else None
@@ -99,7 +106,7 @@ def take(directory: Path, *, writer: int | None) -> LogState:
 
 
 def generation(directory: Path) -> tuple[int, bool]:
-    """Changes whenever entries are cut from the log: (epoch, whether a truncation is under way)."""
+    """Return (epoch, whether a truncation is under way), which changes whenever entries are cut from the log."""
     checkpoint = checkpoints.load(directory)
     return checkpoint.epoch if checkpoint else 0, (directory / names.TRUNCATION).exists()
 
@@ -125,11 +132,11 @@ def _header(directory: Path, base: int) -> Header | CorruptionError | None:
     except CorruptionError as error:
         return error
     except FileNotFoundError:
-        return None  # trimmed while we looked
+        return None  # the segment was trimmed meanwhile
 
 
 def _live_tail(directory: Path) -> Tail | CorruptionError | None:
-    """The page by which a live writer tells readers where the log begins and ends; or what is wrong with it."""
+    """Return the tail page of a log that a writer has open, or its fault; None if no writer has it open."""
     try:
         loaded = tail_page.load(directory)
     except CorruptionError as error:
@@ -137,8 +144,8 @@ def _live_tail(directory: Path) -> Tail | CorruptionError | None:
     return loaded[0] if loaded is not None and loaded[0].open else None
 
 
-def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: int) -> Extent:
-    """What the next writer would find. first_base: where the files begin."""
+def _recovered_extent(directory: Path, checkpoint: Checkpoint | None, first_base: int) -> Extent:
+    """Return the range that recovery finds. first_base: base of the first segment file."""
     start = checkpoint.start if checkpoint is not None else first_base
     try:
         recovered = recovery.recover(directory, RealFiles(), checkpoint, writable=False)

@@ -1,14 +1,14 @@
-"""A client of partitions, for users: over TCP, or with brokers of its own process.
+"""A client of partitions, for users: over TCP, or with embedded brokers.
 
 | module | what it holds |
 |---|---|
-| `partition_client` | `PartitionClient`: topics, and what all that follows shares |
+| `partition_client` | `PartitionClient`: topics, and the connections and timers that they share |
 | `partitions` | `Partitions`: a topic |
-| `partitions_overview` | what `PartitionClient.overview` returns |
-| `partition_handle` | `PartitionHandle`: one partition, with the verbs of a log |
-| `partition_producer` | `PartitionProducer`: an idempotent producer, with one batch a partition on its way |
-| `produce_lane` | the batches of one partition of a producer, tried again until their time is over |
-| `leader_requests` | requests to leaders, which the metadata store tells |
+| `partitions_overview` | `PartitionsOverview`: the result of `PartitionClient.overview` |
+| `partition_handle` | `PartitionHandle`: one partition, with the methods of a log |
+| `partition_producer` | `PartitionProducer`: an idempotent producer, with one batch in flight for each partition |
+| `partition_sender` | the batches of one partition of a producer, retried until they time out |
+| `leader_requests` | requests to the leaders of partitions, which are read from the metadata store |
 | `responses` | error codes as exceptions |
-| `timers` | calls that are made later |
+| `timers` | delayed calls |
 """

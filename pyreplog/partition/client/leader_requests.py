@@ -1,4 +1,4 @@
-"""LeaderRequests: requests to the leaders of partitions, sent again until a leader answers or the time is over."""
+"""LeaderRequests: requests to the leaders of partitions, retried until a leader answers or they time out."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionOff
 from pyreplog.partition.topic_partition import TopicPartition
 
 RETRY_S = 0.05
-"""Seconds between two attempts, unless metadata change before."""
+"""Seconds between two attempts; a change of metadata causes one at once."""
 REQUEST_TIMEOUT_S = 10.0
-"""Seconds that one attempt may take."""
+"""Seconds after which one attempt times out."""
 
 T = TypeVar("T", ConsumeResponse, PartitionOffsets)
 R = TypeVar("R")
@@ -37,39 +37,39 @@ class LeaderRequests:
     """Requests to leaders. Any thread may use it.
 
     Args:
-        cache: what the metadata store holds.
-        transport: to the brokers.
-        timers: for calls that are made later.
+        cache: cache of the metadata store.
+        transport: transport to the brokers.
+        timers: makes delayed calls.
     """
 
     def __init__(self, cache: MetadataCache, transport: ClientTransport, timers: Timers) -> None:
         self.cache, self.transport, self.timers = cache, transport, timers
         self._changes = threading.Condition()
-        self._changed: int = 0
+        self._change_count: int = 0
         self._watchers: tuple[Callable[[], object], ...] = ()  # replaced as a whole
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
     def metadata_changed(self) -> None:
-        """Have requests that wait for a leader look again."""
+        """Wake requests that wait for a leader."""
         with self._changes:
-            self._changed += 1
+            self._change_count += 1
             self._changes.notify_all()
         for watcher in self._watchers:
             self.timers.call_later(0.0, watcher)
 
     def watch(self, watcher: Callable[[], object]) -> None:
-        """Call something after each change of metadata, from the thread of the timers."""
+        """Register a callback that is called after each change of metadata, in the timers' thread."""
         with self._changes:
             self._watchers = (*self._watchers, watcher)
 
     def unwatch(self, watcher: Callable[[], object]) -> None:
-        """Call it no more."""
+        """Remove a callback."""
         with self._changes:
             self._watchers = tuple(each for each in self._watchers if each != watcher)
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Return a topic that is not being deleted; None: there is none, as far as this process knows."""
+        """Return a topic that is not being deleted; None: it does not exist, as far as this process knows."""
         topic = self.cache.topic(name)
         return None if topic is None or topic.is_deleted else topic
 
@@ -78,10 +78,11 @@ class LeaderRequests:
 
         Args:
             name: name of the partition.
-            topic_id: of its topic: a later topic of the same name is another one.
+            topic_id: id of its topic; a later topic of the same name has another id.
 
         Returns:
-            Name of a broker; "": none leads, as far as this process knows; None: the topic was deleted.
+            Name of a broker; "": the partition has no leader, as far as this process knows; None: the topic was
+            deleted.
         """
         topic = self.topic(name.topic)
         if topic is None or topic.topic_id != topic_id:
@@ -93,8 +94,7 @@ class LeaderRequests:
         """Wait until metadata fulfil a condition; return whether they do.
 
         Args:
-            condition: called after each change, with a lock held: it must cost little, however many partitions there
-                are.
+            condition: called after each change, with a lock held: it must be cheap also with many partitions.
             timeout_s: how long to wait, seconds.
         """
         with self._changes:
@@ -119,31 +119,31 @@ class LeaderRequests:
             attempt_s = min(max(left_s, 0.1), REQUEST_TIMEOUT_S) + wait_s
             return _result(self.transport.consume(leader, request, attempt_s), attempt_s)[name]
 
-        return self._ask(name, topic_id, send, timeout_s)
+        return self._request(name, topic_id, send, timeout_s)
 
     def offsets(
         self, name: TopicPartition, topic_id: str, timeout_s: float, time_us: int | None = None
     ) -> PartitionOffsets:  # fmt: skip
-        """Ask the leader of a partition for its offsets. Raises as `consume`."""
+        """Ask the leader of a partition for its offsets. Raises the errors of `consume`."""
         request = ListOffsetsRequest({name: time_us})
 
         def send(leader: str, left_s: float) -> PartitionOffsets:
             attempt_s = min(max(left_s, 0.1), REQUEST_TIMEOUT_S)
             return _result(self.transport.list_offsets(leader, request, attempt_s), attempt_s)[name]
 
-        return self._ask(name, topic_id, send, timeout_s)
+        return self._request(name, topic_id, send, timeout_s)
 
     def describe(
         self, queries: Mapping[str, Mapping[TopicPartition, PartitionQuery]], timeout_s: float
     ) -> tuple[Descriptions, dict[str, ReplogError]]:
-        """Ask brokers about partitions, once and all at the same time.
+        """Ask brokers about partitions, once and in parallel.
 
         Args:
-            queries: by broker and partition.
-            timeout_s: seconds that it may take.
+            queries: queries by broker and partition.
+            timeout_s: seconds after which the requests time out.
 
         Returns:
-            What they have answered; and the errors of those that have not.
+            The answers; and the errors of the brokers without an answer.
         """
         sent = {
             broker: self.transport.describe_partitions(broker, DescribePartitionsRequest(asked), timeout_s)
@@ -159,13 +159,14 @@ class LeaderRequests:
                 errors[broker] = error
         return descriptions, errors
 
-    def _ask(self, name: TopicPartition, topic_id: str, send: Callable[[str, float], T], timeout_s: float) -> T:
-        """Ask until there is an answer that another attempt would not change."""
+    def _request(self, name: TopicPartition, topic_id: str, send: Callable[[str, float], T], timeout_s: float) -> T:
+        """Send a request to the leader, with retries until it gets an answer that is not temporary. Raises the last
+        error after the time-out."""
         deadline = time.monotonic() + timeout_s
         reason: ReplogError = PartitionUnavailableError(str(name), "", "no broker leads it")
         while True:
             with self._changes:
-                seen = self._changed
+                seen = self._change_count
             leader = self.leader(name, topic_id)
             if leader is None:
                 raise NoSuchPartitionError(str(name), "", "the topic was deleted")
@@ -185,10 +186,10 @@ class LeaderRequests:
             if left <= 0:
                 raise reason
             with self._changes:
-                if self._changed == seen:
+                if self._change_count == seen:
                     self._changes.wait(min(left, RETRY_S))
 
 
 def _result(future: AppendFuture[R], attempt_s: float) -> R:
-    """The transport ends each attempt; the time here guards against one that does not."""
+    """Return the result of an attempt. The transport times out; the longer time-out here is a safeguard."""
     return future.result(attempt_s + REQUEST_TIMEOUT_S)

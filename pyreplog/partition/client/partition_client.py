@@ -51,8 +51,8 @@ _RETRY_S = 0.2
 class PartitionClient(Handle):
     """A client of a cluster of partitions, made by `connect` or `embedded`.
 
-    It knows leaders from the metadata store, and tries requests again until a leader answers or the time of the call is
-    over. Any thread may use it. In an event loop use `async with` and the `_async` forms.
+    It reads leaders from the metadata store, and retries requests until a leader answers or the call times out. Any
+    thread may use it. In an event loop use `async with` and the `_async` forms.
 
     Example:
         ```python
@@ -71,7 +71,7 @@ class PartitionClient(Handle):
         self, stack: ExitStack, store: MetadataStore, transport: ClientTransport | None, clock: Clock,
         config: ProducerConfig, tcp: _TCPSettings | None, brokers: Mapping[str, Broker],
     ) -> None:  # fmt: skip
-        """Use `connect` or `embedded`. `stack` closes what they have opened."""
+        """Use `connect` or `embedded`. `stack` closes the objects that they have opened."""
         self._store, self._clock, self._config = store, clock, config
         self._lock = threading.Lock()
         self._topics: dict[tuple[str, str, str, ProducerConfig], Partitions] = {}
@@ -99,14 +99,14 @@ class PartitionClient(Handle):
         cls, metadata_url: str, *, secret: Secret | None = None, tls: ssl.SSLContext | None = None,
         limits: Limits | None = None, config: ProducerConfig | None = None, clock: Clock | None = None,
     ) -> Self:  # fmt: skip
-        """Return a client of brokers that it reaches over TCP, at the addresses that the metadata store has.
+        """Return a client of brokers over TCP, at their addresses in the metadata store.
 
         Args:
-            metadata_url: of the metadata store, as "sqlite:data/metadata" or "zk://host:port/root".
-            secret: the brokers know it.
+            metadata_url: URL of the metadata store, as "sqlite:data/metadata" or "zk://host:port/root".
+            secret: the secret of the cluster.
             tls: a context for clients; None: no TLS.
-            limits: of connections.
-            config: settings of producers, unless `topic` is given others; its `timeout_s` bounds each call.
+            limits: limits of connections.
+            config: settings of producers, unless `topic` has others; its `timeout_s` bounds each call.
             clock: source of time.
 
         Raises:
@@ -125,11 +125,11 @@ class PartitionClient(Handle):
         cls, directory: str | Path, brokers: int = 3, *, config: ProducerConfig | None = None,
         broker_config: BrokerConfig | None = None, clock: Clock | None = None,
     ) -> Self:  # fmt: skip
-        """Return a client with brokers of its own, which live in this process as long as it does.
+        """Return a client with its own brokers, which run in this process until it is closed.
 
         Args:
-            directory: of the brokers and of the metadata, made if it does not exist.
-            brokers: their number, 1 to 100; at least as many as before.
+            directory: directory of the brokers and of the metadata; created if it does not exist.
+            brokers: number of brokers, 1 to 100; at least as many as before.
             config: as for `connect`.
             broker_config: settings of the brokers.
             clock: source of time.
@@ -159,21 +159,21 @@ class PartitionClient(Handle):
             return cls(stack.pop_all(), store, transport, used_clock, used_config, None, members)
 
     class _Listener:
-        """Tells requests that wait for a leader."""
+        """Wakes requests that wait for a leader."""
 
         def __init__(self, client: PartitionClient) -> None:
             self._client = client
 
         def topics_changed(self, topics: Set[str]) -> None:
-            self._tell()
+            self._notify()
 
         def states_changed(self, partitions: Set[PartitionId]) -> None:
-            self._tell()
+            self._notify()
 
         def brokers_changed(self) -> None:
-            self._tell()
+            self._notify()
 
-        def _tell(self) -> None:
+        def _notify(self) -> None:
             if self._client._requests is not None:
                 self._client._requests.metadata_changed()
 
@@ -184,7 +184,7 @@ class PartitionClient(Handle):
 
     @property
     def brokers(self) -> Mapping[str, Broker]:
-        """The brokers of this process, by name; of `connect` none."""
+        """The brokers of this process, by name; empty after `connect`."""
         return self._brokers
 
     # ---- topics ---------------------------------------------------------------------------------------------
@@ -200,15 +200,16 @@ class PartitionClient(Handle):
             name: name of the topic.
             partitions: number of partitions.
             replication_factor: replicas of each partition; None: 3, or as many as there are brokers.
-            min_isr: an append with acks=-1 needs so many in-sync replicas.
-            requires_sync: records are committed when they are on the disks of all in-sync replicas.
-            unclean_election: a replica that may lack committed records may lead, when no other can.
+            min_isr: number of in-sync replicas that an append with acks=-1 needs.
+            requires_sync: whether records are committed only when all in-sync replicas have synced them to disk.
+            unclean_election: whether a replica that may lack committed records may lead, if no other can.
             assignment: partition -> brokers, the preferred leader first; None: controllers choose.
 
         Raises:
-            TopicExistsError: there is a topic of that name.
+            TopicExistsError: a topic of that name exists.
             InvalidArgumentError: an argument is out of its bounds.
-            PartitionUnavailableError: it is created, but has too few brokers, or its leaders were not elected in time.
+            PartitionUnavailableError: it is created, but there are too few brokers, or its leaders were not elected in
+                time.
             ReplogError: errors of the metadata store.
         """
         check_may_block("create_topic")
@@ -234,7 +235,7 @@ class PartitionClient(Handle):
     create_topic_async = in_thread(create_topic)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, with all that it holds. Controllers remove it a little later.
+        """Delete a topic with all its records. Controllers remove it a little later.
 
         Args:
             name: name of the topic.
@@ -250,7 +251,7 @@ class PartitionClient(Handle):
     delete_topic_async = in_thread(delete_topic)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, in their order. Raises errors of the metadata store."""
+        """Return the names of all topics, sorted. Raises errors of the metadata store."""
         check_may_block("topics")
         self._check_open()
         found = ((name, find_topic(self._store, name)) for name in list_topics(self._store))
@@ -266,8 +267,8 @@ class PartitionClient(Handle):
         Args:
             name: name of the topic.
             config: settings of its producers; None: those of the client.
-            isolation: up to where reads go: "high_watermark": what is committed; "last_stable": of that, what belongs
-                to no open and no aborted transaction.
+            isolation: isolation level of reads: "high_watermark": all committed records; "last_stable": committed
+                records that belong to no open and no aborted transaction.
 
         Raises:
             NoSuchTopicError: there is no such topic.
@@ -298,14 +299,14 @@ class PartitionClient(Handle):
     ) -> PartitionsOverview:  # fmt: skip
         """Return the partitions and brokers of the cluster as rows.
 
-        Each leader that lives is asked once. A broker that does not answer is no error: what it would have told is
-        missing, and a note says so.
+        Each live leader is asked once. A broker that does not answer is no error: its descriptions are missing, and a
+        note names it.
 
         Args:
-            topics: names of topics; None: all, Kafka's internal ones included. The counts of brokers are those of all
-                topics in any case.
-            queries: what else is asked of leaders.
-            asks_leaders: False: only what the metadata store has.
+            topics: names of topics; None: all, including Kafka's internal ones. The counts of brokers always include
+                all topics.
+            queries: further queries to leaders, by partition.
+            asks_leaders: whether to ask leaders; False: only the metadata store is read.
 
         Raises:
             PartitionUnavailableError: the metadata store could not be read in time.
@@ -366,12 +367,12 @@ class PartitionClient(Handle):
         for topic in topics:
             topic.close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stack.close()
 
 
 class _TCPSettings:
-    """How a client reaches brokers over TCP."""
+    """The settings of a client's TCP connections."""
 
     def __init__(self, secret: Secret | None, tls: ssl.SSLContext | None, limits: Limits | None) -> None:
         self._secret, self._tls, self._limits = secret, tls, limits

@@ -1,4 +1,4 @@
-"""PartitionHandle: one partition of a topic, with the verbs of a log."""
+"""PartitionHandle: one partition of a topic, with the methods of a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, transform
 from pyreplog.partition.client.leader_requests import LeaderRequests
 from pyreplog.partition.client.partition_producer import PartitionProducer
-from pyreplog.partition.client.produce_lane import Headers
+from pyreplog.partition.client.partition_sender import Headers
 from pyreplog.partition.client.responses import out_of_range
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.protocol.error_codes import ErrorCode
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _WAIT_S = 0.5
 _BATCH_BYTES = 4 << 20
 _UNCOMPRESSED_MAX = 1 << 30
-"""Bytes of one batch of a consumer after decompression."""
+"""Most bytes of one batch of a consumer after decompression."""
 ISOLATIONS = {"high_watermark": FetchIsolation.HIGH_WATERMARK, "last_stable": FetchIsolation.TXN_COMMITTED}
-"""What a consumer may read, by the name of the option."""
+"""Isolation levels of consumers, by the name of the option."""
 
 
 class ReadSettings(Protocol):
-    """What a handle needs of its topic."""
+    """The attributes of its topic that a handle needs."""
 
     @property
     def topic_id(self) -> str: ...
@@ -50,8 +50,8 @@ class ReadSettings(Protocol):
 class PartitionHandle:
     """One partition of a topic, made by `Partitions`: append, read, follow. It needs no closing.
 
-    Offsets are dense but where transactions end; ranges are half-open. What is read is committed. Any thread may use
-    it.
+    Offsets are dense, except at the ends of transactions; ranges are half-open. Only committed records are read. Any
+    thread may use it.
 
     Example:
         ```python
@@ -77,12 +77,12 @@ class PartitionHandle:
 
     @property
     def leader(self) -> str:
-        """Name of the broker that leads it, as this process knows; "": none. No request is made."""
+        """Name of the broker that leads it, as far as this process knows; "": none. No request is made."""
         return self._requests.leader(self._name, self._topic.topic_id) or ""
 
     @property
     def isr(self) -> tuple[Member, ...]:
-        """The in-sync replicas, as this process knows. No request is made."""
+        """The in-sync replicas, as far as this process knows. No request is made."""
         stored = self._requests.cache.state(PartitionId(self._topic.topic_id, self.number))
         return () if stored is None else stored[1].isr
 
@@ -100,7 +100,7 @@ class PartitionHandle:
             A future of its offset.
 
         Raises:
-            ReplogError: as `PartitionProducer.submit`.
+            ReplogError: the errors of `PartitionProducer.submit`.
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit(value, key, partition=self.number, headers=headers, event_time=event_time)
@@ -118,7 +118,7 @@ class PartitionHandle:
             A future of their offsets.
 
         Raises:
-            ReplogError: as `PartitionProducer.submit_batch`.
+            ReplogError: the errors of `PartitionProducer.submit_batch`.
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit_batch(values, keys, partition=self.number, event_times=event_times)
@@ -136,7 +136,7 @@ class PartitionHandle:
             Its offset.
 
         Raises:
-            ReplogError: as `PartitionProducer.append`.
+            ReplogError: the errors of `PartitionProducer.append`.
         """
         check_may_block("append")
         return self.submit(value, key, headers=headers, event_time=event_time).result()
@@ -153,7 +153,7 @@ class PartitionHandle:
             Their offsets.
 
         Raises:
-            ReplogError: as `PartitionProducer.append_batch`.
+            ReplogError: the errors of `PartitionProducer.append_batch`.
         """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, event_times=event_times).result()
@@ -170,7 +170,7 @@ class PartitionHandle:
             Its offset.
 
         Raises:
-            ReplogError: as `PartitionProducer.append`.
+            ReplogError: the errors of `PartitionProducer.append`.
         """
         producer = self._topic.shared_producer()
         position = await producer.append_async(
@@ -190,7 +190,7 @@ class PartitionHandle:
             Their offsets.
 
         Raises:
-            ReplogError: as `PartitionProducer.append_batch`.
+            ReplogError: the errors of `PartitionProducer.append_batch`.
         """
         producer = self._topic.shared_producer()
         positions = await producer.append_batch_async(values, keys, partition=self.number, event_times=event_times)
@@ -199,7 +199,7 @@ class PartitionHandle:
     # ---- offsets --------------------------------------------------------------------------------------------
 
     def offsets(self) -> PartitionOffsets:
-        """Ask the leader for all offsets of one moment: start, end, high watermark, last stable offset.
+        """Ask the leader for its offsets at one moment: start, end, high watermark, last stable offset.
 
         Raises:
             PartitionUnavailableError: no leader answered in time.
@@ -211,19 +211,19 @@ class PartitionHandle:
     offsets_async = in_thread(offsets)
 
     def start(self) -> int:
-        """Ask the leader where the log begins. Raises as `offsets`, as do all of these."""
+        """Ask the leader for the start of the log. It and the methods below raise the errors of `offsets`."""
         return self.offsets().start
 
     def end(self) -> int:
-        """Ask the leader where its log ends, what is not committed included."""
+        """Ask the leader for the end of its log, including uncommitted records."""
         return self.offsets().end
 
     def high_watermark(self) -> int:
-        """Ask the leader up to where the log is committed."""
+        """Ask the leader for the high watermark."""
         return self.offsets().high_watermark
 
     def last_stable(self) -> int:
-        """Ask the leader before which offset no transaction is open."""
+        """Ask the leader for the last stable offset, before which no transaction is open."""
         return self.offsets().last_stable
 
     def offset_at(self, at: Time) -> int:
@@ -249,19 +249,19 @@ class PartitionHandle:
         """Read records from an offset on, as columns.
 
         Args:
-            offset: of the first record.
-            max_bytes: of the batches as they lie in the log, roughly.
+            offset: offset of the first record.
+            max_bytes: approximate size of the batches in the log.
             wait: seconds to wait for a first record.
             isolation: "high_watermark" or "last_stable"; None: that of the topic's handle.
 
         Returns:
-            A batch, which is empty at the end of what may be read. Its `end` is where the next one begins.
+            A batch, which is empty at the end of the readable records. The next one begins at its `end`.
 
         Raises:
-            TrimmedError: the record was removed; `start` says where the log begins.
-            OutOfRangeError: the log does not reach there.
+            TrimmedError: the record was removed; `start` is the start of the log.
+            OutOfRangeError: the offset is behind the end of the log.
             PartitionUnavailableError: no leader answered in time.
-            InvalidRecordBatchError: what arrived is damaged.
+            InvalidRecordBatchError: a batch is damaged.
             InvalidArgumentError: the offset is negative, or the isolation is unknown.
         """
         check_may_block("fetch")
@@ -286,11 +286,11 @@ class PartitionHandle:
         """Iterate over batches of records, from one offset to before another.
 
         Args:
-            start: offset of the first record; None: the first one there is.
-            end: offset to stop before; None: the end of what may be read now. The last batch may go beyond it.
+            start: offset of the first record; None: the start of the log.
+            end: offset to stop before; None: the end of the readable records now. The last batch may go beyond it.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         check_may_block("read")
         offsets = self.offsets()
@@ -313,11 +313,11 @@ class PartitionHandle:
         """Iterate over batches of records, and wait for more at the end: by `for` or by `async for`.
 
         Args:
-            start: offset of the first record; None: the records that come from now on.
+            start: offset of the first record; None: the present high watermark.
             timeout: seconds without a new record after which the iteration ends; None: it never ends.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         return PartitionFollower(self, start, timeout)
 
@@ -327,7 +327,7 @@ class PartitionHandle:
         The arguments are those of `follow_batches`.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         for batch in PartitionFollower(self, start, timeout):
             yield from batch
@@ -340,7 +340,7 @@ class PartitionHandle:
         The arguments are those of `follow_batches`.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         async for batch in PartitionFollower(self, start, timeout):
             for record in batch:
@@ -354,7 +354,7 @@ class PartitionHandle:
 
         Raises:
             OutOfRangeError: no record has this offset: it was not appended yet, or a transaction's marker has it.
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         batch = self.fetch(offset, max_bytes=1)
         if not len(batch) or batch[0].offset != offset:
@@ -371,7 +371,7 @@ class PartitionFollower:
     """Iterates over the batches of a partition, and waits for more; see `PartitionHandle.follow_batches`.
 
     Attributes:
-        position: offset at which the next batch begins; None: not known before the first step.
+        position: offset at which the next batch begins; None: unknown before the first step.
     """
 
     def __init__(self, partition: PartitionHandle, start: int | None, timeout: float | None) -> None:

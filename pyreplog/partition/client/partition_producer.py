@@ -1,4 +1,4 @@
-"""PartitionProducer: appends to the partitions of a topic, once and in order, over failures of brokers."""
+"""PartitionProducer: appends to the partitions of a topic, exactly once and in order, despite failures of brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
 from pyreplog.handles import Handle
 from pyreplog.partition.client.leader_requests import LeaderRequests
-from pyreplog.partition.client.produce_lane import NO_OFFSET, Headers, LaneSettings, ProduceLane, RecordGroup
+from pyreplog.partition.client.partition_sender import NO_OFFSET, Headers, PartitionSender, RecordGroup, SenderSettings
 from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS
 from pyreplog.partition.topic_partition import TopicPartition
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_OFFSET", "PartitionProducer", "ProducerConfig", "RecordPosition"]
 
-_OVERHEAD = 40  # bytes of a record besides key, value and headers, at most
+_OVERHEAD = 40  # upper bound of a record's bytes besides key, value and headers
 
 
 class RecordPosition(NamedTuple):
-    """Where a record was appended.
+    """The position at which a record was appended.
 
     Attributes:
         partition: number of the partition.
@@ -57,11 +57,12 @@ class ProducerConfig(NamedTuple):
 
     Attributes:
         acks: -1: an append is complete when all in-sync replicas have the records; 1: when the leader has them; 0: when
-            they are sent. Only with -1 is nothing lost or stored twice when brokers fail.
-        durable: the records are on the disks of `min_isr` replicas as well; for topics with `requires_sync`.
+            they are sent. Only with -1 no record is lost or duplicated when brokers fail.
+        durable: an append is complete only when `min_isr` replicas have synced the records; for topics with
+            `requires_sync`.
         timeout_s: seconds after which an append fails.
-        window_bytes: bytes that may be on their way.
-        batch_bytes: bytes of a batch, roughly; a broker refuses larger ones than its topic allows.
+        window_bytes: most bytes in flight.
+        batch_bytes: approximate size of a batch; a broker refuses batches larger than its topic allows.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
     """
 
@@ -73,10 +74,10 @@ class ProducerConfig(NamedTuple):
     compression: str = "none"
 
     def check(self) -> None:
-        """Refuse settings that are out of their bounds.
+        """Verify that the settings are within their bounds.
 
         Raises:
-            InvalidArgumentError: one is; the message names it.
+            InvalidArgumentError: a setting is out of its bounds; the message names it.
         """
         if self.acks not in REQUIRED_ACKS or (self.durable and self.acks != ACKS_ALL):
             wanted = "-1 for durable records" if self.durable else "-1, 0 or 1"
@@ -93,12 +94,13 @@ class ProducerConfig(NamedTuple):
 class PartitionProducer(Handle):
     """An idempotent producer of one topic, made by `Partitions.producer`.
 
-    ONE batch is on its way per partition: records of a partition are appended in the order of the calls, once, over
-    changes of leaders, lost connections and unknown outcomes (with acks=-1). What is submitted meanwhile forms the next
-    batch. A record with a key goes to the partition that Kafka's clients choose for it (murmur2), others go to the
-    partitions in turn.
+    ONE batch is in flight for each partition: with acks=-1 the records of a partition are appended in the order of the
+    calls, exactly once, despite changes of leaders, lost connections and unknown outcomes. Records that are submitted
+    meanwhile form the next batch. A record with a key goes to the partition that Kafka's clients choose for it
+    (murmur2), records without one are distributed round-robin.
 
-    Any thread may use it. Calls wait for room in the window; `submit` in an event loop raises WindowFullError instead.
+    Any thread may use it. Calls wait while the window is full; `submit` in an event loop raises WindowFullError
+    instead.
 
     Example:
         ```python
@@ -117,16 +119,16 @@ class PartitionProducer(Handle):
         self._topic, self._topic_id, self._partitions, self.config = topic, topic_id, partitions, config
         self._requests, self._clock = requests, clock
         codec = CODECS[config.compression]
-        self._settings = LaneSettings(
-            config.acks, config.durable, config.batch_bytes, codec, ids.next, self._settled
+        self._settings = SenderSettings(
+            config.acks, config.durable, config.batch_bytes, codec, ids.next, self._group_done
         )  # fmt: skip
         self.producer_id = ids.next() if config.acks == ACKS_ALL else -1
-        """Its id, which no other producer of the cluster has; -1: it has none, for `acks` is not -1."""
-        self._changed = threading.Condition()  # guards what follows
-        self._lanes: dict[int, ProduceLane] = {}
+        """Its id, unique in the cluster; -1: it has none, because `acks` is not -1."""
+        self._changed = threading.Condition()  # guards the fields below
+        self._senders: dict[int, PartitionSender] = {}
         self._used_bytes = 0
         self._submitted = 0
-        self._pending: dict[RecordGroup, int] = {}  # without an outcome, in the order of their calls, which number them
+        self._pending: dict[RecordGroup, int] = {}  # no outcome yet; values: numbers of the calls, ascending
         self._rooms: list[AppendFuture[None]] = []
         self._turn = itertools.count()
         super().__init__(f"producer of topic {topic}")
@@ -145,20 +147,20 @@ class PartitionProducer(Handle):
             key: bytes-like; None: no key.
             partition: number of the partition; None: chosen by the key.
             headers: pairs of a name and a value, as bytes.
-            event_time: of the record; None: now.
+            event_time: time of the record; None: now.
 
         Returns:
-            A future of where it was appended. It fails with PartitionTimeoutError if the outcome is unknown,
+            A future of its position. It fails with PartitionTimeoutError if the outcome is unknown,
             PartitionUnavailableError or AppendRefusedError if nothing was appended.
 
         Raises:
-            WindowFullError: there is no room, and the caller is an event loop: await `room()` before.
+            WindowFullError: the window is full, and the caller is an event loop: await `room()` before.
             NoSuchPartitionError: the topic has no such partition.
             WrongTypeError, InvalidArgumentError: nothing was appended.
             ClosedError: the producer was closed.
         """
         values, keys = [_as_bytes("value", value)], [_as_bytes("key", key)]
-        number = self._choose(keys)[0] if partition is None else self._checked(partition)
+        number = self._choose_partitions(keys)[0] if partition is None else self._check_partition(partition)
         pairs = [list(headers)]
         group = self._group(values, None if key is None else keys, [event_time], pairs if pairs[0] else None)
         self._admit([(number, group)])
@@ -168,7 +170,7 @@ class PartitionProducer(Handle):
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         partition: int | None = None, event_times: Iterable[Time | None] | None = None,
     ) -> AppendFuture[list[RecordPosition]]:  # fmt: skip
-        """Append several records without waiting for their outcome; those of one partition in their order.
+        """Append several records without waiting for their outcome; records of one partition keep their order.
 
         Args:
             values: bytes-like, or None.
@@ -177,10 +179,10 @@ class PartitionProducer(Handle):
             event_times: as many times, or None; None: now.
 
         Returns:
-            A future of where each was appended. If it fails, some may have been appended.
+            A future of their positions. If it fails, some may have been appended.
 
         Raises:
-            ReplogError: as `submit`.
+            ReplogError: the errors of `submit`.
         """
         value_list = [_as_bytes("value", value) for value in values]
         key_list = None if keys is None else [_as_bytes("key", key) for key in keys]
@@ -192,15 +194,15 @@ class PartitionProducer(Handle):
             set_result(future, [])
             return future
         if partition is not None:
-            numbers = [self._checked(partition)] * len(value_list)
+            numbers = [self._check_partition(partition)] * len(value_list)
         elif key_list is None:
             numbers = [next(self._turn) % self._partitions] * len(value_list)
         else:
-            numbers = self._choose(key_list)
-        placed = self._placed(value_list, key_list, times, numbers)
+            numbers = self._choose_partitions(key_list)
+        placed = self._group_by_partition(value_list, key_list, times, numbers)
         self._admit([(number, group) for number, group, _ in placed])
         positions = [RecordPosition(number, NO_OFFSET) for number in numbers]
-        missing = itertools.count(len(placed) - 1, -1)  # one step of it is atomic
+        missing = itertools.count(len(placed) - 1, -1)  # `next` is atomic
 
         def done(number: int, rows: Sequence[int], offset: AppendFuture[int]) -> None:
             error = offset.exception()
@@ -230,7 +232,7 @@ class PartitionProducer(Handle):
             Where it was appended.
 
         Raises:
-            ReplogError: as `submit` and its future.
+            ReplogError: the errors of `submit` and its future.
         """
         check_may_block("append")
         return self.submit(value, key, partition=partition, headers=headers, event_time=event_time).result()
@@ -247,7 +249,7 @@ class PartitionProducer(Handle):
             Where each was appended.
 
         Raises:
-            ReplogError: as `submit_batch` and its future.
+            ReplogError: the errors of `submit_batch` and its future.
         """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, partition=partition, event_times=event_times).result()
@@ -264,7 +266,7 @@ class PartitionProducer(Handle):
             Where it was appended.
 
         Raises:
-            ReplogError: as `submit` and its future.
+            ReplogError: the errors of `submit` and its future.
         """
         while True:
             await self.room()
@@ -286,7 +288,7 @@ class PartitionProducer(Handle):
             Where each was appended.
 
         Raises:
-            ReplogError: as `submit_batch` and its future.
+            ReplogError: the errors of `submit_batch` and its future.
         """
         value_list, key_list = list(values), None if keys is None else list(keys)
         times = None if event_times is None else list(event_times)
@@ -298,13 +300,13 @@ class PartitionProducer(Handle):
                 continue
             return await future
 
-    def _checked(self, partition: int) -> int:
+    def _check_partition(self, partition: int) -> int:
         if type(partition) is not int or not 0 <= partition < self._partitions:
             expected = f"expected 0 to {self._partitions - 1}"
             raise NoSuchPartitionError(f"{self._topic}-{partition}", "", expected)
         return partition
 
-    def _choose(self, keys: Sequence[bytes | None]) -> list[int]:
+    def _choose_partitions(self, keys: Sequence[bytes | None]) -> list[int]:
         chosen = partitions_of_keys(keys, self._partitions)
         return [next(self._turn) % self._partitions if number < 0 else number for number in chosen]
 
@@ -324,11 +326,12 @@ class PartitionProducer(Handle):
                 size += len(name) + len(value or b"") + 10
         return RecordGroup(values, keys, times_ms, headers, size, time.monotonic() + self.config.timeout_s)
 
-    def _placed(
+    def _group_by_partition(
         self, values: list[bytes | None], keys: list[bytes | None] | None, times: Sequence[Time | None],
         numbers: Sequence[int],
     ) -> list[tuple[int, RecordGroup, Sequence[int]]]:  # fmt: skip
-        """Groups of at most `batch_bytes` each, with their partitions, and the numbers of their records in the call."""
+        """Return groups of at most `batch_bytes` each, with their partitions, and the indexes of their records in the
+        call."""
         rows_of: dict[int, list[int]] = {}
         for row, number in enumerate(numbers):
             rows_of.setdefault(number, []).append(row)
@@ -353,36 +356,37 @@ class PartitionProducer(Handle):
     # ---- the window -----------------------------------------------------------------------------------------
 
     def _admit(self, placed: Sequence[tuple[int, RecordGroup]]) -> None:
-        """Wait for room, and hand groups to their lanes. What is larger than the window goes when it is empty."""
+        """Wait for room in the window, and pass groups to their senders. Groups larger than the window wait until it is
+        empty."""
         size = sum(group.size for _, group in placed)
         with self._changed:
             self._check_open()
             if not self._has_room(size):
                 if _get_running_loop() is not None or in_callback():
-                    raise WindowFullError(f"{self._used_bytes} bytes are on their way: await room() before submit()")
+                    raise WindowFullError(f"{self._used_bytes} bytes are in flight: await room() before submit()")
                 self._changed.wait_for(lambda: self._error is not None or self._has_room(size))
                 self._check_open()
             self._used_bytes += size
-            lanes = []
+            senders = []
             for number, group in placed:
                 self._submitted += 1
                 self._pending[group] = self._submitted
-                lanes.append(self._lane(number))
-        for lane, (_, group) in zip(lanes, placed, strict=True):
-            lane.append(group)
+                senders.append(self._sender(number))
+        for sender, (_, group) in zip(senders, placed, strict=True):
+            sender.append(group)
 
     def _has_room(self, size: int) -> bool:
         return not self._used_bytes or self._used_bytes + size <= self.config.window_bytes
 
-    def _lane(self, number: int) -> ProduceLane:
-        lane = self._lanes.get(number)
-        if lane is None:
+    def _sender(self, number: int) -> PartitionSender:
+        sender = self._senders.get(number)
+        if sender is None:
             name = TopicPartition(self._topic, number)
-            lane = ProduceLane(name, self._topic_id, self._requests, self._settings, self.producer_id)
-            self._lanes[number] = lane
-        return lane
+            sender = PartitionSender(name, self._topic_id, self._requests, self._settings, self.producer_id)
+            self._senders[number] = sender
+        return sender
 
-    def _settled(self, group: RecordGroup) -> None:
+    def _group_done(self, group: RecordGroup) -> None:
         with self._changed:
             del self._pending[group]
             self._used_bytes -= group.size
@@ -394,7 +398,7 @@ class PartitionProducer(Handle):
             set_result(room, None)
 
     def room(self) -> AppendFuture[None]:
-        """Return a future that is done as soon as there is room: await it before `submit` in a coroutine.
+        """Return a future that is completed as soon as the window has room: await it before `submit` in a coroutine.
 
         Raises:
             ClosedError: the producer was closed.
@@ -409,14 +413,14 @@ class PartitionProducer(Handle):
         return future
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record submitted so far has an outcome, which its own future has.
+        """Wait until every record submitted so far has an outcome. Failures are reported by the futures of the records.
 
         Args:
-            timeout: seconds; None: without a limit, but each append has its own.
+            timeout: seconds; None: no limit, but each append has its own.
 
         Raises:
             InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
-            OutcomeUnknownError: the time ran out; the records go on by themselves.
+            OutcomeUnknownError: it timed out; the appends continue.
         """
         check_may_block("flush")
         with self._changed:
@@ -427,7 +431,7 @@ class PartitionProducer(Handle):
                 raise OutcomeUnknownError(f"{len(self._pending)} appends have no outcome after {timeout} s")
 
     def flush_async(self) -> AppendFuture[None]:
-        """Return a future that is done when every record submitted so far has an outcome; see `flush`."""
+        """Return a future that is completed when every record submitted so far has an outcome; see `flush`."""
         future = AppendFuture[None]()
         with self._changed:
             pending = list(self._pending)
@@ -441,21 +445,21 @@ class PartitionProducer(Handle):
 
     def _metadata_changed(self) -> None:
         with self._changed:
-            lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.metadata_changed()
+            senders = list(self._senders.values())
+        for sender in senders:
+            sender.metadata_changed()
 
-    def _let_go(self) -> None:
-        """Wait for the outcome of what was submitted, which each append's time bounds; then end the lanes."""
+    def _do_close(self) -> None:
+        """Wait for the outcomes of submitted records, which their time-outs bound; then close the senders."""
         with self._changed:
             self._changed.notify_all()
             if not in_callback():
                 self._changed.wait_for(lambda: not self._pending, self.config.timeout_s + 5.0)
-            lanes, rooms = list(self._lanes.values()), self._rooms
+            senders, rooms = list(self._senders.values()), self._rooms
             self._rooms = []
         error = ClosedError("the producer was closed")
-        for lane in lanes:
-            lane.close(error)
+        for sender in senders:
+            sender.close(error)
         for room in rooms:
             set_exception(room, error)
         self._requests.unwatch(self._metadata_changed)

@@ -1,4 +1,4 @@
-"""Partitions: a topic as a client uses it."""
+"""Partitions: the topic of a client."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class Partitions:
 
     @property
     def topic_id(self) -> str:
-        """Id of the topic: no other topic ever has it."""
+        """Id of the topic, which is never reused."""
         return self._metadata.topic_id
 
     @property
     def metadata(self) -> TopicMetadata:
-        """The topic as it is stored, as this process knows."""
+        """The stored topic, as far as this process knows."""
         topic = self._requests.topic(self._name)
         return self._metadata if topic is None or topic.topic_id != self.topic_id else topic
 
     @property
     def timeout_s(self) -> float:
-        """Seconds that a call may take."""
+        """Seconds after which a call times out."""
         return self._config.timeout_s
 
     @property
     def isolation(self) -> FetchIsolation:
-        """Up to where reads go."""
+        """The isolation level of reads."""
         return self._isolation
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Partitions:
         return (self[number] for number in range(len(self)))
 
     def producer(self, config: ProducerConfig | None = None) -> PartitionProducer:
-        """Return a new producer; close it, or the client does.
+        """Return a new producer. The client closes it, if the caller does not.
 
         Args:
             config: its settings; None: those with which the topic was opened.

@@ -14,10 +14,10 @@ class PartitionsOverview(NamedTuple):
     """The partitions and brokers of a cluster, made by `PartitionClient.overview`.
 
     Attributes:
-        partitions: in the order of topics and numbers.
-        brokers: by name.
-        descriptions: what leaders have told, by partition; of one that did not answer there is none.
-        notes: brokers of which nothing was learned, and why; one line each.
+        partitions: the partitions, by topic and number.
+        brokers: the brokers, by name.
+        descriptions: the leaders' answers, by partition; partitions without an answer are missing.
+        notes: brokers that did not answer, with the error; one line each.
     """
 
     partitions: tuple[PartitionStatus, ...] = ()

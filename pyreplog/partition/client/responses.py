@@ -1,4 +1,4 @@
-"""Error codes of brokers as exceptions, and which of them are tried again."""
+"""Error codes of brokers as exceptions, and the codes after which requests are retried."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RETRIED = frozenset({
     ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     ErrorCode.KAFKA_STORAGE_ERROR,
 })  # fmt: skip
-"""After these the same request may succeed later, perhaps at another broker."""
+"""Codes after which the same request may succeed later, possibly at another broker."""
 UNKNOWN_OUTCOME = frozenset({
     ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR,
 })  # fmt: skip
-"""After these the records of a produce may be in the log."""
+"""Codes after which the records of a produce may be in the log."""
 _REFUSED = frozenset({
     ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION,
     ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_TIMESTAMP,
@@ -35,9 +35,10 @@ _REFUSED = frozenset({
 
 
 def error_of(name: TopicPartition, code: ErrorCode, message: str) -> ReplogError:
-    """Return the exception of an error code, of a request that had no effect.
+    """Return the exception of an error code, for a request that had no effect.
 
-    A broker without the replica that metadata say it leads has not made it yet: metadata alone say what exists.
+    UNKNOWN_TOPIC_OR_PARTITION is temporary: a broker that leads a partition according to the metadata may not have
+    created the replica yet. Only the metadata show that a partition does not exist.
     """
     reason = f"{message} ({code.name})" if message else code.name
     kind: type[PartitionError] = PartitionError
@@ -55,7 +56,7 @@ def error_of(name: TopicPartition, code: ErrorCode, message: str) -> ReplogError
 
 
 def out_of_range(name: TopicPartition, offset: int, start: int, end: int) -> ReplogError:
-    """Return the exception of a read of an offset that the log does not have."""
+    """Return the exception for reading an offset that the log does not have."""
     if offset < start:
         return TrimmedError(f"partition {name}: offset {offset} was removed, the log begins at {start}")
     return OutOfRangeError(f"partition {name}: offset {offset} is not written yet, the log ends at {end}")

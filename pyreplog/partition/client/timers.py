@@ -1,4 +1,4 @@
-"""Timers: calls that are made later, by one thread."""
+"""Timers: delayed calls, made by one thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Timers(Handle):
-    """Makes calls when their time has come, with one thread. Any thread may use it; calls must not wait.
+    """Makes delayed calls, with one thread. Any thread may use it; the calls must not block.
 
-    What is due when it is closed is not called.
+    Calls that are pending when it is closed are dropped.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Timers(Handle):
         self._thread.start()
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> None:
-        """Make a call after so many seconds."""
+        """Make a call after a delay in seconds."""
         with self._changed:
             heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._numbers), call))
             self._changed.notify()
@@ -48,7 +48,7 @@ class Timers(Handle):
             except Exception:
                 logger.exception("a call of a timer failed")
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._changed:
             self._is_stopping = True
             self._due.clear()

@@ -1,9 +1,9 @@
-"""A broker of partitions in the metadata store, and the file of its directory that says who it is.
+"""The registration of a broker in the metadata store, and the identity file of its directory.
 
-Two keys tell of a broker. The lasting one holds its incarnation, which rises with each start that may have lost
-records: after a power cut, unless the broker was stopped cleanly before. A kill of the process loses nothing, since
-the pages of its logs stay in the system's cache. The other key, of a lease, says that the broker lives and where. A
-broker without it is fenced. FORMAT.md, "Partitions in the metadata store".
+A broker has two keys. The lasting one has its incarnation, which rises with each start that may have lost records:
+after a power failure, unless the broker was stopped cleanly before. A kill of the process loses no records, since the
+pages of its logs stay in the system's cache. The other key belongs to a lease: it exists while the broker is alive, and
+has its address. A broker without it is fenced. FORMAT.md, "Partitions in the metadata store".
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 BROKERS = "/partitions/brokers"
 AVAILABLE = "/partitions/available"
 CONTROLLER = "/partitions/controller"
-"""Who has this key, of a lease, carries out elections. It is advisory: each change is a compare-and-set."""
+"""The key of the controller, the broker that carries out elections; it belongs to a lease. It is advisory: each change
+is a compare-and-set."""
 IDENTITY = "broker"
 _FORMAT, _VERSION = "pyreplog broker", 1
 _FILE_MAX = 1 << 16
@@ -57,23 +58,23 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def broker_key(broker: str) -> str:
-    """Return the key that lasts, of a broker."""
+    """Return the lasting key of a broker."""
     return f"{BROKERS}/{broker}"
 
 
 def available_key(broker: str) -> str:
-    """Return the key that exists while a broker lives."""
+    """Return the key that exists while a broker is alive."""
     return f"{AVAILABLE}/{broker}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerMetadata(MetadataValue):
-    """The key of a broker that lasts.
+    """The value of a broker's lasting key.
 
     Attributes:
-        directory: 32 hexadecimal digits, random: of the directory that the broker was made with.
+        directory: random id of the directory with which the broker was created, 32 hexadecimal digits.
         incarnation: rises with each start that may have lost records; the first one is 1.
-        rack: for placement; "": none.
+        rack: rack for the placement of replicas; "": none.
     """
 
     KIND: ClassVar[str] = "broker"
@@ -92,13 +93,13 @@ class BrokerMetadata(MetadataValue):
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerAvailability(MetadataValue):
-    """The key of a broker that lives.
+    """The value of the key that exists while a broker is alive.
 
     Attributes:
-        incarnation: of the broker.
-        address: "host:port", of its service for other brokers; "": it is reached within its process only.
+        incarnation: incarnation of the broker.
+        address: "host:port" of its service for other brokers; "": it can be reached within its process only.
         is_stopping: whether it hands its leaderships over.
-        kafka_address: "host:port", where Kafka clients reach it; "": it has no Kafka listener.
+        kafka_address: "host:port" of its Kafka listener; "": it has none.
     """
 
     KIND: ClassVar[str] = "availability of a broker"
@@ -129,11 +130,11 @@ class BrokerAvailability(MetadataValue):
 def registrations_of(
     brokers: Mapping[str, BrokerMetadata], available: Mapping[str, BrokerAvailability]
 ) -> dict[str, BrokerRegistration]:
-    """Return what the state machines know of brokers.
+    """Return the registrations of brokers for the state machines.
 
     Args:
-        brokers: broker -> its key that lasts.
-        available: broker -> its key of a lease, of those that live.
+        brokers: broker -> its lasting key.
+        available: broker -> its key of a lease, for live brokers.
     """
     registrations = {}
     for broker, metadata in brokers.items():
@@ -149,13 +150,13 @@ def registrations_of(
 
 @dataclass(frozen=True)
 class BrokerIdentity:
-    """Whose directory it is: the content of its file `broker`.
+    """The identity of a broker's directory: the content of its file `broker`.
 
     Attributes:
         name: name of the broker.
         directory: 32 hexadecimal digits, random.
         cluster: 32 hexadecimal digits: id of the cluster.
-        incarnation: of the last start; it is here before the metadata store has it.
+        incarnation: incarnation of the last start; it is written here before it is stored in the metadata store.
         is_stored: whether the metadata store has it.
     """
 
@@ -183,7 +184,8 @@ class BrokerIdentity:
 
 
 def find_identity(directory: Path) -> BrokerIdentity | None:
-    """Return whose directory it is; None: it has no such file. Raises CorruptionError and FormatVersionError."""
+    """Return the identity of a directory; None: it has no identity file. Raises CorruptionError and
+    FormatVersionError."""
     path = directory / IDENTITY
     try:
         return BrokerIdentity.decode(path, read_regular(path, _FILE_MAX))
@@ -194,31 +196,31 @@ def find_identity(directory: Path) -> BrokerIdentity | None:
 def register_broker(
     directory: Path, name: str, store: MetadataStore, files: Files, *, rack: str = "", replaces: bool = False
 ) -> Member:
-    """Register a broker that starts, in a new incarnation if it may have lost records; mark its start as unclean.
+    """Register a starting broker, in a new incarnation if it may have lost records; mark its start as unclean.
 
-    The directory has the new incarnation before the metadata store has it. A crash in between counts as another unclean
-    start. The caller holds the lock of the directory, and removes the marker when all is on the disk.
+    The directory gets the new incarnation before the metadata store. A crash in between counts as another unclean
+    start. The caller holds the lock of the directory, and removes the marker when all records are synced.
 
     Args:
-        directory: of the broker; empty, or one that this broker was made with.
+        directory: directory of the broker; empty, or the one with which it was created.
         name: name of the broker.
         store: metadata store.
         files: access to the disk.
-        rack: for placement; "": none.
-        replaces: whether an empty directory may take the place of the one that the broker was made with, whose
-            records are lost then.
+        rack: rack for the placement of replicas; "": none.
+        replaces: whether an empty directory may replace the one with which the broker was created, whose records are
+            lost then.
 
     Returns:
-        The broker in its incarnation.
+        The broker with its incarnation.
 
     Raises:
         InvalidArgumentError: the name is invalid.
-        MissingIdentityError: the directory is not empty, and no file tells whose it is.
-        WrongIncarnationError: the directory is that of another broker, or was replaced by another directory.
+        MissingIdentityError: the directory is not empty, and has no identity file.
+        WrongIncarnationError: the directory belongs to another broker, or was replaced by another directory.
         StaleDirectoryError: the directory is an older copy.
-        ForeignDirectoryError: the directory is of another cluster.
+        ForeignDirectoryError: the directory belongs to another cluster.
         UnknownBrokerError: the metadata store does not know this broker.
-        CorruptionError, FormatVersionError: the file that tells whose directory it is cannot be read.
+        CorruptionError, FormatVersionError: the identity file cannot be read.
         ReplogError: errors of the store.
     """
     if not is_broker_name(name):
@@ -235,7 +237,7 @@ def register_broker(
             f"{directory}: broker {name} is of cluster {identity.cluster}, and the {store.what} holds cluster {cluster}"
         )
     marker = UncleanShutdownMarker(directory, files)
-    is_lost = not identity.is_stored or marker.tells_of_loss()
+    is_lost = not identity.is_stored or marker.last_shutdown_was_unclean()
     key = broker_key(name)
     for _ in range(_ATTEMPTS_MAX):
         stored = store.get(key)
@@ -262,18 +264,18 @@ def register_broker(
 
 
 def _check_empty(directory: Path) -> None:
-    """Check that no topic has records here."""
+    """Check that the directory has no folders."""
     content = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
     if content:
         raise MissingIdentityError(
-            f"{directory} has no file {IDENTITY!r} that tells whose it is, and holds {', '.join(content[:3])}"
+            f"{directory} has no file {IDENTITY!r} that says of which broker it is, and holds {', '.join(content[:3])}"
         )
 
 
 def _check_known(
     directory: Path, identity: BrokerIdentity, known: BrokerMetadata | None, store: str, *, replaces: bool
 ) -> None:
-    """Check that a directory is that of a broker as the metadata store knows it. Raises as `register_broker`."""
+    """Check the identity of a directory against the broker's key. Raises the errors of `register_broker`."""
     if known is None or known.incarnation < identity.incarnation:
         if identity.is_stored:
             knows = "it" if known is None else f"incarnation {identity.incarnation} of it"
@@ -288,28 +290,29 @@ def _check_known(
         )
     if known is not None and known.directory != identity.directory and (identity.is_stored or not replaces):
         raise WrongIncarnationError(
-            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, let an "
-            "empty directory replace it: what it held is copied from other replicas"
+            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, start "
+            "the broker with --replace and an empty directory: its replicas are copied from others"
         )
 
 
-# ---- while it lives --------------------------------------------------------------------------------------------
+# ---- the lease -------------------------------------------------------------------------------------------------
 
 
 class BrokerLease(Handle):
-    """Says that a broker lives, and where, from the first `refresh` to `close`. Any thread may use it.
+    """Keeps the availability of a broker in the metadata store, from the first `refresh` to `close`. Any thread may use
+    it.
 
-    If the lease is lost, another one is made at once, or by the next `refresh`.
+    If the lease is lost, a new one is taken at once, or by the next `refresh`.
 
     Args:
         store: metadata store. Close this object first.
-        member: the broker in its incarnation.
+        member: the broker with its incarnation.
         ttl: seconds for which a dead broker counts as alive.
     """
 
     def __init__(self, store: MetadataStore, member: Member, ttl: float) -> None:
         self._store, self._member, self._ttl = store, member, ttl
-        self._lock = threading.Lock()  # held by a refresh
+        self._lock = threading.Lock()  # held during a refresh
         self._lease: Lease | None = None
         self._stored: tuple[bytes, int] | None = None  # value and version of the key, in this lease
         self._availability = BrokerAvailability(incarnation=member.incarnation)
@@ -318,12 +321,12 @@ class BrokerLease(Handle):
     def refresh(
         self, *, address: str | None = None, is_stopping: bool | None = None, kafka_address: str | None = None
     ) -> None:  # fmt: skip
-        """Store the key if it is missing, or says something else.
+        """Store the key if it is missing, or its value has changed.
 
         Args:
-            address: None: as before.
-            is_stopping: None: as before.
-            kafka_address: None: as before.
+            address: the new address; None: unchanged.
+            is_stopping: whether the broker is stopping; None: unchanged.
+            kafka_address: the new address of the Kafka listener; None: unchanged.
 
         Raises:
             ReplogError: errors of the store; call it again then.
@@ -342,7 +345,7 @@ class BrokerLease(Handle):
                     try:
                         self._store_value(self._usable_lease(lost))
                         return
-                    except LeaseLostError:  # on a machine that is slower than the lease is short
+                    except LeaseLostError:  # possible on a slow machine with a short lease
                         if not attempts_left:
                             raise
                         if self._lease is not None:
@@ -350,16 +353,17 @@ class BrokerLease(Handle):
                         self._lease = None
         finally:
             for lease in lost:
-                lease.close()  # without the lock: it waits for its thread, which may be in `_on_loss`
+                lease.close()  # without the lock: `close` waits for the lease's thread, which may be in `_on_loss`
 
     @property
     def is_held(self) -> bool:
-        """Whether the key surely exists at this moment."""
+        """Whether the lease is held, so that the key exists."""
         lease = self._lease
         return lease is not None and self._stored is not None and lease.state is LeaseState.HELD
 
     def take_controller(self) -> bool:
-        """Return whether this broker is the controller; it becomes it if there is none. Raises errors of the store."""
+        """Become the controller if there is none; return whether this broker is the controller. Raises errors of the
+        store."""
         with self._lock:
             self._check_open()
             lease, value = self._lease, str(self._member).encode()
@@ -375,7 +379,7 @@ class BrokerLease(Handle):
             return True
 
     def _usable_lease(self, lost: list[Lease]) -> Lease:
-        """Return the lease, or a new one in place of one that is lost, which is appended to `lost`."""
+        """Return the lease, or a new one if it is lost; the lost one is appended to `lost`."""
         lease = self._lease
         if lease is not None and lease.state is LeaseState.LOST:
             lost.append(lease)
@@ -392,11 +396,12 @@ class BrokerLease(Handle):
         elif self._stored[0] != value:
             try:
                 self._stored = value, self._store.put(available_key(self._member.broker), value, self._stored[1])
-            except (VersionConflictError, NoSuchKeyError):  # an unknown outcome before, or another client changed it
+            except (VersionConflictError, NoSuchKeyError):  # by another client, or an earlier put
                 self._stored = value, self._create(lease, value)
 
     def _create(self, lease: Lease, value: bytes) -> int:
-        """Create the key. A key that exists is of an earlier process: only one has the lock of the directory."""
+        """Create the key. An existing key belongs to an earlier process, since only one can hold the lock of the
+        directory."""
         key = available_key(self._member.broker)
         try:
             return lease.create(key, value)
@@ -407,13 +412,13 @@ class BrokerLease(Handle):
             return lease.create(key, value)
 
     def _on_loss(self) -> None:
-        """Register again. Runs on the thread of the lease."""
+        """Register again. Runs in the thread of the lease."""
         try:
             self.refresh()
         except ReplogError as error:
-            logger.warning("%s: not registered again yet: %s", self._what, error)
+            logger.warning("%s: not registered again yet: %s", self._label, error)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:

@@ -1,4 +1,4 @@
-"""Which brokers take the replicas of brokers that are dead for good: as `replica_placement`, one replica at a time."""
+"""Chooses brokers for the replicas of permanently dead brokers: as `replica_placement`, one replica at a time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pyreplog.partition.protocol.partition_state import PartitionState
 def replace_brokers(
     dead: Set[str], partitions: Iterable[tuple[PartitionId, PartitionState]], racks: Mapping[str, str], limit: int
 ) -> dict[PartitionId, tuple[str, ...]]:  # fmt: skip
-    """Choose other brokers in place of dead ones.
+    """Choose replacements for the replicas of dead brokers.
 
-    Each goes to the broker with fewest replicas, in a rack that has none of the partition yet, so far as there are
-    racks, and takes the place of the dead one in the order of preference. A partition without a leader is left alone:
-    there is nothing to copy from. So is one that an operator reassigns, and one for which all brokers are replicas.
+    Each replica goes to the broker with fewest replicas, if possible in a rack without another replica of the
+    partition, and has the dead one's place in the order of preference. A partition without a leader is skipped, because
+    it cannot be copied. So is one that an operator reassigns, and one for which all brokers are replicas.
 
     Args:
-        dead: brokers that do not come back.
-        partitions: all partitions with their states: their replicas are the loads of the brokers.
-        racks: broker -> its rack, "" if it has none: the brokers that may be chosen.
-        limit: so many partitions at most, those that are under way counted.
+        dead: brokers that are permanently dead.
+        partitions: all partitions with their states, from which the loads of the brokers are counted.
+        racks: broker -> its rack, "" without one: the brokers that may be chosen.
+        limit: most partitions, including those whose replacement is under way.
 
     Returns:
-        Partition -> its replicas to be, the preferred leader first.
+        Partition -> its new replicas, the preferred leader first.
     """
     leaders: Counter[str] = Counter()
     replicas: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""MetadataCache: topics, states of partitions and brokers, as one broker follows them in the metadata store."""
+"""MetadataCache: a broker's cache of topics, states of partitions and brokers in the metadata store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Retry = Callable[[Callable[[], None]], object]
 
 
 class PartitionId(NamedTuple):
-    """One partition, of any topic.
+    """The id of a partition.
 
     Attributes:
         topic_id: id of the topic.
-        number: of the partition in its topic, from 0 on.
+        number: number of the partition in its topic, from 0 on.
     """
 
     topic_id: str
@@ -36,46 +36,47 @@ class PartitionId(NamedTuple):
 
 
 class MetadataListener(Protocol):
-    """What a broker does when metadata change. A thread of the metadata store calls; calls never block."""
+    """Callbacks for changes of metadata. A thread of the metadata store calls them; they must not block."""
 
     def topics_changed(self, topics: Set[str]) -> None:
-        """The topics with these ids came or went, have other settings, or their states were read once."""
+        """Handle topics, by id, that were created, deleted or got other settings, or whose states were read for the
+        first time."""
         ...
 
     def states_changed(self, partitions: Set[PartitionId]) -> None:
-        """The states of these partitions came, went or changed."""
+        """Handle partitions whose states were created, deleted or changed."""
         ...
 
     def brokers_changed(self) -> None:
-        """Brokers came or went, or have other registrations."""
+        """Handle a change of the registrations of brokers."""
         ...
 
 
 class MetadataCache:
-    """What the metadata store holds of partitions. Reads do not block; any thread may use it.
+    """A cache of the metadata of partitions. Reads do not block; any thread may use it.
 
-    It may be older than the metadata store. Each change is a compare-and-set under the version that was read.
+    It may be behind the metadata store. Each change is a compare-and-set under the version that was read.
 
     Args:
         store: metadata store. Close this object first.
-        listener: told of changes, also before this object is made completely.
+        listener: called after changes, possibly before the constructor returns.
         retry: see `FollowedFolder`.
     """
 
     def __init__(self, store: MetadataStore, listener: MetadataListener, retry: Retry) -> None:
         self._store, self._listener, self._retry = store, listener, retry
-        self._lock = threading.Lock()  # guards the table of folders, and is held while this object is made
+        self._lock = threading.Lock()  # guards the tables below; held while the constructor runs
         self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id
         self._keys: dict[str, str] = {}  # names of the topics' keys, by topic id
         self._ids: dict[str, str] = {}  # ids of the topics, by name of the key
         self._is_closed = False
-        with self._lock:  # the first calls come at once, from a thread of the store
+        with self._lock:  # a thread of the store calls back at once
             self._brokers = FollowedFolder(store, BROKERS, BrokerMetadata.decode, self._brokers_changed, retry)
             self._available = FollowedFolder(store, AVAILABLE, BrokerAvailability.decode, self._brokers_changed, retry)
             self._topics = FollowedFolder(store, TOPICS, TopicMetadata.decode, self._topics_changed, retry)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until topics and brokers were read once; return whether they were. States may follow later."""
+        """Wait until topics and brokers were read; return False after a time-out. States may be read later."""
         folders = (self._brokers, self._available, self._topics)
         return all(folder.wait(timeout_s) for folder in folders)
 
@@ -86,11 +87,11 @@ class MetadataCache:
         return {unquote_name(name): topic for name, topic in self._topics.items()}
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Return a topic; None: there is none."""
+        """Return a topic; None: it does not exist."""
         return self._topics.get(quote_name(name))
 
     def topic_by_id(self, topic_id: str) -> tuple[str, TopicMetadata] | None:
-        """Return the name of the topic with an id, and the topic, which may be being deleted; None: there is none."""
+        """Return the name of the topic with an id, and the topic, which may be in deletion; None: it does not exist."""
         key = self._keys.get(topic_id)
         topic = None if key is None else self._topics.get(key)
         if key is None or topic is None or topic.topic_id != topic_id:
@@ -98,7 +99,7 @@ class MetadataCache:
         return unquote_name(key), topic
 
     def topic_name(self, topic_id: str) -> str | None:
-        """Return the name of the topic with an id; None: there is none, or it is being deleted."""
+        """Return the name of the topic with an id; None: it does not exist, or is being deleted."""
         named = self.topic_by_id(topic_id)
         return None if named is None or named[1].is_deleted else named[0]
 
@@ -136,33 +137,33 @@ class MetadataCache:
     # ---- partitions -----------------------------------------------------------------------------------------
 
     def state(self, partition: PartitionId) -> tuple[int, PartitionState] | None:
-        """Return the version and the state of a partition; None: it has none, or it was not read yet."""
+        """Return the version and the state of a partition; None: it has no state, or that was not read yet."""
         folder = self._states.get(partition.topic_id)
         return None if folder is None else folder.versioned(f"{partition.number:05d}")
 
     def partitions(self, topic_id: str) -> list[tuple[PartitionId, PartitionState]]:
-        """Return the partitions of a topic that have a state, in their order."""
+        """Return the partitions of a topic that have a state, by number."""
         folder = self._states.get(topic_id)
         items = [] if folder is None else folder.items()
         return [(PartitionId(topic_id, int(name)), state) for name, state in items if name.isdecimal()]
 
     def has_states(self, topic_id: str) -> bool:
-        """Return whether the states of a topic were read once."""
+        """Return whether the states of a topic were read."""
         folder = self._states.get(topic_id)
         return folder is not None and folder.wait(0)
 
     # ---- brokers --------------------------------------------------------------------------------------------
 
     def brokers(self) -> dict[str, BrokerRegistration]:
-        """Return what the state machines know of brokers, by name."""
+        """Return the registrations of brokers for the state machines, by name."""
         return registrations_of(dict(self._brokers.items()), dict(self._available.items()))
 
     def broker(self, name: str) -> BrokerMetadata | None:
-        """Return what lasts of a broker; None: it is not registered."""
+        """Return the lasting key of a broker; None: it is not registered."""
         return self._brokers.get(name)
 
     def availability(self, name: str) -> BrokerAvailability | None:
-        """Return where a broker is; None: it does not live."""
+        """Return the availability of a broker, with its address; None: it is not alive."""
         return self._available.get(name)
 
     def _brokers_changed(self, _: Set[str]) -> None:

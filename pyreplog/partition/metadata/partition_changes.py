@@ -1,7 +1,7 @@
-"""Orders of operators for single partitions: reassign them, cancel that, elect a leader. They need no broker.
+"""Requests of operators for single partitions: reassign, cancel a reassignment, elect a leader. They need no broker.
 
-Each changes the state of a partition by compare-and-set, and has an outcome of its own. Brokers and the
-controller do what follows: they copy replicas, and complete reassignments.
+Each changes the state of a partition by compare-and-set, and has its own outcome. Brokers then copy replicas, and the
+controller completes reassignments.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _ATTEMPTS_MAX = 64
 
 
 class PartitionResult(NamedTuple):
-    """The outcome of an order for one partition.
+    """The outcome of a request for one partition.
 
     Attributes:
-        code: NONE, or why nothing was changed; REQUEST_TIMED_OUT: nobody knows whether it was.
+        code: NONE, or the error, after which nothing was changed; REQUEST_TIMED_OUT: the outcome is unknown.
         message: the error in words.
     """
 
@@ -58,10 +58,10 @@ class Reassignment(NamedTuple):
     """A reassignment that is under way.
 
     Attributes:
-        replicas: all of its replicas, those that are added first.
-        adding: those that were none before.
-        removing: those that are none any more when it is complete.
-        target: the replicas when it is complete, the preferred leader first.
+        replicas: all replicas of the partition, new ones first.
+        adding: new replicas.
+        removing: replicas that are removed at the end.
+        target: the replicas at the end, the preferred leader first.
     """
 
     replicas: tuple[str, ...]
@@ -71,20 +71,20 @@ class Reassignment(NamedTuple):
 
 
 class ElectionType(Enum):
-    """Who is elected by `elect_leaders` (KIP-460)."""
+    """The kinds of elections of `elect_leaders` (KIP-460)."""
 
     PREFERRED = "preferred"
-    """The first of the replicas, in place of another leader."""
+    """Elects the first replica, in place of another leader."""
     UNCLEAN = "unclean"
-    """A replica of a partition without a leader, though it may lack committed records."""
+    """Elects a replica of a partition without a leader; it may lack committed records."""
 
 
 _Change = Callable[[TopicMetadata, PartitionState, bool], PartitionState | PartitionResult]
-"""Takes a topic, the state of a partition, and whether an earlier change may have been stored, which is not known."""
+"""Computes a change from a topic, the state of a partition, and whether an earlier attempt has an unknown outcome."""
 
 
 def read_brokers(store: MetadataStore) -> dict[str, BrokerRegistration]:
-    """Return the brokers that are registered, by name. Raises InvalidMetadataError, and errors of the store."""
+    """Return the registrations of brokers, by name. Raises InvalidMetadataError, and errors of the store."""
     brokers, available = {}, {}
     for name in store.list(BROKERS):
         if (stored := store.get(broker_key(name))) is not None:
@@ -100,14 +100,14 @@ def reassign_partitions(
 ) -> dict[TopicPartition, PartitionResult]:  # fmt: skip
     """Begin reassignments of partitions, or cancel them (KIP-455).
 
-    New replicas are copied while the old ones serve. When the new ones are in the ISR the controller ends it, and the
-    brokers that are replicas no more remove their logs. While a new replica's broker is dead, it goes on waiting: order
-    another target, or cancel.
+    New replicas are copied while the old ones serve. When the new ones are in the ISR, the controller completes the
+    reassignment, and the removed replicas' brokers remove their logs. While a new replica's broker is dead, the
+    reassignment cannot complete: request another target, or cancel it.
 
     Args:
         store: metadata store.
-        targets: by partition: names of brokers, the preferred leader first; None: cancel what is under way, so that
-            the replicas are those from before it. A target in place of one under way counts alone.
+        targets: partition -> names of brokers, the preferred leader first; None: cancel the reassignment under way, so
+            that its original replicas return. A new target replaces one under way.
 
     Returns:
         By partition NONE, or UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
@@ -126,15 +126,15 @@ def reassign_partitions(
     for partition, target in targets.items():
         if target is None:
             results[partition] = _change_state(store, partition, _Cancel(brokers))
-        elif message := _misplaced(target, brokers):
+        elif message := _target_error(target, brokers):
             results[partition] = PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         else:
             results[partition] = _change_state(store, partition, _Reassign(tuple(target)))
     return results
 
 
-def _misplaced(target: Sequence[str], brokers: Brokers) -> str:
-    """Return what is wrong with a target; "": nothing."""
+def _target_error(target: Sequence[str], brokers: Brokers) -> str:
+    """Return the error of a target; "": it is valid."""
     if not 1 <= len(target) <= REPLICAS_MAX or not all(map(is_broker_name, target)):
         return f"expected 1 to {REPLICAS_MAX} names of brokers, found {str(target)[:200]}"
     if len({*target}) < len(target):
@@ -144,7 +144,7 @@ def _misplaced(target: Sequence[str], brokers: Brokers) -> str:
 
 
 class _Reassign:
-    """Begins a reassignment. It accepts its own result, of an attempt whose outcome was unknown."""
+    """Begins a reassignment. A state that already has this target counts as success."""
 
     def __init__(self, target: tuple[str, ...]) -> None:
         self._target = target
@@ -162,7 +162,7 @@ class _Reassign:
 
 
 class _Cancel:
-    """Cancels a reassignment. Behind an unknown outcome, none to be found is what was wanted."""
+    """Cancels a reassignment. After an attempt with an unknown outcome, a state without one counts as success."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -175,7 +175,7 @@ class _Cancel:
             return PartitionResult(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
         after = cancel_reassignment(state, self._brokers)
         if after is None:
-            message = "none of the replicas from before it is in sync and alive: to cancel would lose records"
+            message = "none of the replicas before the reassignment is in sync and alive: a cancel would lose records"
             return PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         self._replicas = after.replicas
         return after
@@ -188,7 +188,7 @@ def list_reassignments(
 
     Args:
         store: metadata store.
-        topics: of these; None: of all topics.
+        topics: names of topics; None: all topics.
 
     Raises:
         InvalidMetadataError: a value is malformed.
@@ -208,7 +208,7 @@ def read_states(
 
     Args:
         store: metadata store.
-        topics: of these; None: of all topics. Those that do not exist, or are being deleted, are left out.
+        topics: names of topics; None: all topics. Topics that do not exist, or are being deleted, are skipped.
 
     Raises:
         InvalidMetadataError: a value is malformed.
@@ -231,8 +231,8 @@ def elect_leaders(
 
     Args:
         store: metadata store.
-        election_type: who is elected.
-        partitions: of these; None: of all partitions, without those whose outcome is ELECTION_NOT_NEEDED.
+        election_type: the kind of election.
+        partitions: the partitions; None: all, and those with ELECTION_NOT_NEEDED are left out of the result.
 
     Returns:
         By partition NONE, or UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
@@ -250,7 +250,7 @@ def elect_leaders(
 
 
 class _Elect:
-    """Elects a leader. Behind an unknown outcome, one that leads is what was wanted."""
+    """Elects a leader. After an attempt with an unknown outcome, a state with a leader counts as success."""
 
     def __init__(self, election_type: ElectionType, brokers: Brokers) -> None:
         self._type, self._brokers = election_type, brokers
@@ -277,7 +277,7 @@ class _Elect:
 
 
 def _change_state(store: MetadataStore, partition: TopicPartition, change: _Change) -> PartitionResult:
-    """Change the state of a partition by compare-and-set, again while others interfere."""
+    """Change the state of a partition by compare-and-set; retry after version conflicts."""
     is_unknown = False
     try:
         topic = find_topic(store, partition.topic)

@@ -1,4 +1,4 @@
-"""ProducerIds: ids of producers, which no two producers of a cluster share (KIP-730)."""
+"""ProducerIds: unique ids of the producers of a cluster (KIP-730)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BLOCK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerIdBlock(MetadataValue):
-    """Which producer ids are taken.
+    """The allocated blocks of producer ids.
 
     Attributes:
-        next_id: the first one that belongs to no block.
+        next_id: the first id that belongs to no block.
     """
 
     KIND: ClassVar[str] = "producer ids"
@@ -33,9 +33,9 @@ class ProducerIdBlock(MetadataValue):
 
 
 class ProducerIds:
-    """Producer ids, from blocks of 1000 that are taken by compare-and-set. Any thread may use it; it may block.
+    """Producer ids, from blocks of 1000 that are allocated by compare-and-set. Any thread may use it; it may block.
 
-    A block whose outcome is unknown is given up: ids are not dense.
+    A block whose allocation has an unknown outcome is not used, so ids may have gaps.
 
     Args:
         store: metadata store.
@@ -47,7 +47,7 @@ class ProducerIds:
         self._next = self._end = 0
 
     def next(self) -> int:
-        """Return an id that nobody has. Raises the errors of the store, and then no id is taken."""
+        """Return an unused id. Raises the errors of the store; then no id is used."""
         with self._lock:
             if self._next == self._end:
                 stored = change_key(self._store, PRODUCER_IDS, _take)

@@ -1,4 +1,4 @@
-"""Which brokers replicate the partitions of a topic: even loads of leaders and of replicas, racks apart."""
+"""Chooses the replicas of a topic's partitions: leaders and replicas are balanced, and spread over racks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyreplog.errors import InvalidArgumentError
 
 
 class ReplicaCounts:
-    """How many replicas brokers have, kept up to date partition by partition. Not for several threads at once.
+    """The numbers of replicas of brokers, updated partition by partition. Not for several threads at once.
 
     Attributes:
-        leaders: of how many partitions a broker is the preferred leader.
-        replicas: how many replicas a broker has.
+        leaders: broker -> number of partitions of which it is the preferred leader.
+        replicas: broker -> number of its replicas.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ReplicaCounts:
         self._present: dict[str, dict[int, tuple[str, ...]]] = {}  # replicas of the partitions, by topic id and number
 
     def set(self, topic_id: str, partition: int, replicas: tuple[str, ...]) -> None:
-        """Note which brokers replicate a partition now, the preferred leader first; none: it is gone."""
+        """Note the present replicas of a partition, the preferred leader first; (): it was deleted."""
         present = self._present.setdefault(topic_id, {})
         if before := present.pop(partition, ()):
             self.leaders[before[0]] -= 1
@@ -35,7 +35,7 @@ class ReplicaCounts:
             self.replicas.update(replicas)
 
     def remove_topic(self, topic_id: str) -> None:
-        """Note that a topic is gone."""
+        """Note that a topic was deleted."""
         for partition in list(self._present.get(topic_id, ())):
             self.set(topic_id, partition, ())
         self._present.pop(topic_id, None)
@@ -47,17 +47,17 @@ def place_replicas(
 ) -> dict[int, tuple[str, ...]]:  # fmt: skip
     """Choose the replicas of new partitions, the preferred leader first.
 
-    The first replica goes to the broker that is the preferred leader of fewest partitions, each other one to the
-    broker with fewest replicas in a rack that has none of the partition yet, so far as there are racks. Where that
-    leaves a choice, a hash of the partition decides, so that all controllers choose the same. (Kafka deals the brokers
-    out in turn, from a random one on, and does not look at what they have.)
+    The first replica goes to the broker that is the preferred leader of fewest partitions, each other one to the broker
+    with fewest replicas, if possible in a rack without another replica of the partition. Ties are broken by a hash of
+    the partition, so that all controllers choose the same brokers. (Kafka assigns brokers round-robin, beginning with a
+    random one, regardless of their loads.)
 
     Args:
         topic_id: id of the topic.
         partitions: numbers of the new partitions.
         replication_factor: replicas of each.
-        racks: broker -> its rack, "" if it has none: the brokers that may be chosen.
-        present: of the partitions that exist, of all topics; None: there are none. It is left as it is.
+        racks: broker -> its rack, "" without one: the brokers that may be chosen.
+        present: replicas of the existing partitions of all topics; None: no partition exists. It is not changed.
 
     Returns:
         Partition -> names of brokers.

@@ -1,4 +1,4 @@
-"""StateStore: compare-and-set of partitions' keys, for the state machines of a broker, which must not wait for it."""
+"""StateStore: compare-and-set of partitions' keys, for the state machines of a broker, which must not block."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _BACKOFF_S = 0.1
 
 
 def machine_version(version: int) -> int:
-    """Return the version of a key as the state machines count: above 0, which is none. Stores count from 0 on."""
+    """Return the version of a key for the state machines, whose versions begin with 1; those of stores begin with 0."""
     return version + 1
 
 
 class StateStore(Handle):
-    """The keys of partitions, asked by a few threads. Any thread may use it.
+    """Reads and writes the keys of partitions, in a few threads. Any thread may use it.
 
     Args:
         store: metadata store.
-        cache: tells ids of topics.
+        cache: maps names of topics to ids.
     """
 
     def __init__(self, store: MetadataStore, cache: MetadataCache) -> None:
@@ -48,7 +48,8 @@ class StateStore(Handle):
         self._submit(lambda: self._compare_and_set(partition, version, state, done))
 
     def load(self, partition: TopicPartition, done: Callable[[int, PartitionState], object]) -> None:
-        """Read a key until that succeeds; see `PartitionStateStore`. A key that does not exist is not waited for."""
+        """Read a key, with retries until that succeeds; see `PartitionStateStore`. `done` is not called for a missing
+        key."""
         self._submit(lambda: self._load(partition, done))
 
     def _submit(self, call: Callable[[], None]) -> None:
@@ -58,7 +59,7 @@ class StateStore(Handle):
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # the future of the pool is looked at by nobody
+        except Exception:  # no caller reads the pool's future
             if not self._stopping.is_set():
                 logger.exception("a change of a partition's state failed")
 
@@ -96,6 +97,6 @@ class StateStore(Handle):
         topic = self._cache.topic(partition.topic)
         return None if topic is None else state_key(topic.topic_id, partition.partition)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,8 +1,8 @@
 """Topics of partitions in the metadata store. FORMAT.md, "Partitions in the metadata store".
 
-The key of a topic is made first and holds all that its creator decides; controllers make the keys of its partitions
-from it. These lie under the id of the topic, not under its name, so that a change that was meant for a topic of the
-same name that was deleted meanwhile meets no key (KIP-516).
+The key of a topic is created first, with all decisions of its creator; controllers create the keys of its partitions
+from it. Those lie under the id of the topic, not under its name, so that a change for a deleted topic of the same name
+finds no key (KIP-516).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS = {
     "requires.sync": "requires_sync",
     "unclean.leader.election.enable": "unclean_election",
 }
-"""Settings that are fields of a topic, since version 1."""
+"""Settings that are fields of a topic's value, since version 1."""
 
 
 def topic_key(topic: str) -> str:
@@ -58,15 +58,15 @@ class TopicMetadata(MetadataValue):
         partitions: number of partitions; it only grows.
         replication_factor: replicas of a new partition.
         min_isr: `min.insync.replicas`: an append with acks=-1 needs so many in-sync replicas.
-        requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory.
-        unclean_election: `unclean.leader.election.enable`: a replica that may lack committed records may lead, when no
-            other can.
-        assignment: partition -> brokers that its creator chose, the preferred leader first; of any others,
-            controllers choose them.
+        requires_sync: whether a record is committed only when all in-sync replicas have synced it to disk.
+        unclean_election: `unclean.leader.election.enable`: whether a replica that may lack committed records may lead,
+            if no other can.
+        assignment: partition -> brokers that the creator chose, the preferred leader first; controllers choose those of
+            other partitions.
         created_us: when it was created, microseconds since 1970-01-01 UTC.
         is_deleted: whether it is being deleted.
-        settings: the settings that were set, by Kafka's names, without `min.insync.replicas`, `requires.sync` and
-            `unclean.leader.election.enable`, which are fields. Those of newer builds are kept.
+        settings: settings with values other than the default, by Kafka's names, without `min.insync.replicas`,
+            `requires.sync` and `unclean.leader.election.enable`, which are fields. Settings of newer builds are kept.
     """
 
     KIND: ClassVar[str] = "topic of partitions"
@@ -85,7 +85,7 @@ class TopicMetadata(MetadataValue):
 
     @property
     def config(self) -> TopicSettings:
-        """All settings; one that was not set has its default."""
+        """All settings, including defaults."""
         return TopicSettings.of(self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def create_topic(
     assignment: Mapping[int, Sequence[str]] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicMetadata:
-    """Store a new topic. If the reply is lost, its id tells whether it was stored.
+    """Store a new topic. After a lost reply, its id in the store shows whether it was stored.
 
     Args:
         store: metadata store.
@@ -158,15 +158,14 @@ def create_topic(
         min_isr: see `TopicMetadata`.
         requires_sync: see `TopicMetadata`.
         unclean_election: see `TopicMetadata`.
-        assignment: partition -> brokers, the preferred leader first, of the partitions for which controllers do not
-            choose them.
-        settings: by Kafka's names, see `TopicSettings`. Those that are parameters, too, count from here.
+        assignment: partition -> brokers, the preferred leader first; controllers choose those of other partitions.
+        settings: values by Kafka's names, see `TopicSettings`. They override the parameters.
 
     Returns:
-        The topic as it is stored.
+        The stored topic.
 
     Raises:
-        TopicExistsError: there is a topic of that name, or one is being deleted.
+        TopicExistsError: a topic of that name exists, or is being deleted.
         InvalidArgumentError: an argument is out of its bounds.
         ConfigError: a setting is unknown, or out of its bounds.
         ReplogError: errors of the store.
@@ -212,19 +211,19 @@ def _with_settings(topic: TopicMetadata, changes: Mapping[str, Any]) -> TopicMet
 def alter_topic(store: MetadataStore, topic: str, changes: Mapping[str, Any]) -> TopicMetadata:
     """Change settings of a topic while it is used. It may be called again after an OutcomeUnknownError.
 
-    Brokers apply the settings when they learn of them, without opening partitions again.
+    Brokers apply the settings without reopening partitions, as soon as their metadata caches have them.
 
     Args:
         store: metadata store.
         topic: name of the topic.
-        changes: values by Kafka's names, see `TopicSettings`; None: back to the default. Other settings stay.
+        changes: values by Kafka's names, see `TopicSettings`; None: the default. Other settings stay.
 
     Returns:
-        The topic as it is stored.
+        The stored topic.
 
     Raises:
         NoSuchTopicError: there is no such topic, or it is being deleted.
-        ConfigError: a setting is unknown, out of its bounds, or fixed since the topic was created. Nothing was changed.
+        ConfigError: a setting is unknown, out of its bounds, or fixed when the topic was created. Nothing was changed.
         ReplogError: errors of the store.
 
     Example:
@@ -254,9 +253,8 @@ def create_partitions(
     Args:
         store: metadata store.
         topic: name of the topic.
-        partitions: how many there are then.
-        assignment: new partition -> brokers, the preferred leader first, of those for which controllers do not choose
-            them.
+        partitions: the new number of partitions.
+        assignment: new partition -> brokers, the preferred leader first; controllers choose those of other partitions.
 
     Raises:
         NoSuchTopicError: there is no such topic.
@@ -288,7 +286,8 @@ grow_topic = create_partitions  # its former name
 
 
 def delete_topic(store: MetadataStore, topic: str) -> TopicMetadata:
-    """Mark a topic as deleted; controllers delete its states, then its key. Raises as `create_partitions`."""
+    """Mark a topic as deleted; controllers delete its states, then its key. Raises the errors of
+    `create_partitions`."""
     return _change(store, topic, lambda stored: replace(stored, is_deleted=True))
 
 
@@ -304,7 +303,7 @@ def _change(store: MetadataStore, topic: str, change: Callable[[TopicMetadata], 
 
 
 def find_topic(store: MetadataStore, topic: str) -> TopicMetadata | None:
-    """Return a topic; None: there is none. Raises InvalidMetadataError, and errors of the store."""
+    """Return a topic; None: it does not exist. Raises InvalidMetadataError, and errors of the store."""
     stored = store.get(topic_key(topic))
     return None if stored is None else TopicMetadata.decode(stored.value)
 

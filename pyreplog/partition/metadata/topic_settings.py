@@ -1,7 +1,7 @@
 """Settings of a topic of partitions, by the names that Kafka gives them.
 
-A topic holds those that its creator or `alter_topic` has set; every other one has its default. What brokers do not
-support is refused, never ignored.
+A topic stores the settings that its creator or `alter_topic` has set; all others have their defaults. A setting that
+brokers do not support is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DAY_MS = 86_400_000
 _MS_MAX = 1 << 52
 _MESSAGE_BYTES_MAX = 1 << 30
 KAFKA_DEFAULTS: Mapping[str, Any] = {"retention.ms": 7 * _DAY_MS, "segment.ms": 7 * _DAY_MS}
-"""What Kafka clients expect of a topic that they create and say nothing of. Topics of pyreplog's own API keep all."""
+"""Defaults of topics that Kafka clients create. Topics created with pyreplog's own API keep all records by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +28,35 @@ class TopicSettings(Settings):
     """Settings of a topic, which brokers apply without opening its partitions again.
 
     Attributes:
-        retention_ms: records go that were appended so long ago, with their whole segment (`retention.ms`),
-            milliseconds; None: they stay.
-        retention_bytes: the oldest segments go while a partition is larger (`retention.bytes`); None: they stay.
+        retention_ms: age at which records are removed, when their whole segment has it (`retention.ms`), milliseconds;
+            None: never.
+        retention_bytes: size of a partition above which its oldest segments are removed (`retention.bytes`); None: no
+            limit.
         segment_bytes: size of segment files, a multiple of 4096; fixed when the topic is created (`segment.bytes`).
-            None: what the brokers' `segment_bytes` says, which all brokers must have in common then.
-        segment_ms: a segment whose first record is so old takes no more records (`segment.ms`), milliseconds; None: it
-            does, unless `retention_ms` is over.
-        min_isr: an append with acks=-1 needs so many in-sync replicas (`min.insync.replicas`).
-        max_message_bytes: size of a record batch, or of a message (`max.message.bytes`).
+            None: `segment_bytes` of the brokers, which must then be the same for all brokers.
+        segment_ms: age of its first record at which a segment is rolled (`segment.ms`), milliseconds; None:
+            `retention_ms` alone counts.
+        min_isr: number of in-sync replicas that an append with acks=-1 needs (`min.insync.replicas`).
+        max_message_bytes: maximal size of a record batch, or of a message (`max.message.bytes`).
         message_timestamp_type: "CreateTime": the producer's time counts; "LogAppendTime": that of the append
             (`message.timestamp.type`).
-        timestamp_before_max_ms: a batch is not older than this (`message.timestamp.before.max.ms`); None: it may be.
-        timestamp_after_max_ms: a batch is not further in the future than this (`message.timestamp.after.max.ms`);
-            None: it may be.
-        unclean_election: a replica that may lack committed records may lead, when no other can
+        timestamp_before_max_ms: maximal age of a batch, milliseconds (`message.timestamp.before.max.ms`); None: no
+            limit.
+        timestamp_after_max_ms: milliseconds by which a batch may be in the future (`message.timestamp.after.max.ms`);
+            None: no limit.
+        unclean_election: whether a replica that may lack committed records may lead, if no other can
             (`unclean.leader.election.enable`).
-        requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory; fixed
-            when the topic is created (`requires.sync`, which Kafka does not have).
-        cleanup_policy: "delete": retention removes old records; "compact": of each key the last record stays;
+        requires_sync: whether a record is committed only when all in-sync replicas have synced it to disk; fixed when
+            the topic is created (`requires.sync`, which Kafka does not have).
+        cleanup_policy: "delete": retention removes old records; "compact": only the last record of each key is kept;
             "compact,delete": both (`cleanup.policy`).
         delete_retention_ms: how long a compacted topic keeps tombstones (`delete.retention.ms`), milliseconds.
-        min_dirty_ratio: a partition is compacted when more than this part of it never was
+        min_dirty_ratio: a partition is compacted when more than this fraction of it was never compacted
             (`min.cleanable.dirty.ratio`).
-        min_compaction_lag_ms: records stay for so long (`min.compaction.lag.ms`), milliseconds.
-        max_compaction_lag_ms: a partition is compacted when a record is so old (`max.compaction.lag.ms`), milliseconds;
-            None: the ratio alone counts.
+        min_compaction_lag_ms: minimal age of records that compaction may remove (`min.compaction.lag.ms`),
+            milliseconds.
+        max_compaction_lag_ms: a partition is compacted when a record has this age (`max.compaction.lag.ms`),
+            milliseconds; None: the ratio alone counts.
     """
 
     retention_ms: int | None = None
@@ -75,7 +78,7 @@ class TopicSettings(Settings):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the last record of each key stays."""
+        """Whether only the last record of each key is kept."""
         return COMPACT in self.cleanup_policy
 
     @property
@@ -110,11 +113,11 @@ class Setting(NamedTuple):
     """One setting.
 
     Attributes:
-        field: of `TopicSettings`.
-        expected: the values that it may have, for errors.
-        accepts: whether it may have a value.
-        parse: takes the text that Kafka's requests hold. Raises ValueError.
-        is_fixed: it cannot be changed once the topic is created.
+        field: name of the field of `TopicSettings`.
+        expected: the accepted values in words, for errors.
+        accepts: returns whether a value is accepted.
+        parse: parses the text of Kafka's requests. Raises ValueError.
+        is_fixed: whether it cannot be changed once the topic is created.
     """
 
     field: str
@@ -184,10 +187,10 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def parse_setting(name: str, text: str) -> Any:
-    """Return the value of a setting from the text that a Kafka request holds; -1 stands for no limit.
+    """Return the value of a setting from the text in a Kafka request; -1 stands for no limit.
 
     Raises:
-        ConfigError: the setting is unknown, or the text is no value of it.
+        ConfigError: the setting is unknown, or the text is not a valid value.
     """
     setting = SETTINGS.get(name)
     if setting is None:
@@ -202,7 +205,7 @@ def parse_setting(name: str, text: str) -> Any:
 
 
 def format_setting(value: object) -> str:
-    """Return the text of a value as Kafka's responses hold it; -1 stands for no limit."""
+    """Return the text of a value for Kafka's responses; -1 stands for no limit."""
     if value is None:
         return "-1"
     return str(value).lower() if isinstance(value, bool) else str(value)

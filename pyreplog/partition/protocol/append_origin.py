@@ -1,4 +1,4 @@
-"""Who appends to a partition, and which checks its records have to pass (Kafka's AppendOrigin)."""
+"""The origin of an append to a partition, and the checks that its records have to pass (Kafka's AppendOrigin)."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import NamedTuple
 
 
 class AppendOrigin(Enum):
-    """Who appends to a partition."""
+    """The origin of an append."""
 
-    __hash__ = object.__hash__  # that of Enum is Python code
+    __hash__ = object.__hash__  # hash in C: `Enum.__hash__` is Python code
 
     CLIENT = "client"
     """A producer."""
     COORDINATOR = "coordinator"
-    """A coordinator of groups or transactions, in its own broker: it may write control batches."""
+    """A coordinator of groups or transactions, in its broker's process: it may write control batches."""
     REPLICATION = "replication"
-    """A follower, with what its leader's log holds: `PartitionLog.append_fetched`. Its leader has made the checks; a
-    follower that refused what is in that log would never be in sync again."""
+    """A follower, with records of its leader's log: `PartitionLog.append_fetched`. The leader has checked them; a
+    follower that refused records of that log would never be in sync again."""
 
 
 class OriginChecks(NamedTuple):
     """The checks of one origin. CRC, length and format of each batch are verified for all.
 
     Attributes:
-        assigns_offsets: this log gives the offsets, and stamps the leader epoch; otherwise the records must follow on
+        assigns_offsets: this log assigns the offsets and stamps the leader epoch; otherwise the records must begin at
             its end.
-        shape: the base offset is 0, the offsets are as many as the records, and the records are no control batch.
+        shape: the base offset is 0, the number of offsets is that of the records, and the batch is not a control batch.
         single_batch: there is one batch.
         timestamps: the batch lies within the topic's window of time.
         size: the batch is not larger than `max_message_bytes`.
-        sequences: a batch that the log holds is a duplicate, and none is missing in front of it.
-        producer_epochs: a producer with a lower epoch than before is refused.
+        sequences: sequence numbers are checked, for duplicates and for missing batches.
+        producer_epochs: a batch of a producer with a lower epoch than before is refused.
         coordinator_epochs: a marker of a coordinator with a lower epoch than before is refused.
-        transactions: a transaction has to be open, or be confirmed by its coordinator.
-        transaction_version: of the transaction that a marker ends; None: as the topic says.
-        leader_epoch: number of the leader epoch in which alone the batch may be appended; None: in any.
+        transactions: the transaction of a batch has to be open, or its coordinator has to confirm that it is.
+        transaction_version: version of the transaction that a marker ends; None: that of the topic's settings.
+        leader_epoch: number of the only leader epoch in which the batch may be appended; None: any epoch.
     """
 
     assigns_offsets: bool

@@ -1,4 +1,4 @@
-"""What the state machines of this package ask for, in order: each is done before the next one."""
+"""The effects that the state machines of this package return. The caller carries each out before the next one."""
 
 from __future__ import annotations
 
@@ -12,89 +12,89 @@ from pyreplog.stream.terms import History
 
 
 class AppendLeaderEpoch(NamedTuple):
-    """Append the control record of an epoch, which has no entry number; report `appended`. Nothing comes before it."""
+    """Append the control record of an epoch, which has no offset, before all other records; then call `appended`."""
 
     epoch: LeaderEpoch
 
 
 class AlterIsr(NamedTuple):
-    """Set the partition's key if it has this version; report `altered`, `conflicted` or `alter_unknown`."""
+    """Set the partition's key if it has this version; then call `altered`, `conflicted` or `alter_unknown`."""
 
     version: int
     state: PartitionState
 
 
 class LoadState(NamedTuple):
-    """Read the partition's key, until that succeeds; report `state_changed`."""
+    """Read the partition's key, with retries until that succeeds; then call `state_changed`."""
 
 
 class HighWatermarkAdvanced(NamedTuple):
-    """All before this position is committed: complete produces and fetches that wait, and tell followers."""
+    """Complete waiting produces and fetches, and inform followers: all records before this position are committed."""
 
     high_watermark: LogPosition
 
 
 class LeadershipLost(NamedTuple):
-    """There is another leader: requests that wait fail with NOT_LEADER_OR_FOLLOWER."""
+    """Fail waiting requests with NOT_LEADER_OR_FOLLOWER: another broker was elected leader."""
 
     version: int
     state: PartitionState
 
 
 class SendFetchResponse(NamedTuple):
-    """Send this answer to the follower that sent the fetch."""
+    """Send this response to the follower that sent the fetch."""
 
     fetch: Fetch
     response: DivergingEpoch | FetchRefused
 
 
 class ReadRecords(NamedTuple):
-    """Answer a fetch with `LeadingReplica.response`: at once if there is anything to tell, otherwise when there is, or
-    the follower's time is over."""
+    """Answer a fetch with `LeadingReplica.response`: at once if `has_news`, otherwise as soon as it has, or when the
+    follower's maximal wait has passed."""
 
     fetch: Fetch
 
 
 class SendFetch(NamedTuple):
-    """Send a fetch to the leader. Report `answered`, or `timed_out`; earlier fetches are abandoned."""
+    """Send a fetch to the leader, and abandon earlier ones; then call `answered` or `timed_out`."""
 
     leader: str
     fetch: Fetch
 
 
 class TruncateLog(NamedTuple):
-    """Cut the log to a position, durably. Report `truncated`."""
+    """Truncate the log to a position, durably; then call `truncated`."""
 
     to: LogPosition
 
 
 class ResetLog(NamedTuple):
-    """Remove all records; the log begins and ends at a position, durably. Report `truncated`."""
+    """Remove all records, durably, so that the log begins and ends at a position; then call `truncated`."""
 
     start: LogPosition
     history: History
 
 
 class AppendRecords(NamedTuple):
-    """Append these records of the leader's log. Report `appended`."""
+    """Append these records of the leader's log; then call `appended`."""
 
     records: FetchedRecords
 
 
 class ShowHighWatermark(NamedTuple):
-    """Readers may read up to there."""
+    """Let readers read up to this position."""
 
     high_watermark: LogPosition
 
 
 class TrimLog(NamedTuple):
-    """The leader's log begins there: records before it may go."""
+    """Allow the removal of records before this position, where the leader's log begins."""
 
     start: LogPosition
 
 
 class AdvanceLogStart(NamedTuple):
-    """The leader has deleted the records before this offset: readers see none of them any more. Never back."""
+    """Hide the records before this offset from readers: the leader has deleted them. The offset never decreases."""
 
     offset: int
 

@@ -1,8 +1,8 @@
 """Leader epochs: which leader wrote which part of a log (KIP-101, KIP-279).
 
-An epoch is a `Term` of `stream`, a number and the leader's name; where each began is in a `History`. Every leadership
-begins with a control record that bears its epoch, so a log itself says which epochs it has, and a follower whose log
-has the record of an epoch follows no lower one.
+An epoch is a `Term` of `stream`, a number and the leader's name; a `History` has the start of each. Every leadership
+begins with a control record that contains its epoch, so the epochs of a log can be read from the log itself, and a
+follower whose log has the record of an epoch follows no lower one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def end_of_epoch(history: History, epoch: LeaderEpoch, end: LogPosition) -> LogP
     """Return where an epoch ends in a log of this history; None: the log has no record of it.
 
     Args:
-        history: of the log.
+        history: history of the log.
         epoch: the epoch.
         end: the end of the log.
     """
@@ -34,16 +34,16 @@ def end_of_epoch(history: History, epoch: LeaderEpoch, end: LogPosition) -> LogP
 
 
 def has_prefix(history: History, start: LogPosition, end: LogPosition, epoch: LeaderEpoch, to: LogPosition) -> bool:
-    """Return whether a log begins with all of another log, which ends at `to` and in this epoch.
+    """Return whether another log, which ends at `to` in this epoch, is a prefix of a log.
 
-    One leader wrote each epoch, and each log got it from that leader's: two logs that hold a record of the same epoch
-    are equal up to there.
+    Each epoch has one leader, and all logs copy its records from that leader: two logs that hold a record of the same
+    epoch are equal up to that record.
 
     Args:
-        history: of the log.
+        history: history of the log.
         start: the start of the log.
         end: the end of the log.
-        epoch: the last epoch of the other log; NO_EPOCH: it holds nothing.
+        epoch: the last epoch of the other log; NO_EPOCH: it is empty.
         to: the end of the other log.
     """
     if epoch == NO_EPOCH:

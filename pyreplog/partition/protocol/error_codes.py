@@ -1,6 +1,6 @@
 """The error codes of requests, with Kafka's names and numbers: one table for partitions, groups and the listener.
 
-It lies here because partitions, which use it too, know nothing of the listener.
+It is in this package because partitions use it, too, and must not import the listener.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """The error code of a request, or of one partition, member or resource in it.
 
-    Of an append REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, and NOT_LEADER_OR_FOLLOWER for a produce that
-    waited leave the outcome unknown: the records may be committed later. DUPLICATE_SEQUENCE_NUMBER: the log already
+    For an append, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, and NOT_LEADER_OR_FOLLOWER after a wait for
+    replicas leave the outcome unknown: the records may be committed later. DUPLICATE_SEQUENCE_NUMBER: the log already
     holds the batch. All other errors of an append mean that nothing was appended.
 
-    Of a commit of offsets REQUEST_TIMED_OUT and NOT_COORDINATOR leave the outcome unknown: the offsets may be found to
-    be committed later. So does COORDINATOR_NOT_AVAILABLE of a SyncGroup. Clients try all of them again.
+    For a commit of offsets, REQUEST_TIMED_OUT and NOT_COORDINATOR leave the outcome unknown: the offsets may turn out
+    to be committed later. So does COORDINATOR_NOT_AVAILABLE for a SyncGroup. Clients retry after all of these.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -99,8 +99,9 @@ class ErrorCode(IntEnum):
 
 
 NO_ERROR = ErrorCode.NONE
-"""For code that runs at each append: a member of an enumeration is read slowly, 0.1 us in Python 3.11."""
+"""`ErrorCode.NONE` for code that runs at each append: reading a member of an enumeration takes 0.1 us in Python
+3.11."""
 ACKS_ALL = -1
 """Kafka's acks=all: the produce is complete when all in-sync replicas have its records."""
 REQUIRED_ACKS = (ACKS_ALL, 0, 1)
-"""The values that a produce may have."""
+"""The values of acks that a produce may have."""

@@ -1,10 +1,10 @@
-"""When a parked fetch has the bytes that it waits for, without a look at each append (KAFKA's DelayedFetch looks).
+"""When a parked fetch has its minimal bytes, without a check at each append (as Kafka's DelayedFetch does).
 
-A fetch of several partitions waits until the sum of what it can read reaches its minimum. While `missing` bytes lack,
-and n partitions can still bring some, at least one of them has to bring missing / n: the fetch is woken by that one
-alone. Each wake-up in vain takes an n-th off what lacks, so there are at most n log(min_bytes) of them, whatever the
-number of appends is. A record without an offset may cause one more: each leader epoch and each segment has one such
-record.
+A fetch of several partitions waits until the sum of its readable bytes reaches its minimum. While `missing` bytes are
+missing, and n partitions can still add some, at least one of them has to add missing / n: only that one wakes the
+fetch. Each early wake-up reduces the missing bytes by an n-th, so there are at most n log(min_bytes) of them,
+regardless of the number of appends. A record without an offset may cause one more: each leader epoch and each segment
+has one such record.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class FetchedPart(NamedTuple):
     """One partition of a parked fetch.
 
     Attributes:
-        start: where it reads from.
+        start: where the fetch begins.
         end: up to where it may read now.
-        max_bytes: what of it counts at most.
+        max_bytes: most bytes of this partition that count.
     """
 
     start: LogPosition
@@ -30,20 +30,20 @@ class FetchedPart(NamedTuple):
 
     @property
     def readable(self) -> int:
-        """How many bytes count: 0 if all records there are without an offset, because consumers do not get those."""
+        """Number of bytes that count: 0 if these records have no offsets, because consumers do not get those."""
         if self.end.entry <= self.start.entry:
             return 0
         return min(self.end.position - self.start.position, self.max_bytes)
 
 
 def wake_positions(parts: Sequence[FetchedPart], min_bytes: int) -> list[int | None] | None:
-    """Return the position of each partition at which a fetch is to be looked at again; None: it can be answered.
+    """Return the position of each partition at which a fetch is to be checked again; None: it can be answered.
 
-    A partition that can bring no more has None.
+    The position is None for a partition that already has its `max_bytes`.
 
     Args:
-        parts: the partitions, as they are now.
-        min_bytes: of all together.
+        parts: the partitions of the fetch, in their present state.
+        min_bytes: minimum for all partitions together.
     """
     missing = min_bytes - sum(part.readable for part in parts)
     if missing <= 0:

@@ -1,8 +1,8 @@
 """A replica that follows a leader, as a state machine: fetches, truncates, appends, learns the high watermark.
 
-Every fetch says in which epoch the log ends, so the leader compares the logs before it sends or counts any (KIP-320).
-Where they part, the log is cut to the end of the newest epoch that both have (KIP-279), never to the high
-watermark, which lags behind what is committed (KIP-101).
+Every fetch has the epoch in which the log ends, so the leader compares the logs before it sends records or counts the
+follower (KIP-320). If they diverge, the log is truncated to the end of the newest epoch that both have (KIP-279), never
+to the high watermark, because a follower's lags behind the committed records (KIP-101).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pyreplog.stream.terms import History
 
 
 class FetchState(Enum):
-    """What a follower does now."""
+    """The state of a follower."""
 
     IDLE = "idle"
-    """It follows nobody."""
+    """It follows no leader."""
     FETCHING = "fetching"
-    """A fetch is on its way."""
+    """A fetch is in flight."""
     TRUNCATING = "truncating"
-    """Its log is being cut."""
+    """Its log is being truncated."""
     APPENDING = "appending"
     """Records are being appended to its log."""
 
@@ -46,8 +46,8 @@ class FollowingReplica:
     Args:
         member: this broker.
         log: the log of this replica.
-        high_watermark: as far as it is known.
-        fetch_number: of the newest fetch before, of this process: late answers to earlier fetches count for nothing.
+        high_watermark: the highest one that this replica knows.
+        fetch_number: number of the newest earlier fetch of this process: late responses to earlier fetches are ignored.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class FollowingReplica:
         self.epoch: LeaderEpoch = NO_EPOCH
         self.state = FetchState.IDLE
         self._number = fetch_number
-        self._coming: FetchedRecords | None = None
-        self._history = History()  # of the log, when it will have been cut
-        self._leader_log_start = 0  # as the leader of this epoch has said
+        self._appending: FetchedRecords | None = None
+        self._history = History()  # history of the log after the truncation under way
+        self._leader_log_start = 0  # from the leader of this epoch
 
     def follow(self, leader: str, epoch: LeaderEpoch) -> list[FollowingEffect]:
-        """Follow the leader of an epoch, unless the log or an earlier call has a higher one.
+        """Follow the leader of an epoch, unless the log or an earlier call has a higher epoch.
 
-        The same one is followed again after `stop`: a broker may become a replica again while the leader stays.
+        After `stop` the same leader may be followed again: a broker may become a replica again in the same epoch.
 
         Args:
             leader: name of the broker.
-            epoch: its epoch.
+            epoch: the leader's epoch.
         """
         if epoch < max(self.epoch, self.log.history.last) or (epoch == self.epoch and self.leader):
             return []
         self.leader, self.epoch, self._leader_log_start = leader, epoch, 0
         if self.state in (FetchState.TRUNCATING, FetchState.APPENDING):
-            return []  # goes on when that is done
+            return []  # `truncated` or `appended` sends the next fetch
         return self._fetch()
 
     @property
@@ -85,18 +85,18 @@ class FollowingReplica:
         return self._number
 
     def stop(self) -> None:
-        """Follow nobody. What is being done to the log is completed."""
+        """Follow no leader. An append or truncation under way is completed."""
         self.leader = ""
         self._number += 1
         if self.state is FetchState.FETCHING:
             self.state = FetchState.IDLE
 
     def timed_out(self, number: int) -> list[FollowingEffect]:
-        """Note that a fetch got no answer, or a refusal some time ago: fetch again."""
+        """Fetch again: a fetch got no response in time, or was refused some time ago."""
         return self._fetch() if number == self._number and self.state is FetchState.FETCHING else []
 
     def answered(self, response: FetchResponse) -> list[FollowingEffect]:
-        """Note an answer of the leader. After a refusal nothing happens until `timed_out`."""
+        """Handle a response of the leader. After a refusal the next fetch is sent by `timed_out`."""
         if response.number != self._number or self.state is not FetchState.FETCHING:
             return []
         if isinstance(response, FetchRefused) or response.epoch != self.epoch:
@@ -106,31 +106,31 @@ class FollowingReplica:
         if response.position != self.log.end:
             return []
         if response.end > response.position:
-            self.state, self._coming = FetchState.APPENDING, response
+            self.state, self._appending = FetchState.APPENDING, response
             return [AppendRecords(response)]
-        return [*self._learn(response), *self._fetch()]
+        return [*self._apply_response(response), *self._fetch()]
 
     def appended(self, end: LogPosition, synced: LogPosition) -> list[FollowingEffect]:
         """Note that the records of AppendRecords are in the log."""
-        records = self._coming
+        records = self._appending
         if records is None or self.state is not FetchState.APPENDING:
             return []
-        self._coming = None
+        self._appending = None
         history = extended(self.log.history, records.starts)
         self.log = self.log._replace(history=history, end=end, synced=synced)
-        return [*self._learn(records), *self._fetch()]
+        return [*self._apply_response(records), *self._fetch()]
 
     def truncated(self, start: LogPosition, end: LogPosition, synced: LogPosition) -> list[FollowingEffect]:
-        """Note that the log was cut."""
+        """Note that the log was truncated."""
         if self.state is not FetchState.TRUNCATING:
             return []
         log_start = max(min(self.log.log_start, end.entry), start.entry)
         self.log = ReplicaLog(self._history, start, end, synced, log_start)
-        self.high_watermark = max(start, min(self.high_watermark, end))  # what was trimmed was committed
+        self.high_watermark = max(start, min(self.high_watermark, end))  # trimmed records were committed
         return self._fetch()
 
     def synced(self, synced: LogPosition) -> list[FollowingEffect]:
-        """Note how far the log is on the disk: the leader is told so at once."""
+        """Note up to where the log is synced; a new fetch reports it to the leader at once."""
         if synced <= self.log.synced:
             return []
         self.log = self.log._replace(synced=min(synced, self.log.end))
@@ -153,9 +153,9 @@ class FollowingReplica:
         )  # fmt: skip
         return [SendFetch(self.leader, fetch)]
 
-    def _learn(self, response: FetchedRecords) -> list[FollowingEffect]:
-        """A leader that has just begun may know less than was committed before. Nothing is
-        learned from another epoch than the present one: the log may have to be cut."""
+    def _apply_response(self, response: FetchedRecords) -> list[FollowingEffect]:
+        """Apply the leader's high watermark and log start, if they advance. A new leader may know a lower high
+        watermark than its predecessor. A response of another epoch is ignored: the log may have to be truncated."""
         if response.epoch != self.epoch:
             return []
         effects: list[FollowingEffect] = []
@@ -173,7 +173,8 @@ class FollowingReplica:
         return effects
 
     def _diverged(self, leader: DivergingEpoch) -> list[FollowingEffect]:
-        """Cut the log to what both have; if that ends before either begins, take the leader's from its start."""
+        """Truncate the log to the common prefix; if that ends before either log begins, copy the leader's from its
+        start."""
         log = self.log
         point = log.history.common_point(log.end, leader.history, leader.end)
         self.state = FetchState.TRUNCATING

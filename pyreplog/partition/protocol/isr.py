@@ -1,4 +1,4 @@
-"""The in-sync replicas of a partition, as its leader knows them, and how far each follower is."""
+"""The in-sync replicas of a partition, as its leader knows them, and the progress of each follower."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 
 class FollowerProgress(NamedTuple):
-    """How far a follower is, for people and metrics.
+    """The progress of a follower, for reports and metrics.
 
     Attributes:
         member: the follower.
-        end: offset behind its last record that counts; -1: it has shown no record of this epoch yet.
-        behind_us: for how long it has not been caught up, as the ISR counts it, microseconds; 0: it is.
+        end: offset behind its last record that counts; -1: its fetches have shown no record of this epoch yet.
+        behind_us: microseconds since it was last caught up; 0: it is caught up.
     """
 
     member: Member
@@ -26,10 +26,10 @@ class FollowerProgress(NamedTuple):
 
 
 class FollowerState:
-    """How far one follower is in one leader epoch, from its fetches.
+    """The progress of one follower in one leader epoch, from its fetches.
 
     Within an epoch the log of one incarnation never gets shorter once it was compared with the leader's, so a fetch
-    that arrives late takes nothing back.
+    that arrives late does not lower the progress.
 
     Args:
         caught_up_us: when it was last caught up, microseconds.
@@ -46,16 +46,16 @@ class FollowerState:
         self.log_start = 0
 
     def fetched(self, fetch: Fetch, leader_end: LogPosition, now_us: int, *, requires_sync: bool) -> None:
-        """Note a fetch that fits the leader's log.
+        """Note a fetch whose position is in the leader's log.
 
-        A follower that is at the end where the leader's log was at its previous fetch was caught up then: one that is
-        always a little behind a busy leader is in sync.
+        A follower that has reached the end that the leader's log had at its previous fetch was caught up at that time:
+        a follower that is always a little behind a busy leader is in sync.
 
         Args:
             fetch: the fetch.
             leader_end: the end of the leader's log.
-            now_us: the time in microseconds.
-            requires_sync: whether it is at what it has synced, or at what it has received.
+            now_us: monotonic time, microseconds.
+            requires_sync: whether its synced position counts, or the one up to which it has received records.
         """
         self.received = max(self.received, fetch.position)
         self.synced = max(self.synced, min(fetch.synced, fetch.position))
@@ -69,26 +69,26 @@ class FollowerState:
         self.fetch_us, self.leader_end = now_us, leader_end
 
     def is_caught_up(self, mark: LogPosition, leader_end: LogPosition, now_us: int, lag_us: int) -> bool:
-        """Return whether it has all of the leader's log, or had so lately."""
+        """Return whether it has all of the leader's log, or had it at most `lag_us` microseconds ago."""
         return mark >= leader_end or now_us - self.caught_up_us <= lag_us
 
 
 class Isr:
-    """The ISR, and the change of it that is under way: one at most. Every append reads the attributes.
+    """The ISR, and at most one change of it that is under way. Every append reads the attributes.
 
     Args:
-        version: of the partition's key.
+        version: version of the partition's key.
         committed: the state under that version.
 
     Attributes:
-        version: of the partition's key.
+        version: version of the partition's key.
         committed: the state under that version.
-        pending: the change that is under way; None: there is none.
-        maximal: all that may be in the ISR by now (KIP-497): before a change is known to be made, or not to be, both
-            count. Who leaves is waited for until it has left: it may be elected. Who joins is waited for at once: it
-            may be elected, too.
-        is_under_min: nothing is to be committed: the ISR is smaller than `min.insync.replicas`.
-        is_maximal_enough: those that may be in the ISR are at least so many.
+        pending: the change that is under way; None: no change.
+        maximal: the maximal ISR (KIP-497), all members of the committed and of the proposed ISR. The high watermark
+            waits for a member that leaves until the change is committed, and for one that joins at once, because either
+            may be elected.
+        is_under_min: whether the ISR is smaller than `min.insync.replicas`, so that nothing may be committed.
+        is_maximal_enough: whether the maximal ISR has at least `min.insync.replicas` members.
     """
 
     def __init__(self, version: int, committed: PartitionState) -> None:
@@ -97,14 +97,15 @@ class Isr:
         self._count(committed.isr)
 
     def propose(self, state: PartitionState) -> AlterIsr:
-        """Begin a change."""
+        """Propose a change of the ISR."""
         assert self.pending is None, "one change at a time"
         self.pending = state
         self._count(tuple(sorted({*self.committed.isr, *state.isr})))
         return AlterIsr(self.version, state)
 
     def adopt(self, version: int, state: PartitionState) -> None:
-        """Take over a newer state. A change that is still under way fails by its version."""
+        """Replace the state by a newer one. A change that is still under way will fail, because its version is
+        older."""
         self.version, self.committed, self.pending = version, state, None
         self._count(state.isr)
 

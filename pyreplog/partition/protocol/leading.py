@@ -1,9 +1,10 @@
 """A replica that leads a partition in one epoch, as a state machine.
 
-What makes it safe (Kafka's names): a change of the ISR counts on both sides until it is known (maximal ISR, KIP-497);
-nothing is committed under min ISR (KIP-966); a follower counts in the incarnation that fetched (KIP-903), and once its
-log has the record of this epoch (KIP-320). A leader that was deposed and does not know it commits nothing that the new
-one lacks: the new one was a member of its maximal ISR, or the ISR was under min ISR.
+The rules for safety, with Kafka's names: while the outcome of a change of the ISR is unknown, the members of both ISRs
+count (maximal ISR, KIP-497); nothing is committed under min ISR (KIP-966); a follower counts with the incarnation that
+fetched (KIP-903), and once its log has the record of this epoch (KIP-320). A deposed leader that does not know of its
+successor commits no record that the successor lacks: that was a member of its maximal ISR, or the ISR was under min
+ISR.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class ReplicaConfig:
     """Settings of the replicas of one topic.
 
     Attributes:
-        requires_sync: a replica is as far as its disk is, not as far as its memory is: a power cut of all replicas
-            loses nothing that is committed. Kafka has no such level.
-        lag_us: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), microseconds.
+        requires_sync: whether only synced records of a replica count, so that a power failure of all replicas loses no
+            committed record. Kafka has no such level.
+        lag_us: microseconds after which a follower that is not caught up leaves the ISR (`replica.lag.time.max.ms`).
     """
 
     requires_sync: bool = False
@@ -52,13 +53,13 @@ class LeadingReplica(LeadingReplicaBase):
 
     Args:
         member: this broker.
-        version: of the partition's key.
+        version: version of the partition's key.
         state: its value, which makes this broker the leader.
         log: the log of this replica.
-        high_watermark: as far as it is known.
+        high_watermark: the highest one that this replica knows.
         config: settings.
-        brokers: those that are registered.
-        now_us: the time in microseconds.
+        brokers: the registrations.
+        now_us: monotonic time, microseconds.
     """
 
     isr: Isr
@@ -96,13 +97,13 @@ class LeadingReplica(LeadingReplicaBase):
 
     @property
     def latest(self) -> LogPosition | None:
-        """What ListOffsets tells as the latest offset; None: OFFSET_NOT_AVAILABLE."""
+        """The latest offset for ListOffsets; None: OFFSET_NOT_AVAILABLE."""
         return self._high_watermark.value if self._high_watermark.is_known else None
 
     # ---- appends --------------------------------------------------------------------------------------------
 
     def admit(self, acks: int) -> ErrorCode:
-        """Return whether records may be appended: NONE, or why not."""
+        """Return NONE if records may be appended, otherwise the error."""
         if self.is_deposed:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks == ACKS_ALL and self.isr.is_under_min:
@@ -110,7 +111,7 @@ class LeadingReplica(LeadingReplicaBase):
         return NO_ERROR
 
     def appended(self, end: LogPosition, synced: LogPosition, now_us: int) -> list[LeadingEffect]:
-        """Note the ends of the log, all and synced, after an append or a sync."""
+        """Note the end and the synced end of the log, after an append or a sync."""
         self.end, self.synced = end, synced
         return self._advance(now_us)
 
@@ -127,7 +128,7 @@ class LeadingReplica(LeadingReplicaBase):
         return NO_ERROR if self.isr.is_maximal_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def trimmed(self, start: LogPosition) -> None:
-        """Note that the log begins later. Records at or above the high watermark must stay."""
+        """Note that the log begins later, at most at the high watermark."""
         assert start <= self.high_watermark, f"start: expected at most {self.high_watermark}, found {start}"
         self.start = max(self.start, start)
 
@@ -138,8 +139,8 @@ class LeadingReplica(LeadingReplicaBase):
 
     @property
     def low_watermark(self) -> int:
-        """Offset before which all replicas that live have deleted the records (KIP-107). One that is dead learns of it
-        from its leader before it may join the ISR again."""
+        """Offset before which all live replicas have deleted the records (KIP-107). A dead replica learns of it from
+        its leader before it may join the ISR again."""
         starts = [max(self.log_start, self.start.entry)]
         for name in self.isr.committed.replicas:
             registration = self._brokers.get(name)
@@ -149,8 +150,8 @@ class LeadingReplica(LeadingReplicaBase):
         return min(starts)
 
     def progress(self, now_us: int) -> list[FollowerProgress]:
-        """Return how far the followers are, in the order of their names; of each broker its newest incarnation. One
-        that has never fetched from this leader, and is not in the ISR, is missing."""
+        """Return the progress of the followers, in the order of their names, for the newest incarnation of each. A
+        replica that is not in the ISR and has never fetched from this leader is missing."""
         newest: dict[str, FollowerProgress] = {}
         for member in sorted(self._followers):
             if member.broker in self.isr.committed.replicas:
@@ -164,8 +165,8 @@ class LeadingReplica(LeadingReplicaBase):
     # ---- fetches --------------------------------------------------------------------------------------------
 
     def fetched(self, fetch: Fetch, now_us: int) -> list[LeadingEffect]:
-        """Note a follower's fetch, which says how far it is, and answer it."""
-        if (code := self._refusal(fetch)) is not NO_ERROR:
+        """Note a follower's fetch, which reports its progress, and answer it."""
+        if (code := self._fetch_error(fetch)) is not NO_ERROR:
             return [SendFetchResponse(fetch, FetchRefused(fetch.number, code))]
         is_trimmed = fetch.position < self.start
         if is_trimmed or not has_prefix(self.history, self.start, self.end, fetch.last_epoch, fetch.position):
@@ -179,12 +180,12 @@ class LeadingReplica(LeadingReplicaBase):
         return [*self._expand(now_us), *self._advance(now_us), ReadRecords(fetch)]
 
     def response(self, fetch: Fetch, end: LogPosition, records: object) -> FetchedRecords:
-        """Return the answer to a fetch that `fetched` let pass.
+        """Return the response to a fetch that `fetched` answered with ReadRecords.
 
         Args:
             fetch: the fetch.
             end: where the records end.
-            records: those from the fetch's position on.
+            records: the records from the fetch's position on.
         """
         starts = starts_between(self.history, fetch.position, end)
         return FetchedRecords(
@@ -200,8 +201,8 @@ class LeadingReplica(LeadingReplicaBase):
         )
 
     def has_news(self, fetch: Fetch) -> bool:
-        """Return whether a fetch is answered at once: there are records, or a high watermark or a start of the log that
-        its follower does not know. Other fetches are answered when one of these has changed."""
+        """Return whether a fetch is answered at once: the leader has records, a high watermark or a log start that the
+        follower does not know. Other fetches wait until one of these changes."""
         return (
             fetch.position < self.end
             or fetch.high_watermark < min(self.high_watermark, fetch.position)
@@ -209,18 +210,18 @@ class LeadingReplica(LeadingReplicaBase):
         )
 
     def waited(self, member: Member, until_us: int) -> None:
-        """Note that the follower's fetch, to which there was nothing to answer, was still waiting at a time: it had
-        all of the log then, as if it had fetched again.
+        """Note that a follower's fetch, which had nothing to return, was still waiting at a time: the follower had all
+        of the log then, as if it had fetched again.
 
         Args:
             member: the follower.
-            until_us: the time in microseconds.
+            until_us: monotonic time, microseconds.
         """
         follower = self._followers.get(member)
         if follower is not None and (mark := self._mark(follower)) is not None and mark >= follower.received:
             follower.caught_up_us = max(follower.caught_up_us, until_us)
 
-    def _refusal(self, fetch: Fetch) -> ErrorCode:
+    def _fetch_error(self, fetch: Fetch) -> ErrorCode:
         if self.is_deposed:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if fetch.epoch < self.epoch:
@@ -240,7 +241,7 @@ class LeadingReplica(LeadingReplicaBase):
         }
 
     def _mark(self, follower: FollowerState) -> LogPosition | None:
-        """How far a follower is; None: its log has no record of this epoch."""
+        """Return the position of a follower that counts; None: its log has no record of this epoch."""
         if follower.last_epoch != self.epoch:
             return None
         return follower.synced if self.config.requires_sync else follower.received
@@ -262,8 +263,9 @@ class LeadingReplica(LeadingReplicaBase):
         return [moved, *self._expand(now_us)] if self._followers else [moved]
 
     def _marks_of_others(self, now_us: int) -> Iterator[LogPosition | None]:
-        """Iterate over the marks of all others that count: those that may be in the ISR, and those that are about to
-        join it. Without these a leader that is alone would for ever be ahead of a follower that is close behind."""
+        """Iterate over the positions of all other replicas that count: those of the maximal ISR, and followers about to
+        join. Otherwise a leader that is alone in the ISR would advance the high watermark with each append, and a
+        follower close behind could never reach it."""
         maximal = self.isr.maximal
         for member in maximal:
             if member != self.member:
@@ -282,9 +284,9 @@ class LeadingReplica(LeadingReplicaBase):
         return member.broker in self.isr.committed.replicas and may_join_isr(member, self._brokers)
 
     def _expand(self, now_us: int) -> list[LeadingEffect]:
-        """Propose the followers that have all that is committed: their logs reach the high watermark, and into this
-        epoch (KAFKA-7128), before which earlier leaders may have committed more than is known here. One that lags so
-        much that it would leave again at once waits."""
+        """Propose that followers join which have all committed records: their logs reach the high watermark, and into
+        this epoch (KAFKA-7128), because earlier leaders may have committed more than this leader knows. A follower that
+        lags so much that it would leave again at once is not proposed."""
         if self.is_deposed or self.isr.pending is not None:
             return []
         joining = [
@@ -304,19 +306,20 @@ class LeadingReplica(LeadingReplicaBase):
 
     def check_isr(self, now_us: int) -> list[LeadingEffect]:
         """Propose that followers leave which were not caught up for too long, were lost, or whose brokers are dead or
-        stopping: appends would wait for them. Called now and then. Those that were about to join and are not caught up
-        any more count no longer."""
+        stopping: appends would wait for them. Called periodically. Followers that were about to join and lag now do not
+        count for the high watermark any more."""
         if self.is_deposed:
             return []
         isr = self.isr.committed.isr
-        staying = [member for member in isr if member == self.member or self._stays(member, now_us)]
+        staying = [member for member in isr if member == self.member or self._may_stay(member, now_us)]
         is_leaving = len(staying) < len(isr) and self.isr.pending is None
         return [*([self._alter(staying)] if is_leaving else ()), *self._advance(now_us)]
 
-    def _stays(self, member: Member, now_us: int) -> bool:
+    def _may_stay(self, member: Member, now_us: int) -> bool:
         registration = self._brokers.get(member.broker)
-        is_told = registration is not None and registration.incarnation >= member.incarnation  # older: says nothing
-        if is_told and not may_join_isr(member, self._brokers):
+        # An older registration than the member's is no proof.
+        is_recent = registration is not None and registration.incarnation >= member.incarnation
+        if is_recent and not may_join_isr(member, self._brokers):
             return False
         follower = self._followers.get(member)
         return follower is not None and self._is_caught_up(follower, now_us)
@@ -326,38 +329,38 @@ class LeadingReplica(LeadingReplicaBase):
         return self.isr.propose(self.isr.committed.with_isr(isr, unclean))
 
     def altered(self, version: int, now_us: int) -> list[LeadingEffect]:
-        """Note that the change under way is made."""
+        """Note that the change under way is committed."""
         if self.is_deposed or self.isr.pending is None or version <= self.isr.version:
             return []
         self.isr.adopt(version, self.isr.pending)
         return [*self._expand(now_us), *self._advance(now_us)]
 
     def conflicted(self) -> list[LeadingEffect]:
-        """Note that the key has another version: what was proposed is not proposed again (KAFKA-2729)."""
+        """Load the state: the key has another version, so the proposal is not repeated (KAFKA-2729)."""
         return [] if self.is_deposed or self.isr.pending is None else [LoadState()]
 
     def alter_unknown(self) -> list[LeadingEffect]:
-        """Note that nobody knows whether the change is made: propose the same again, under the same version."""
+        """Repeat the proposal under the same version, because its outcome is unknown."""
         pending = self.isr.pending
         return [] if self.is_deposed or pending is None else [AlterIsr(self.isr.version, pending)]
 
     def state_changed(self, version: int, state: PartitionState, now_us: int) -> list[LeadingEffect]:
-        """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
+        """Note a value of the partition's key, from a read or a watch; versions may come in any order."""
         if self.is_deposed or version <= self.isr.version:
             return []
         if state.epoch != self.epoch or state.leading_member != self.member:
             self.is_deposed = True
             return [LeadershipLost(version, state)]
-        for member in {*self.isr.committed.isr} - {*state.isr}:  # its log failed: what it had says nothing any more
+        for member in {*self.isr.committed.isr} - {*state.isr}:  # its log failed: its records are unknown now
             self._followers.pop(member, None)
-        for member in state.isr:  # one that somebody else made a member begins as one that was caught up
+        for member in state.isr:  # a member that another process added counts as caught up
             if member != self.member and member not in self._followers:
                 self._followers[member] = FollowerState(now_us)
         self.isr.adopt(version, state)
         return [*self._expand(now_us), *self._advance(now_us)]
 
     def brokers_changed(self, brokers: Brokers, now_us: int) -> list[LeadingEffect]:
-        """Note which brokers are registered."""
+        """Note new registrations of brokers."""
         self._brokers = brokers
         self._forget_lost()
         return [*self.check_isr(now_us), *self._expand(now_us), *self._advance(now_us)]

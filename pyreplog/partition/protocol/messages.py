@@ -1,4 +1,5 @@
-"""What followers and leaders say to each other. An answer bears the number of its fetch; networks may reorder them."""
+"""The messages between followers and leaders. A response has the number of its fetch, because networks may reorder
+them."""
 
 from __future__ import annotations
 
@@ -12,18 +13,19 @@ from pyreplog.stream.terms import History, TermStart
 
 
 class Fetch(NamedTuple):
-    """A follower asks for the records from its log's end on.
+    """A follower's request for the records from its log's end on.
 
     Attributes:
-        number: of this fetch, among those of the follower.
-        member: the follower, in its incarnation.
-        epoch: of the leader that it follows.
-        position: the end of its log, from which on it wants records.
+        number: number of this fetch, among those of the follower.
+        member: the follower, with its incarnation.
+        epoch: epoch of the leader that it follows.
+        position: the end of its log, where the requested records begin.
         last_epoch: the epoch in which its log ends.
-        synced: up to where its log is on its disk.
-        high_watermark: which it knows of; a leader that knows more answers at once.
+        synced: up to where its log is synced to disk.
+        high_watermark: the highest one that it knows; a leader with a higher one answers at once.
         log_start: offset before which it has deleted the records.
-        leader_log_start: before which the leader has, so far as it knows; a leader that has more answers at once.
+        leader_log_start: offset before which the leader has deleted them, as far as the follower knows; a leader with a
+            higher one answers at once.
     """
 
     number: int
@@ -38,18 +40,18 @@ class Fetch(NamedTuple):
 
 
 class FetchedRecords(NamedTuple):
-    """Records of the leader's log, as they lie there.
+    """Records of the leader's log, as stored there.
 
     Attributes:
-        number: of the fetch.
-        epoch: of the leader.
+        number: number of the fetch.
+        epoch: epoch of the leader.
         position: where the records begin.
         end: where they end.
         starts: the epochs that begin among them.
-        high_watermark: of the leader.
+        high_watermark: high watermark of the leader.
         log_start: where the leader's log begins.
-        records: the bytes; neither machine looks at them.
-        deleted_before: offset before which the leader has deleted the records, though it may hold them still.
+        records: the bytes, opaque to the state machines.
+        deleted_before: offset before which the leader has deleted the records, though its segments may still hold them.
     """
 
     number: int
@@ -64,16 +66,16 @@ class FetchedRecords(NamedTuple):
 
 
 class DivergingEpoch(NamedTuple):
-    """The follower's log is not the beginning of the leader's: it must be cut to what both have.
+    """The follower's log is not a prefix of the leader's: it must be truncated to their common prefix.
 
     Attributes:
-        number: of the fetch.
-        epoch: of the leader.
-        history: of the leader's log.
+        number: number of the fetch.
+        epoch: epoch of the leader.
+        history: history of the leader's log.
         log_start: where the leader's log begins.
         end: where the leader's log ends.
-        producers: snapshot of the producers where the leader's log begins, for a follower that takes it from there; the
-            machines do not look at it. b"": the log begins at its beginning, or there is none.
+        producers: snapshot of the producers at the start of the leader's log, for a follower that copies the log from
+            there; opaque to the state machines. b"": the log begins at offset 0, or has no such snapshot.
     """
 
     number: int
@@ -85,11 +87,11 @@ class DivergingEpoch(NamedTuple):
 
 
 class FetchRefused(NamedTuple):
-    """Nothing of the fetch counts.
+    """The fetch is refused and changes nothing at the leader.
 
     Attributes:
-        number: of the fetch.
-        code: why.
+        number: number of the fetch.
+        code: the reason.
     """
 
     number: int

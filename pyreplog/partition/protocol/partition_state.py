@@ -1,8 +1,8 @@
-"""The value of a partition's key in the metadata store, which changes by compare-and-set alone.
+"""The value of a partition's key in the metadata store, which is changed by compare-and-set only.
 
 Leaders change the ISR, controllers the leader. ISR and ELR name a broker with its *incarnation*, a number that rises
-with each unclean start: such a start may have lost records that were not synced, so what an earlier incarnation had
-says nothing about this one (KIP-903, KAFKA-15221). After a clean stop the incarnation stays, and no key changes.
+with each unclean start. An unclean start may have lost records that were not synced, so a later incarnation may lack
+records that an earlier one had (KIP-903, KAFKA-15221). After a clean stop the incarnation stays, and no key changes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyreplog.metadata.values import MetadataValue, field, number
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 
 REPLICAS_MAX = 64
-"""Replicas of one partition, at most."""
+"""Most replicas of one partition."""
 _BROKER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 def is_broker_name(name: object) -> bool:
-    """Return whether it is 1 to 100 letters, digits, ".", "_" and "-"."""
+    """Return whether a name has 1 to 100 letters, digits, ".", "_" and "-"."""
     return isinstance(name, str) and _BROKER_NAME.fullmatch(name) is not None and name.strip(".") != ""
 
 
@@ -36,12 +36,12 @@ class Member(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """A broker as it is registered in the metadata store.
+    """A broker's registration in the metadata store.
 
     Attributes:
         incarnation: rises with each unclean start.
-        is_fenced: its lease is over, or it has not begun to serve.
-        is_stopping: it hands its leaderships over, and joins no ISR any more.
+        is_fenced: whether its lease has expired, or it does not serve requests yet.
+        is_stopping: whether it hands its leaderships over before it stops, and joins no ISR any more.
     """
 
     incarnation: int
@@ -61,29 +61,29 @@ def may_join_isr(member: Member, brokers: Brokers) -> bool:
 
 
 def is_lost(member: Member, brokers: Brokers) -> bool:
-    """Return whether a later incarnation of the broker is registered. A registration that is older proves nothing."""
+    """Return whether a later incarnation of the broker is registered. An older registration is no proof."""
     registration = brokers.get(member.broker)
     return registration is not None and registration.incarnation > member.incarnation
 
 
 @dataclass(frozen=True)
 class PartitionState(MetadataValue):
-    """Who replicates a partition, and who leads it. FORMAT.md, "Partitions in the metadata store".
+    """The replicas, the ISR and the leader of a partition. FORMAT.md, "Partitions in the metadata store".
 
     Attributes:
         replicas: names of brokers, the preferred leader first.
-        isr: in-sync replicas, in the order of their names. Each of them has all that is committed.
+        isr: in-sync replicas, in the order of their names. Each of them has all committed records.
         min_isr: `min.insync.replicas` of the topic.
         elr: eligible leader replicas (KIP-966): members that left the ISR while it was smaller than `min_isr`. Nothing
-            was committed since, so they have all that is committed, too.
-        leader: name of a broker; "": none leads.
-        epoch: of the newest leader.
+            was committed since, so they have all committed records, too.
+        leader: name of a broker; "": the partition has no leader.
+        epoch: epoch of the newest leader.
         target: the replicas after the reassignment that is under way; (): no reassignment.
         is_unclean: whether the newest leader was elected though it may lack committed records.
-        original: the replicas before the reassignment that is under way, to which a cancel returns; (): none is under
-            way, or an earlier build began it.
-        replaced: the brokers that are dead for too long, because of which a controller began the reassignment; (): an
-            operator did.
+        original: the replicas before the reassignment that is under way, which a cancellation restores; (): none is
+            under way, or an earlier build began it.
+        replaced: the brokers that were dead for too long, because of which a controller began the reassignment; (): an
+            operator began it.
     """
 
     KIND: ClassVar[str] = "state of a partition"
@@ -112,7 +112,7 @@ class PartitionState(MetadataValue):
 
     @property
     def last_leader(self) -> str:
-        """Name of the newest leader, whether it leads still or not; "": none ever led."""
+        """Name of the newest leader, also if it does not lead any more; "": no broker ever led."""
         return self.epoch.master
 
     @property
@@ -125,11 +125,11 @@ class PartitionState(MetadataValue):
         return next((member for member in self.isr if member.broker == self.leader), None)
 
     def with_isr(self, isr: Iterable[Member], brokers: Brokers) -> PartitionState:
-        """Return the state with another ISR, and the ELR that follows from it.
+        """Return the state with another ISR, and the ELR that results.
 
         Args:
             isr: the members.
-            brokers: those that are registered; members that were lost leave the ELR. {}: nothing was lost.
+            brokers: the registrations, by which lost members leave the ELR; {}: no member is lost.
         """
         members = tuple(sorted(isr))
         names = {member.broker for member in members}
@@ -142,29 +142,29 @@ class PartitionState(MetadataValue):
         return replace(self, isr=members, elr=elr)
 
     def led_by(self, leader: str, *, is_unclean: bool = False) -> PartitionState:
-        """Return the state with another leader, which begins a new epoch; "": with none."""
+        """Return the state with another leader, which begins a new epoch; "": without a leader."""
         if not leader:
             return replace(self, leader="")
         return replace(self, leader=leader, epoch=self.epoch.after(leader), is_unclean=is_unclean)
 
     def resigned(self) -> PartitionState:
-        """Return the state without a leader, as a broker leaves it that started again.
+        """Return the state without a leader, for a leader that was restarted.
 
-        A process that starts does not go on in an epoch of the one before it: that one may have sent records that were
-        lost, and changes of the ISR that are on their way.
+        A new process does not continue an epoch of its predecessor, which may have sent records that were lost since,
+        and changes of the ISR that are still in flight.
         """
         return self.led_by("")
 
     def without(self, broker: str) -> PartitionState | None:
-        """Return the state that a broker leaves when its log failed: it is in neither ISR nor ELR, and does not lead.
+        """Return the state without a broker whose log failed: it is neither in ISR nor ELR, and does not lead.
 
-        It may lack committed records when it comes back, so the ELR does not keep it either.
+        It may lack committed records when it comes back, so it must not stay in the ELR either.
 
         Args:
-            broker: its name.
+            broker: name of the broker.
 
         Returns:
-            The state; None: nothing changes, or no other replica is known to have what is committed.
+            The state; None: nothing changes, or no other replica is known to have all committed records.
         """
         after = self.with_isr((member for member in self.isr if member.broker != broker), {})
         after = replace(after, elr=tuple(member for member in after.elr if member.broker != broker))
@@ -178,26 +178,30 @@ class PartitionState(MetadataValue):
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Check what the machines rely on. Raises ValueError."""
+        """Check the invariants that the state machines rely on. Raises ValueError."""
         replicas, target = _names(fields, "replicas"), _names(fields, "target")
         isr, elr = _members(fields, "isr"), _members(fields, "elr")
         leader = field(fields, "leader", str)
         epoch_number, last_leader = field(fields, "epoch", list)
         epoch = LeaderEpoch(number({"epoch": epoch_number}, "epoch"), last_leader)
         in_sync = {member.broker for member in isr}
-        _demand(len(replicas) > 0, "a replica", replicas)
-        _demand({*target} <= {*replicas}, f"a target among {replicas}", target)
-        _demand(in_sync | {member.broker for member in elr} <= {*replicas}, f"ISR and ELR among {replicas}", (isr, elr))
-        _demand(in_sync.isdisjoint(member.broker for member in elr), "an ELR without members of the ISR", elr)
-        _demand(leader == "" or leader in in_sync, f"a leader in the ISR {isr}", leader)
-        _demand(last_leader == "" if epoch.number == 0 else is_broker_name(last_leader), "who began the epoch", epoch)
-        _demand(leader in ("", last_leader), f"the leader of epoch {epoch}", leader)
+        _check(len(replicas) > 0, "a replica", replicas)
+        _check({*target} <= {*replicas}, f"a target among {replicas}", target)
+        _check(in_sync | {member.broker for member in elr} <= {*replicas}, f"ISR and ELR among {replicas}", (isr, elr))
+        _check(in_sync.isdisjoint(member.broker for member in elr), "an ELR without members of the ISR", elr)
+        _check(leader == "" or leader in in_sync, f"a leader in the ISR {isr}", leader)
+        _check(
+            last_leader == "" if epoch.number == 0 else is_broker_name(last_leader),
+            "the broker that began the epoch",
+            epoch,
+        )
+        _check(leader in ("", last_leader), f"the leader of epoch {epoch}", leader)
         original, replaced = (_names(fields, key) if key in fields else () for key in ("original", "replaced"))
-        _demand({*original} <= {*replicas}, f"the original replicas among {replicas}", original)
-        _demand(not original or len(target) > 0, "a target of the reassignment", target)
-        _demand({*replaced} <= {*original}, f"the replaced brokers among {original}", replaced)
+        _check({*original} <= {*replicas}, f"the original replicas among {replicas}", original)
+        _check(not original or len(target) > 0, "a target of the reassignment", target)
+        _check({*replaced} <= {*original}, f"the replaced brokers among {original}", replaced)
         min_isr = number(fields, "min_isr")
-        _demand(1 <= min_isr <= REPLICAS_MAX, f"min_isr of 1 to {REPLICAS_MAX}", min_isr)
+        _check(1 <= min_isr <= REPLICAS_MAX, f"min_isr of 1 to {REPLICAS_MAX}", min_isr)
         return {
             "replicas": replicas, "isr": isr, "min_isr": min_isr, "elr": elr, "leader": leader, "epoch": epoch,
             "target": target, "is_unclean": field(fields, "is_unclean", bool), "original": original,
@@ -205,7 +209,7 @@ class PartitionState(MetadataValue):
         }  # fmt: skip
 
 
-def _demand(is_right: bool, expected: str, found: object) -> None:
+def _check(is_right: bool, expected: str, found: object) -> None:
     if not is_right:
         raise ValueError(f"expected {expected}, found {str(found)[:200]!r}")
 
@@ -213,7 +217,7 @@ def _demand(is_right: bool, expected: str, found: object) -> None:
 def _names(fields: dict[str, Any], key: str) -> tuple[str, ...]:
     """Decode distinct names of brokers. Raises ValueError."""
     names = field(fields, key, list)
-    _demand(
+    _check(
         len(names) <= REPLICAS_MAX and all(map(is_broker_name, names)) and len({*names}) == len(names),
         f"{key} of at most {REPLICAS_MAX} distinct brokers", names,
     )  # fmt: skip
@@ -224,7 +228,7 @@ def _members(fields: dict[str, Any], key: str) -> tuple[Member, ...]:
     """Decode members in the order of their names. Raises ValueError."""
     members = tuple(Member(name, number({key: incarnation}, key)) for name, incarnation in field(fields, key, list))
     names = [member.broker for member in members]
-    _demand(
+    _check(
         len(names) <= REPLICAS_MAX and all(map(is_broker_name, names)) and names == sorted({*names}),
         f"{key} of at most {REPLICAS_MAX} distinct brokers in the order of their names", names,
     )  # fmt: skip

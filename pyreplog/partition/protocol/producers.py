@@ -1,8 +1,9 @@
-"""Idempotent producers: which batch of a producer is new, which one the log holds already (KIP-98, KIP-360).
+"""Idempotent producers: which batch of a producer is new, and which is a duplicate (KIP-98, KIP-360).
 
-A producer numbers its records, and has five batches on their way at most. So the last five batches of each producer
-tell a batch that is repeated from one that is new, and from one before which another is missing. Every replica keeps
-them, from the log and a snapshot; a leader asks before it appends. Retention forgets no producer; time does.
+A producer numbers its records, and has at most five batches in flight. So the last five batches of each producer
+suffice to tell a duplicate from a new batch, and from one before which another is missing. Every replica restores them
+from a snapshot and the log behind it; a leader checks before it appends. Retention does not remove producers; they
+expire.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
-"""Behind the last sequence number, 2^31 - 1, comes 0."""
+"""Number of sequence numbers: 0 follows 2^31 - 1."""
 NO_PRODUCER_EPOCH = -1
 
 
 class ProducerBatch(NamedTuple):
-    """The head of a batch of an idempotent producer.
+    """The header of a batch of an idempotent producer.
 
     Attributes:
-        producer_id: of the producer.
-        epoch: of the producer; a higher one fences those before it.
+        producer_id: id of the producer.
+        epoch: epoch of the producer; a higher one fences lower ones.
         first_sequence: number of the first record.
-        records: their number, at least 1.
+        records: number of records, at least 1.
     """
 
     producer_id: int
@@ -57,12 +58,12 @@ class BatchMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerStateEntry:
-    """One producer, as a log has it.
+    """The state of one producer in a log.
 
     Attributes:
         epoch: the highest epoch of the producer.
-        batches: the last five of that epoch, oldest first.
-        used_us: when it was last appended to, microseconds.
+        batches: the last five batches of that epoch, oldest first.
+        used_us: time of its last append, microseconds.
     """
 
     epoch: int = NO_PRODUCER_EPOCH
@@ -79,8 +80,9 @@ class SequenceCheck(NamedTuple):
     """The verdict on the sequence number of a batch.
 
     Attributes:
-        code: NONE: append it; DUPLICATE_SEQUENCE_NUMBER: the log holds it, answer as if it was appended; or the error.
-        duplicate: the batch that the log holds already.
+        code: NONE: append the batch; DUPLICATE_SEQUENCE_NUMBER: the log holds it, answer as if it was appended; or the
+            error.
+        duplicate: the equal batch in the log.
     """
 
     code: ErrorCode
@@ -90,12 +92,12 @@ class SequenceCheck(NamedTuple):
 class ProducerStates:
     """The producers of one log, by id. Not for several threads at once.
 
-    A log that is cut gets others: from a snapshot that lies before the cut, and the batches behind that. Nobody else
-    knows which batches the removed ones had pushed out. One that begins later keeps them: the next batch of a producer
-    follows one that retention removed.
+    A truncated log needs a new object, from a snapshot before the cut and the batches behind it: only these have the
+    older batches that the removed ones displaced. A log that retention trims keeps its object, because the next batch
+    of a producer may follow one that retention removed.
 
     Args:
-        entries: from a snapshot.
+        entries: entries of a snapshot.
     """
 
     def __init__(self, entries: Iterable[tuple[int, ProducerStateEntry]] = ()) -> None:
@@ -105,13 +107,13 @@ class ProducerStates:
         return len(self._entries)
 
     def snapshot(self) -> tuple[tuple[int, ProducerStateEntry], ...]:
-        """Return all producers with all their batches, so that a restart narrows no window."""
+        """Return all producers with all their batches, so that the same duplicates are detected after a restart."""
         return tuple(self._entries.items())
 
     def check(self, batch: ProducerBatch) -> SequenceCheck:
         """Return whether a client's batch is to be appended.
 
-        A producer that is not known may begin with any number: its batches were removed with time.
+        An unknown producer may begin with any number, because its state may have expired.
         """
         entry = self._entries.get(batch.producer_id)
         if entry is None:
@@ -128,12 +130,12 @@ class ProducerStates:
         return SequenceCheck(ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def append(self, batch: ProducerBatch, first_offset: int, now_us: int) -> None:
-        """Note a batch that the log holds. A follower does so without a check, as its leader made one.
+        """Note an appended batch. A follower calls it without `check`, which its leader called.
 
         Args:
-            batch: its head.
-            first_offset: of its first record.
-            now_us: the time in microseconds.
+            batch: the header of the batch.
+            first_offset: offset of its first record.
+            now_us: wall time, microseconds since 1970-01-01 UTC.
         """
         stored = BatchMetadata(
             batch.first_sequence, batch.last_sequence, first_offset, first_offset + batch.records - 1
@@ -142,11 +144,11 @@ class ProducerStates:
         self._entries[batch.producer_id] = entry.with_batch(batch.epoch, stored, now_us)
 
     def note_use(self, producer_id: int, now_us: int) -> None:
-        """Note that a producer was at work without a batch: a marker ended its transaction.
+        """Note that a producer was active without a batch: a marker ended its transaction.
 
         Args:
-            producer_id: of the producer.
-            now_us: the time in microseconds.
+            producer_id: id of the producer.
+            now_us: wall time, microseconds since 1970-01-01 UTC.
         """
         entry = self._entries.get(producer_id)
         if entry is not None and now_us > entry.used_us:
@@ -156,11 +158,11 @@ class ProducerStates:
         """Forget the producers that were last used before a time.
 
         Args:
-            before_us: the time in microseconds.
-            keep: ids of producers that stay: their transactions are open.
+            before_us: wall time, microseconds since 1970-01-01 UTC.
+            keep: ids of producers that stay, because they have open transactions.
 
         Returns:
-            The ids of those that are forgotten.
+            The ids of the producers that were removed.
         """
         idle = [number for number, entry in self._entries.items() if entry.used_us < before_us and number not in keep]
         for number in idle:

@@ -1,7 +1,7 @@
 """A Kafka record batch, version 2, as a broker checks and stamps it. Native code copies it and compares its CRC in one
-pass; records are not looked into.
+pass; records are not decoded.
 
-The CRC covers all from the attributes on, so that base offset and leader epoch can be stamped without another pass.
+The CRC covers all bytes from the attributes on, so base offset and leader epoch can be stamped without another pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEAD_BYTES = 61
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 EPOCH_MAX = 0x7FFFFFFF
-"""Of the number of an epoch, a batch has the lowest 31 bits."""
+"""Mask of epoch numbers: a batch has their lowest 31 bits."""
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -38,9 +38,9 @@ class AppendLimits(NamedTuple):
     """Limits of the batches of one topic.
 
     Attributes:
-        max_message_bytes: size of a batch (`max.message.bytes`).
-        before_ms: a batch is not older than this (`message.timestamp.before.max.ms`); None: it may be.
-        after_ms: a batch is not further in the future than this (`message.timestamp.after.max.ms`); None: it may be.
+        max_message_bytes: maximal size of a batch (`max.message.bytes`).
+        before_ms: maximal age of a batch, milliseconds (`message.timestamp.before.max.ms`); None: no limit.
+        after_ms: milliseconds by which a batch may be in the future (`message.timestamp.after.max.ms`); None: no limit.
     """
 
     max_message_bytes: int = 1_048_588
@@ -51,16 +51,16 @@ class AppendLimits(NamedTuple):
 def check_batch(
     data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int
 ) -> ProducedBatch | tuple[ErrorCode, str]:  # fmt: skip
-    """Copy a batch, and make the checks of an origin that need no log.
+    """Copy a batch, and make the checks of its origin that need no log.
 
     Args:
-        data: the bytes that an append brings.
-        checks: of the origin.
-        limits: of the topic.
+        data: the bytes of the append.
+        checks: the checks of the origin.
+        limits: the limits of the topic.
         now_ms: the wall time in milliseconds.
 
     Returns:
-        The copy, which the log stamps; or why it is refused, and that in words.
+        The copy, which the log stamps; or the error code and the reason in words.
     """
     oldest, newest, (max_bytes, before_ms, after_ms) = _EARLIEST, _LATEST, limits
     if checks.timestamps:
@@ -79,21 +79,21 @@ def check_batch(
 
 
 def producer_of(head: RecordBatchHeader) -> ProducerBatch | None:
-    """Return what a header says of its idempotent producer; None: there is none, or it is of a control batch."""
+    """Return the idempotent producer in a header; None: the batch has no producer, or is a control batch."""
     if head.producer_id < 0 or head.control:
         return None
     return ProducerBatch(head.producer_id, head.producer_epoch, head.base_sequence, head.last_offset_delta + 1)
 
 
 def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_time_ms: int | None = None) -> bytearray:
-    """Return a batch as its leader appends it.
+    """Return a batch as its leader appends it, with offset, leader epoch and time stamped.
 
     Args:
-        batch: as it was sent.
-        base_offset: of its first record.
+        batch: the batch as the client sent it.
+        base_offset: offset of its first record.
         leader_epoch: number of the leader's epoch.
-        append_time_ms: the time of the append, which counts in place of the producer's (LogAppendTime); None: the
-            producer's counts.
+        append_time_ms: the time of the append, which replaces the producer's (LogAppendTime); None: the producer's
+            stays.
     """
     copy = bytearray(batch)
     time_ms = -1 if append_time_ms is None else append_time_ms
@@ -102,14 +102,14 @@ def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_t
 
 
 def marker_of(batch: ReadableBuffer) -> TransactionMarker | None:
-    """Return the marker of a transaction in a batch of the log; None: it holds none."""
+    """Return the transaction marker in a batch of the log; None: it has no marker."""
     head = peek_header(batch)
     return None if head is None or not head.control else _marker_of(head, memoryview(batch))
 
 
 def _marker_of(head: RecordBatchHeader, view: memoryview) -> TransactionMarker | None:
-    """One record without headers or compression. Its key: version, 0 (abort) or 1 (commit); its value: version, the
-    coordinator's epoch."""
+    """Decode one record without headers or compression. Key: version, 0 (abort) or 1 (commit); value: version, epoch of
+    the coordinator."""
     fields: list[bytes] = []
     try:
         at = HEAD_BYTES
@@ -138,7 +138,7 @@ def _marker_of(head: RecordBatchHeader, view: memoryview) -> TransactionMarker |
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag number, and where it ends. Raises IndexError: there is none."""
+    """Return a zigzag number and its end. Raises IndexError if the bytes end before the number."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -176,11 +176,11 @@ def encode_batch(
     Args:
         records: the records, perhaps compressed.
         count: their number.
-        attributes: bits of the head.
-        producer_id: of an idempotent producer; -1: none.
-        producer_epoch: of the producer.
+        attributes: attribute bits of the header.
+        producer_id: id of an idempotent producer; -1: no producer.
+        producer_epoch: epoch of the producer.
         base_sequence: sequence number of the first record.
-        timestamp_ms: of all records, milliseconds.
+        timestamp_ms: timestamp of all records, milliseconds.
     """
     fields = (attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count)
     tail = Struct(">hiqqqhii").pack(*fields) + records

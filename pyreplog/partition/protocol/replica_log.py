@@ -1,4 +1,4 @@
-"""A replica's log, as the machines that lead and follow see it."""
+"""The view of a replica's log that the state machines of leaders and followers have."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pyreplog.stream.terms import History
 
 
 class ReplicaLog(NamedTuple):
-    """A replica's log, as it is now.
+    """The present state of a replica's log.
 
     Attributes:
         history: where each leader epoch began.
-        start: where it begins.
-        end: where it ends.
-        synced: up to where it is on the disk.
-        log_start: offset before which records were deleted, though a segment may hold them still; never before `start`
-            in effect.
+        start: where the log begins.
+        end: where the log ends.
+        synced: up to where the log is synced to disk.
+        log_start: offset before which records were deleted, though a segment may still hold them; if it is below
+            `start`, `start` counts.
     """
 
     history: History

@@ -1,18 +1,18 @@
-"""Transactions in the log of one partition: which are open, up to where readers of committed data may read (KIP-98).
+"""Transactions in the log of one partition: the open ones, and the last stable offset (KIP-98).
 
-A transaction begins with its first batch, and ends with a marker that a transaction coordinator writes. The last
-stable offset stays before the first transaction that is open, or whose marker is not committed yet. Every replica
-keeps them, from a snapshot and the log behind it. A leader asks before it appends.
+A transaction begins with its first batch, and ends with a marker that a transaction coordinator writes. The last stable
+offset is at most the start of the first transaction that is open, or whose marker is not committed yet. Every replica
+restores the transactions from a snapshot and the log behind it. A leader checks before it appends.
 
-A batch that arrives after the marker of its transaction would begin another one, which nobody ends (KIP-890). So the
-first batch of a transaction is appended only if its coordinator said that the transaction is open, and no marker came
-since it was asked.
+A batch that arrives after the marker of its transaction would begin another one, which no coordinator ends (KIP-890).
+So the first batch of a transaction is appended only if its coordinator confirmed that the transaction is open, and no
+marker was appended since the request to the coordinator.
 
 A marker that arrives late would end the next transaction of its producer. With transaction version 2 (KIP-890) the
-marker has a higher producer epoch than the batches that it ends, so such a marker is told from that of the open
-transaction (KIP-1228). With version 1 their epochs are equal: a coordinator must not complete a transaction while a
-request of its own with a marker may still arrive. A request names the leader epoch in which it counts, and a broker
-takes no marker on a connection that its coordinator has given up (`BrokerService`).
+marker has a higher producer epoch than the batches that it ends, so a late marker can be told from that of the open
+transaction (KIP-1228). With version 1 their epochs are equal: a coordinator must not complete a transaction while one
+of its requests with a marker may still arrive. A request names the leader epoch in which it is valid, and a broker
+accepts no marker on a connection that its coordinator has closed (`BrokerService`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 NO_SEQUENCE = -1
-"""Of a batch that has no sequence numbers: a coordinator's."""
+"""The sequence number of batches without one: those of coordinators."""
 _VERIFICATIONS = count(1)
-"""Of all logs: the answer of a coordinator may arrive when the log was truncated, and has another object."""
+"""Counts for all logs together: the answer of a coordinator may arrive after a truncation, when the log has a new
+object."""
 
 
 class TransactionMarker(NamedTuple):
     """The control record that ends a transaction.
 
     Attributes:
-        producer_id: of its producer.
-        producer_epoch: of its producer; a higher one than that of the batches fences these.
-        coordinator_epoch: of the coordinator that writes it.
+        producer_id: id of its producer.
+        producer_epoch: epoch of its producer; if it is higher than that of the batches, these are fenced.
+        coordinator_epoch: epoch of the coordinator that writes it.
         is_commit: whether the transaction is committed; otherwise it is aborted.
     """
 
@@ -51,7 +52,7 @@ class EndedTransaction(NamedTuple):
     """A transaction with a marker.
 
     Attributes:
-        producer_id: of its producer.
+        producer_id: id of its producer.
         first: where its first batch begins.
         end: where its marker ends.
         is_aborted: whether readers of committed data skip it.
@@ -64,13 +65,13 @@ class EndedTransaction(NamedTuple):
 
 
 class TransactionalProducer(NamedTuple):
-    """A producer of transactions, as a log has it.
+    """The state of a transactional producer in a log.
 
     Attributes:
-        producer_id: of the producer.
-        epoch: of its last batch or marker.
-        coordinator_epoch: of its last marker; None: it has none.
-        first: where its open transaction begins; None: it has none.
+        producer_id: id of the producer.
+        epoch: epoch of its last batch or marker.
+        coordinator_epoch: epoch of its last marker; None: no marker.
+        first: where its open transaction begins; None: no transaction is open.
     """
 
     producer_id: int
@@ -80,10 +81,10 @@ class TransactionalProducer(NamedTuple):
 
 
 class TransactionsSnapshot(NamedTuple):
-    """The transactions of a log up to some place, without those that were aborted.
+    """The transactions of a log up to a position, without those that were aborted.
 
     Attributes:
-        producers: all that ever had a transaction there.
+        producers: all producers with transactions, open or ended.
         unreplicated: the transactions whose markers were not known to be committed.
     """
 
@@ -94,11 +95,11 @@ class TransactionsSnapshot(NamedTuple):
 class LogTransactions(LogTransactionsBase):
     """The transactions of one log. Not for several threads at once.
 
-    A log that was truncated needs a new object, filled from a snapshot of before the cut, and the log behind that.
+    A truncated log needs a new object, restored from a snapshot before the cut and the log behind it.
 
     Args:
-        snapshot: of the transactions up to some place; None: of a log without any.
-        aborted: the aborted transactions up to there.
+        snapshot: the transactions up to a position; None: the log has no transactions.
+        aborted: the aborted transactions up to that position.
     """
 
     _open: dict[int, LogPosition]
@@ -119,21 +120,22 @@ class LogTransactions(LogTransactionsBase):
         self._start = ORIGIN
 
     def snapshot(self) -> TransactionsSnapshot:
-        """Return all but the aborted transactions."""
+        """Return the transactions without the aborted ones."""
         producers = (
             TransactionalProducer(number, epoch, self._coordinator_epochs.get(number), self._open.get(number))
             for number, epoch in self._producer_epochs.items()
         )
         return TransactionsSnapshot(tuple(producers), tuple(self._unreplicated))
 
-    # ---- asked by a leader ----------------------------------------------------------------------------------
+    # ---- checks of a leader ---------------------------------------------------------------------------------
 
     def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int:
         """Note that the coordinator is asked whether a transaction is open; return a token for `check`.
 
         Args:
-            producer_id: of the producer.
-            first_sequence: of the batch that waits for the answer; -1: the order of batches does not matter.
+            producer_id: id of the producer.
+            first_sequence: sequence number of the batch that waits for the answer; -1: the order of batches does not
+                matter.
         """
         known = self._verifications.get(producer_id)
         token, lowest = (next(_VERIFICATIONS), first_sequence) if known is None else known
@@ -141,7 +143,7 @@ class LogTransactions(LogTransactionsBase):
         return token
 
     def is_open(self, producer_id: int) -> bool:
-        """Return whether the log holds a transaction of a producer that has no marker."""
+        """Return whether the producer has an open transaction in the log."""
         return producer_id in self._open
 
     def check(
@@ -150,16 +152,16 @@ class LogTransactions(LogTransactionsBase):
         """Return whether a batch of a transaction may be appended.
 
         Args:
-            producer_id: of the producer.
-            producer_epoch: of the producer.
-            first_sequence: of the batch.
-            verification: from `begin_verification`, if the coordinator has confirmed the transaction; None: it was not
-                asked.
+            producer_id: id of the producer.
+            producer_epoch: epoch of the producer.
+            first_sequence: sequence number of the batch.
+            verification: token of `begin_verification`, if the coordinator has confirmed the transaction; None: it was
+                not asked.
 
         Returns:
-            NONE; INVALID_TXN_STATE; INVALID_PRODUCER_EPOCH if the log holds a higher epoch of the producer: its
-            transaction is that of another one; OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch of the transaction
-            still waits for the coordinator: a log that does not know the producer would take any number.
+            NONE; INVALID_TXN_STATE; INVALID_PRODUCER_EPOCH if the log holds a higher epoch of the producer, to which
+            the transaction belongs; OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch of the transaction still waits for
+            the coordinator, because a log that does not know the producer accepts any number.
         """
         if producer_epoch < self._producer_epochs.get(producer_id, producer_epoch):
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -176,7 +178,7 @@ class LogTransactions(LogTransactionsBase):
 
         Args:
             marker: the marker.
-            transaction_version: 2: transactions end with a higher epoch of their producer; 1: they need not.
+            transaction_version: 2: markers have a higher producer epoch than their batches; 1: not necessarily.
 
         Returns:
             NONE; TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH if the log holds a higher epoch of the
@@ -191,17 +193,17 @@ class LogTransactions(LogTransactionsBase):
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.NONE
 
-    # ---- what the log holds ---------------------------------------------------------------------------------
+    # ---- records of the log ---------------------------------------------------------------------------------
 
     def append(self, producer_id: int, producer_epoch: int, position: LogPosition) -> None:
-        """Note a batch of a transaction, which begins at `position`."""
+        """Note an appended batch of a transaction, which begins at `position`."""
         self._verifications.pop(producer_id, None)
         self._producer_epochs[producer_id] = producer_epoch
         self._open.setdefault(producer_id, position)
 
     def end(self, marker: TransactionMarker, end: LogPosition) -> None:
-        """Note a marker, which ends at `end`. If no transaction is open it ends none; later batches need to be verified
-        again all the same."""
+        """Note an appended marker, which ends at `end`. Also if no transaction is open, later batches need another
+        verification."""
         self._verifications.pop(marker.producer_id, None)
         self._coordinator_epochs[marker.producer_id] = marker.coordinator_epoch
         self._producer_epochs[marker.producer_id] = marker.producer_epoch
@@ -218,20 +220,20 @@ class LogTransactions(LogTransactionsBase):
         return {*self._open, *(ended.producer_id for ended in self._unreplicated)}
 
     def forget(self, producer_ids: Iterable[int]) -> None:
-        """Forget producers without unfinished transactions, which were idle for long; aborted transactions stay."""
+        """Remove expired producers, which have no unfinished transactions; aborted transactions stay."""
         for number in producer_ids:
             self._producer_epochs.pop(number, None)
             self._coordinator_epochs.pop(number, None)
             self._verifications.pop(number, None)
 
-    # ---- what readers may see -------------------------------------------------------------------------------
+    # ---- reads ----------------------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: LogPosition) -> LogPosition:
-        """Return up to where readers of committed data may read; not before the log begins.
+        """Return the last stable offset, up to which readers of committed data may read; at least the start of the log.
 
         Args:
-            high_watermark: of the log; it must not decrease, because transactions whose markers are committed are
-                forgotten.
+            high_watermark: high watermark of the log; it must not decrease, because transactions with committed markers
+                are removed.
         """
         if not self._open and not self._unreplicated:
             return high_watermark if high_watermark > self._start else self._start
@@ -240,8 +242,9 @@ class LogTransactions(LogTransactionsBase):
         return max(self._start, min([high_watermark, *unstable]))
 
     def aborted_between(self, start: LogPosition, end: LogPosition) -> list[EndedTransaction]:
-        """Return the aborted transactions of which records may lie in a part of the log that ends at most at the last
-        stable offset: clients skip them. Offsets count: compaction moves records within their segment."""
+        """Return the aborted transactions that may have records in a part of the log, which clients skip. The part ends
+        at most at the last stable offset. Offsets are compared, not positions, because compaction moves records within
+        their segment."""
         return [
             aborted for aborted in self._aborted if aborted.first.entry < end.entry and aborted.end.entry > start.entry
         ]
@@ -253,8 +256,8 @@ class LogTransactions(LogTransactionsBase):
     def trimmed(self, start: LogPosition) -> None:
         """Note that the log begins later, at most at the high watermark.
 
-        A follower's may begin within a transaction that is open for all it knows: it does not know yet that the marker
-        is committed.
+        A follower's log may begin within a transaction that counts as open there, until the follower knows that the
+        marker is committed.
         """
         self._start = start
         self._aborted = [aborted for aborted in self._aborted if aborted.end > start]

@@ -1,4 +1,5 @@
-"""The high watermark: up to where a log is committed, which consumers may read and a produce with acks=-1 waits for."""
+"""The high watermark, the end of the committed part of a log: consumers read up to it, produces with acks=-1 wait for
+it."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from pyreplog.stream.log_position import LogPosition
 
 
 class HighWatermark:
-    """The high watermark of a leader in one epoch. It never goes back.
+    """The high watermark of a leader in one epoch. It never decreases.
 
-    A replica counts once its log has the record with which the epoch began. It has then been compared with the
-    leader's (KIP-320), and it follows no earlier leader any more, whatever old metadata it may read after a restart.
+    A replica counts once its log has the record with which the epoch began. From then on the log was compared with the
+    leader's (KIP-320), and the replica follows no earlier leader any more, even if it reads old metadata after a
+    restart.
 
     Args:
         value: the high watermark that the leader knew as a follower, bounded by its log's end.
@@ -22,10 +24,10 @@ class HighWatermark:
         self.value, self.epoch_start = value, epoch_start
 
     def advance(self, marks: Iterable[LogPosition | None]) -> bool:
-        """Move to the lowest of these marks; return whether that is further.
+        """Advance to the lowest of these positions; return whether the high watermark has moved.
 
         Args:
-            marks: how far each replica is that counts, the leader among them; None: it has not begun to follow.
+            marks: the position of each replica that counts, including the leader; None: it has not begun to follow.
         """
         lowest: LogPosition | None = None
         for mark in marks:
@@ -40,6 +42,6 @@ class HighWatermark:
 
     @property
     def is_known(self) -> bool:
-        """Whether it covers all that earlier leaders committed. Until then the latest offset is not told (KIP-207): it
-        would be lower than one that was told before."""
+        """Whether it covers all records that earlier leaders committed. Until then the latest offset is not available
+        (KIP-207), since it could be lower than one that an earlier leader returned."""
         return self.value > self.epoch_start

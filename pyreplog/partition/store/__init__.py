@@ -2,14 +2,14 @@
 
 | module | what it holds |
 |---|---|
-| `partition_log` | the log, which a leader appends to, and a follower copies its leader's bytes into |
-| `epoch_record` | the control record that says which leader epoch begins, and where |
-| `high_watermarks` | the file in which a broker keeps up to where each of its logs is committed |
-| `replica_directories` | the directories of a broker: which replica lies where, failed disks, what is set aside |
-| `log_directories` | what the directories hold, and how much room their disks have |
-| `producer_snapshot` | the files beside the segments: producers, transactions, the index of those that were aborted |
+| `partition_log` | the log, to which a leader appends, and a follower appends its leader's bytes |
+| `epoch_record` | the control record of a leader epoch and its start |
+| `high_watermarks` | the file in which a broker keeps the high watermarks of its logs |
+| `replica_directories` | the directories of a broker: where each replica lies, failed disks, logs that were set aside |
+| `log_directories` | reports of the directories: sizes of replicas, free space of disks |
+| `producer_snapshot` | the files beside the segments: producers, transactions, index of aborted transactions |
 | `producer_state_manager` | the producers and transactions of a log, from these files and the log |
 | `log_cleaner` | compaction of a log by key |
-| `segment_copy` | the digest of a segment, and the file of another replica's segment that takes the place of one |
-| `partition_reader` | what a reader of another process learns of a log: high watermark, epochs, transactions |
+| `segment_copy` | the digest of a segment, and the copy of another replica's segment that replaces one |
+| `partition_reader` | a log as readers of other processes see it: high watermark, epochs, transactions |
 """

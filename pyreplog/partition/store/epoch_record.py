@@ -1,7 +1,8 @@
 """The control record of a leader epoch. FORMAT.md, "Epoch records of a partition".
 
-A leader appends it first of all, and again as the first record of each segment that it begins. So the log itself says
-which epochs it has, whatever was trimmed, and opening a log reads only the beginnings of its older segments.
+A leader appends it before all other records of its epoch, and again as the first record of each segment that it rolls.
+So a log contains its epochs itself, also after it was trimmed, and only the first records of its older segments are
+read when it is opened.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def encode_epoch(start: TermStart) -> bytes:
 
 
 def decode_epoch(value: ReadableBuffer) -> TermStart | None:
-    """Return the epoch of a control record, and where it began; None: the record is of another kind.
+    """Return the epoch of a control record, and where it began; None: it is another kind of record.
 
-    Bytes behind the last known field are left to later versions.
+    Bytes behind the last known field are ignored: later versions may add fields.
 
     Raises:
         InvalidMessageError: the record is malformed.

@@ -1,11 +1,12 @@
-"""The file `high_watermarks` of a broker: up to where the log of each of its replicas is committed, as far as it knows.
+"""The file `high_watermarks` of a broker: the high watermarks of its replicas, as the broker knows them.
 
-A log does not say that of itself. Without the file, a replica that starts shows nothing until a leader tells it more,
-and a leader shows nothing until its followers have fetched. So nothing is lost with the file, and one that is damaged
-counts as none. One of an earlier moment says less. FORMAT.md, "High watermarks of a broker".
+A log does not contain its high watermark. Without the file, a follower shows no records after a start until it learns
+the high watermark from a leader, and a leader shows no records until its followers have fetched. So no record is lost
+with the file; a damaged file is ignored, and an old one only has lower high watermarks. FORMAT.md, "High watermarks of
+a broker".
 
-An entry holds the leader epoch in which the high watermark lies, with its start. In another log, or in one that was cut
-or begun anew since, that epoch is not the same: as much of the entry counts as both have, as with two replicas.
+An entry has the leader epoch in which the high watermark lies, with its start. If the log was truncated or reset since,
+its epochs may be others: the high watermark is lowered to the common prefix, as between two replicas.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _UUID_BYTES = 16
 
 
 class StoredHighWatermark(NamedTuple):
-    """A high watermark, and what tells whether it is one of the log that a replica has now.
+    """A high watermark, with the fields by which it is compared with the present log of a replica.
 
     Attributes:
-        uuid: of the log, 16 bytes.
+        uuid: id of the log, 16 bytes.
         epoch: the leader epoch of the last record before it, and where that epoch begins.
         high_watermark: the high watermark.
-        log_start: offset before which records were deleted, though a segment may hold them; 0: none were.
+        log_start: offset before which records were deleted, though a segment may hold them; 0: no record was deleted.
     """
 
     uuid: bytes
@@ -48,12 +49,12 @@ class StoredHighWatermark(NamedTuple):
     log_start: int = 0
 
     def valid_in(self, uuid: bytes, history: History, end: LogPosition) -> LogPosition | None:
-        """Return the high watermark, or as much of it as a log has; None: nothing is known of that log.
+        """Return the part of the high watermark that is valid in a log; None: it is one of another log.
 
         Args:
-            uuid: of the log.
-            history: of the log.
-            end: of the log.
+            uuid: id of the log.
+            history: history of the log.
+            end: end of the log.
         """
         if uuid != self.uuid:
             return None
@@ -83,8 +84,8 @@ def decode_high_watermarks(path: Path, data: bytes) -> dict[str, StoredHighWater
     """Decode the contents of the file.
 
     Raises:
-        CorruptionError: they are damaged.
-        FormatVersionError: a later version wrote them, and says that this one cannot read them.
+        CorruptionError: the file is damaged.
+        FormatVersionError: a later version wrote the file, with a `min_reader` above this version.
     """
     fields = unseal(path, MAGIC, data)
     try:
@@ -108,7 +109,7 @@ def _read_entry(fields: FieldReader) -> tuple[str, StoredHighWatermark]:
 
 
 class HighWatermarkFile:
-    """The file in the directory of a broker's logs. What is stored is durable when the method returns. One thread.
+    """The file `high_watermarks` in the directory of a broker's logs. `store` is durable when it returns. One thread.
 
     Args:
         directory: the directory, which exists.
@@ -138,18 +139,18 @@ class HighWatermarkFile:
             logger.warning("%s; the high watermarks are learned from the leaders again", error)
 
     def get(self, partition: str) -> StoredHighWatermark | None:
-        """Return what was stored last of a partition; None: nothing."""
+        """Return the stored high watermark of a partition; None: none is stored."""
         return self._stored.get(partition)
 
     def names(self) -> list[str]:
-        """Return the partitions of which something was stored last."""
+        """Return the partitions that have a stored high watermark."""
         return list(self._stored)
 
     def store(self, high_watermarks: Mapping[str, StoredHighWatermark | None]) -> None:
-        """Replace all that is stored, in one step. Partitions with None, and those that are missing, are left out.
+        """Replace all stored high watermarks, atomically. Partitions with None are not stored.
 
         Args:
-            high_watermarks: of each partition, `PartitionLog.stored_high_watermark`.
+            high_watermarks: `PartitionLog.stored_high_watermark` of each partition.
         """
         stored = {name: mark for name, mark in high_watermarks.items() if mark is not None}
         if stored != self._stored:

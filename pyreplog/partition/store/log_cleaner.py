@@ -1,14 +1,14 @@
 """LogCleaner: compaction of a partition's log by key (`cleanup.policy=compact`).
 
-Of the records with one key the last one stays. Segments are cleaned one by one, below the last stable offset, never the
-active one; each keeps its place, its entry numbers and its first offset, so that offsets, epochs and all that is said
-of other segments stay true. A batch that keeps a record stays with its offsets; a run of batches that are superfluous
-becomes one empty batch that takes all their offsets. FORMAT.md has the order of the writes: "Order of writes".
+Of the records with one key only the last one is kept. Segments below the last stable offset are cleaned one by one,
+never the active one; each keeps its position, its entry numbers and its first offset, so offsets and epochs in other
+segments stay valid. A batch that keeps a record keeps its offsets; a run of batches without remaining records becomes
+one empty batch with all their offsets. FORMAT.md, "Order of writes".
 
-A tombstone goes `delete.retention.ms` after a cleaning has found it to be the last one of its key, and so do the
-markers of transactions of which no record is left (KIP-534). The last batch of each producer stays, though it be empty.
-Neither goes before all replicas of the partition have given up what it deletes: whichever leads then, and whichever
-segments it has taken over by then, no deleted record comes back.
+A tombstone is removed `delete.retention.ms` after a cleaning has found it to be the last record of its key, and so are
+the markers of transactions without remaining records (KIP-534). The last batch of each producer is kept, even if it is
+empty. Tombstones and markers are kept until all replicas of the partition have removed the records that they delete:
+otherwise a deleted record could come back when another replica becomes leader or its segments are copied.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "cleaned"
 FORMAT, VERSION = "pyreplog cleaned offset", 1
 UNCOMPRESSED_MAX = 256 << 20
-"""Bytes of the records of one batch, uncompressed."""
+"""Most bytes of the records of one batch, uncompressed."""
 
 _FILE_MAX = 4096
 _SCAN_BYTES = 4 << 20
 _COPY_BYTES = 1 << 20
-_GAP_BYTES = 104  # of a record with an empty batch
+_GAP_BYTES = 104  # size of a record with an empty batch
 _COUNT_MAX = (1 << 31) - 1
 _BATCH = 2  # kind of records
 
 
 class CleaningBounds(NamedTuple):
-    """What a cleaning has to know of a partition.
+    """The state of a partition that bounds a cleaning.
 
     Attributes:
-        stable: the last stable offset: nothing from there on is touched.
+        stable: the last stable offset: records from there on are not changed.
         aborted: the aborted transactions before it.
         last_batches: offset of the last record of the last batch of each idempotent producer, by producer id.
         replicated: offset up to which the log of each other replica is compacted: tombstones and markers from there on
@@ -77,11 +77,11 @@ class CleaningBounds(NamedTuple):
 
 
 class DirtySegments(NamedTuple):
-    """How much of a log waits to be cleaned.
+    """The dirty part of a log.
 
     Attributes:
-        ratio: bytes that were never cleaned, of all bytes that could be.
-        is_due: whether the ratio, or the age of a record, asks for a cleaning.
+        ratio: bytes that were never cleaned, as a fraction of all cleanable bytes.
+        is_due: whether the ratio, or the age of a record, requires a cleaning.
     """
 
     ratio: float
@@ -89,13 +89,13 @@ class DirtySegments(NamedTuple):
 
 
 class CleaningResult(NamedTuple):
-    """What a cleaning did.
+    """The result of a cleaning.
 
     Attributes:
         cleaned: offset up to which the log is clean.
-        bytes_before: of the records of all segments that were looked at.
-        bytes_after: of what is left of them.
-        segments: how many were replaced.
+        bytes_before: bytes of records in all examined segments before the cleaning.
+        bytes_after: bytes of records in these segments afterwards.
+        segments: number of segments that were replaced.
     """
 
     cleaned: int
@@ -114,13 +114,14 @@ class LogCleaner:
 
     def __init__(self, log: PartitionLog, files: Files) -> None:
         self._log, self._files = log, files
-        self._sizes: dict[int, int] = {}  # bytes of the records of segments, by base
+        self._sizes: dict[int, int] = {}  # bytes of records in segments, by base
         self._replaced: set[int] = set()  # segments whose old files are still read
-        self._digests: dict[int, SegmentDigest] = {}  # of segments, by base
-        self._marking = threading.Lock()  # guards what follows, and its file
-        self._is_cut = False  # the log, below `cleaned`, since a cleaning began
+        self._digests: dict[int, SegmentDigest] = {}  # digests of segments, by base
+        self._marking = threading.Lock()  # guards `_is_truncated` and `cleaned`, with its file
+        self._is_truncated = False  # whether the log was truncated since `begin`
         self.cleaned = self._read_cleaned()
-        """Offset up to which the log was cleaned, here or where its segments come from; what is behind it is dirty."""
+        """Offset up to which the log was cleaned, here or at the replica from which its segments were copied; records
+        behind it are dirty."""
 
     def _read_cleaned(self) -> int:
         path = self._log.path / FILE_NAME
@@ -139,11 +140,11 @@ class LogCleaner:
         self._files.replace_small(self._log.path / FILE_NAME, dump_checksummed(FORMAT, VERSION, content))
 
     def dirty(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> DirtySegments:
-        """Return how dirty the log is.
+        """Return the dirty part of the log.
 
         Args:
-            bounds: of the partition.
-            config: of the topic.
+            bounds: bounds of the partition.
+            config: settings of the topic.
             now_us: the time, microseconds since 1970-01-01 UTC.
 
         Raises:
@@ -161,7 +162,7 @@ class LogCleaner:
         return DirtySegments(ratio, is_old or ratio > config.min_dirty_ratio)
 
     def _cleanable(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> list[CleanableSegment]:
-        """The segments up to the first one that is too young."""
+        """Return the cleanable segments up to the first one that is younger than `min_lag_ms`."""
         segments = self._log.cleanable_segments(bounds.stable, now_us)
         young = (at for at, segment in enumerate(segments) if now_us - segment.last_time_us < config.min_lag_ms * 1000)
         return segments[: next(young, len(segments))]
@@ -175,33 +176,35 @@ class LogCleaner:
     def clean(
         self, bounds: CleaningBounds, config: CompactionConfig, now_us: int, map_bytes: int
     ) -> CleaningResult:  # fmt: skip
-        """Clean the log, as far as the keys fit into a map.
+        """Clean the log, as far as its keys fit into the offset map.
 
         Args:
-            bounds: of the partition.
-            config: of the topic.
+            bounds: bounds of the partition.
+            config: settings of the topic.
             now_us: the time, microseconds since 1970-01-01 UTC.
-            map_bytes: memory of the map.
+            map_bytes: size of the offset map in memory.
 
         Raises:
-            InvalidRecordBatchError: a batch cannot be read. Segments in front of its own are cleaned.
+            InvalidRecordBatchError: a batch cannot be read. Segments before its own are cleaned.
             MissingExtraError: the package with a codec is not installed.
-            DiskError, OSError: the disk is full, or failed. The log is as it was, or further segments are cleaned.
+            DiskError, OSError: the disk is full, or failed. Segments before the failure may be cleaned.
             CorruptionError: a segment is damaged.
-            PoisonedError, ClosedError: the log takes no appends.
+            PoisonedError, ClosedError: the log accepts no appends.
         """
         self.begin()
         segments = self._cleanable(bounds, config, now_us)
-        offsets, seen = OffsetMap(map_bytes), _SeenTransactions(bounds.aborted)
+        offsets, transactions = OffsetMap(map_bytes), _CleanedTransactions(bounds.aborted)
         offsets.note_end(self.cleaned)
         for segment in segments:
-            if segment.end > self.cleaned and not self._add_keys(segment, offsets, seen):
+            if segment.end > self.cleaned and not self._add_keys(segment, offsets, transactions):
                 break
         before = after = replaced = 0
         for segment in segments:
             if segment.first >= offsets.latest:
                 break
-            rewriter = _SegmentRewriter(self._log, self._files, segment, offsets, bounds, seen, config, now_us // 1000)
+            rewriter = _SegmentRewriter(
+                self._log, self._files, segment, offsets, bounds, transactions, config, now_us // 1000
+            )
             is_new = rewriter.rewrite()
             before, after, replaced = before + rewriter.old_bytes, after + rewriter.new_bytes, replaced + is_new
             if is_new:
@@ -214,40 +217,41 @@ class LogCleaner:
         self._log.replace_sealed(base, fresh)
         self._sizes[base] = size
         self._digests.pop(base, None)
-        if not self._log.let_go_replaced(base):
+        if not self._log.release_replaced(base):
             self._replaced.add(base)
 
-    def let_go_replaced(self) -> None:
-        """Let readers have the new files of segments whose old ones nobody reads any more."""
+    def release_replaced(self) -> None:
+        """Publish the new files of replaced segments whose old files no reader uses any more."""
         if self._replaced:
-            self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+            self._replaced = {base for base in self._replaced if not self._log.release_replaced(base)}
 
-    # ---- how far it is --------------------------------------------------------------------------------------
+    # ---- clean offset ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin to clean, or to take over segments, after which `note_cleaned` is called."""
+        """Begin to clean or copy segments; `note_cleaned` is called afterwards."""
         with self._marking:
-            self._is_cut = False
+            self._is_truncated = False
 
     def note_cleaned(self, offset: int) -> None:
-        """Note, durably, up to where the log is clean now, unless it was cut since `begin`. It does not go back.
+        """Note, durably, up to where the log is clean, unless it was truncated since `begin`. The offset does not
+        decrease.
 
         Raises:
             OSError: the disk failed.
         """
         with self._marking:
-            if not self._is_cut and offset > self.cleaned:
+            if not self._is_truncated and offset > self.cleaned:
                 self.cleaned = offset
                 self._write_cleaned()
 
     def forget_from(self, offset: int) -> None:
-        """Note, durably, that the log is cut: what comes in place of its records may be dirty. Any thread.
+        """Note, durably, that the log is truncated at an offset: records appended there may be dirty. Any thread.
 
         Raises:
             OSError: the disk failed.
         """
         with self._marking:
-            self._is_cut = True
+            self._is_truncated = True
             if offset < self.cleaned:
                 self.cleaned = offset
                 self._write_cleaned()
@@ -255,7 +259,8 @@ class LogCleaner:
     # ---- segments of replicas -------------------------------------------------------------------------------
 
     def digests(self, floor: LogPosition, now_us: int, before: int) -> dict[int, SegmentDigest]:
-        """Return the digests of closed segments, by base. Reads those that are new. For the thread that cleans.
+        """Return the digests of sealed segments, by base. Reads segments without a cached digest. For the cleaner's
+        thread.
 
         Args:
             floor: position before which segments end.
@@ -277,24 +282,24 @@ class LogCleaner:
         return digests
 
     def begin_copy(self, digest: SegmentDigest) -> SegmentCopy:
-        """Begin to take over a segment of another replica. Raises as `SegmentCopy`."""
+        """Begin to copy a segment of another replica. Raises the errors of `SegmentCopy`."""
         return SegmentCopy(self._log, self._files, digest)
 
     def take_over(self, copy: SegmentCopy) -> None:
-        """Put the finished copy of another replica's segment in the place of this one's. Raises as `replace_sealed`."""
+        """Replace a segment by the finished copy of another replica's. Raises the errors of `replace_sealed`."""
         digest = copy.digest
         self._replace(digest.base, copy.path, digest.size - BLANK_BYTES - HEADER_BYTES)
         self._digests[digest.base] = digest
 
-    def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, seen: _SeenTransactions) -> bool:
-        """Take the keys of a segment, behind the clean offset; return whether all fit.
+    def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, transactions: _CleanedTransactions) -> bool:
+        """Add the keys of a segment, behind the clean offset, to the map; return whether all fit.
 
-        A record of an aborted transaction is no later record of its key.
+        Records of aborted transactions are skipped: they do not supersede earlier records of their keys.
         """
         for value, head in _batches(self._log.map_sealed(segment.base)):
             if head.base_offset + head.last_offset_delta < self.cleaned or head.control or not head.count:
                 continue
-            if head.transactional and seen.is_aborted(head):
+            if head.transactional and transactions.is_aborted(head):
                 continue
             if not offsets.add_batch(value, _body(value, head)):
                 return False
@@ -303,7 +308,7 @@ class LogCleaner:
 
 
 def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
-    """The record batches of a segment with their heads."""
+    """Iterate over the record batches of a segment with their headers."""
     offset = HEADER_BYTES
     while offset < segment.end:
         batch = segment.scan(offset, segment.end, until=min(offset + _SCAN_BYTES, segment.end))
@@ -311,7 +316,7 @@ def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHeader]]
         for index in batch_heads(batch)[0].nonzero()[0].tolist():
             value = batch[index].value_view
             head = peek_header(value)
-            assert head is not None, "batch_heads has looked"
+            assert head is not None, "checked by batch_heads"
             yield value, head
 
 
@@ -319,8 +324,8 @@ def _body(value: memoryview, head: RecordBatchHeader) -> bytes | memoryview:
     return decompress(head.attributes & 7, value[HEAD_BYTES:], UNCOMPRESSED_MAX)
 
 
-class _SeenTransactions:
-    """Which transactions have records, as a cleaning comes by them."""
+class _CleanedTransactions:
+    """The transactions that have records in the segments read so far by a cleaning."""
 
     def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
         self._aborted: dict[int, list[EndedTransaction]] = {}
@@ -334,13 +339,13 @@ class _SeenTransactions:
         return self.is_aborted(head)
 
     def is_aborted(self, head: RecordBatchHeader) -> bool:
-        """Whether a batch is a part of an aborted transaction."""
+        """Return whether a batch is a part of an aborted transaction."""
         return any(
             ended.first.entry <= head.base_offset < ended.end.entry for ended in self._aborted.get(head.producer_id, ())
         )
 
     def note_marker(self, head: RecordBatchHeader) -> bool:
-        """Note a marker; return whether its transaction has no record any more."""
+        """Note a marker; return whether its transaction has no remaining record."""
         if head.producer_id in self._with_records:
             self._with_records.discard(head.producer_id)
             return False
@@ -348,32 +353,33 @@ class _SeenTransactions:
 
 
 class _SegmentRewriter:
-    """Writes what is left of one segment into a file beside it, if anything goes or changes.
+    """Writes the remaining records of one segment into a file beside it, if any record is removed or changed.
 
     Attributes:
-        path: of the file.
-        old_bytes: of the records before.
-        new_bytes: of the records afterwards.
+        path: path of the file.
+        old_bytes: bytes of records before.
+        new_bytes: bytes of records afterwards.
     """
 
     def __init__(
         self, log: PartitionLog, files: Files, cleanable: CleanableSegment, offsets: OffsetMap, bounds: CleaningBounds,
-        seen: _SeenTransactions, config: CompactionConfig, now_ms: int,
+        transactions: _CleanedTransactions, config: CompactionConfig, now_ms: int,
     ) -> None:  # fmt: skip
         self.path = log.path / f"fresh-{cleanable.base:020d}.seg"
         self._files, self._segment, self._cleanable = files, log.map_sealed(cleanable.base), cleanable
-        self._offsets, self._bounds, self._seen = offsets, bounds, seen
+        self._offsets, self._bounds, self._transactions = offsets, bounds, transactions
         self._retention_ms, self._now_ms = config.delete_retention_ms, now_ms
         self._fd = -1
-        self._out = HEADER_BYTES  # where the next record goes
-        self._gap = 0  # entry numbers that were taken out in front of the present record
-        self._gap_at = 0  # offset of the last record of those, in the old file
-        self._run = -1, -1  # bytes of the old file that were kept, and not written yet
+        self._out = HEADER_BYTES  # offset in the new file for the next record
+        self._gap = 0  # entry numbers removed before the present record
+        self._gap_at = 0  # offset of the last removed record in the old file
+        self._run = -1, -1  # range of the old file that is kept and not written yet
         self._slack = self._segment.size - BLANK_BYTES - self._segment.end
         self.old_bytes = self.new_bytes = self._segment.end - HEADER_BYTES
 
     def rewrite(self) -> bool:
-        """Return whether there is a file, synced; otherwise the segment stays as it is."""
+        """Rewrite the segment; return whether a new file was written and synced. Otherwise the segment is clean
+        already."""
         segment = self._segment
         try:
             offset = HEADER_BYTES
@@ -384,7 +390,7 @@ class _SegmentRewriter:
                 for index, position in enumerate(positions):
                     offset, stride = position - segment.base, int(strides[index])
                     if heads[index] and kinds[index] == _BATCH:
-                        self._take_batch(batch[index].value_view, offset, stride, counts[index])
+                        self._clean_batch(batch[index].value_view, offset, stride, counts[index])
                     else:
                         self._keep(offset, stride)
                 offset = batch.next_position - segment.base
@@ -397,10 +403,10 @@ class _SegmentRewriter:
             self._discard()
             raise
 
-    def _take_batch(self, value: memoryview, offset: int, stride: int, count: int) -> None:
+    def _clean_batch(self, value: memoryview, offset: int, stride: int, count: int) -> None:
         head = peek_header(value)
-        assert head is not None, "batch_heads has looked"
-        cleaned = self._cleaned(value, head, offset)
+        assert head is not None, "checked by batch_heads"
+        cleaned = self._cleaned_batch(value, head, offset)
         if cleaned is None:
             self._keep(offset, stride)
         elif int.from_bytes(cleaned[57:61], "big") or self._is_last_of_producer(head):
@@ -410,43 +416,44 @@ class _SegmentRewriter:
             self._close_gap()
             self._write(replaced_record(self._segment, offset, cleaned))
         else:
-            self._leave_out(offset, count)
+            self._remove_batch(offset, count)
 
-    def _cleaned(self, value: memoryview, head: RecordBatchHeader, offset: int) -> bytes | None:
-        """What is left of a batch, perhaps without records; None: it stays as it is."""
+    def _cleaned_batch(self, value: memoryview, head: RecordBatchHeader, offset: int) -> bytes | None:
+        """Return a batch with its remaining records, possibly none; None: it is kept unchanged."""
         if head.base_offset >= self._offsets.latest:
             return None
         is_marker_of_nothing = False
         if head.control:
             if marker_of(value) is None:
                 return None
-            is_marker_of_nothing = self._seen.note_marker(head)
-            has_passed = head.attributes & 64 and self._time_for(head) >= head.base_timestamp
+            is_marker_of_nothing = self._transactions.note_marker(head)
+            has_passed = head.attributes & 64 and self._time_ms(head) >= head.base_timestamp
             if is_marker_of_nothing and has_passed and not self._is_last_of_producer(head):
                 return without_records(value)
         elif not head.count:
             if head.transactional:
-                self._seen.note_batch(head)
+                self._transactions.note_batch(head)
             return without_records(value)
-        elif head.transactional and self._seen.note_batch(head):
+        elif head.transactional and self._transactions.note_batch(head):
             return without_records(value)
         body = _body(value, head)
         for sets_horizon in (True, False):
             cleaned = clean_batch(
-                value, body, self._offsets, compress, now_ms=self._time_for(head), retention_ms=self._retention_ms,
+                value, body, self._offsets, compress, now_ms=self._time_ms(head), retention_ms=self._retention_ms,
                 is_marker_of_nothing=is_marker_of_nothing, sets_horizon=sets_horizon,
             )  # fmt: skip
             if cleaned is None or self._fits(len(cleaned) - len(value), offset):
                 return cleaned
         raise InvalidRecordBatchError(87, -1, 0, f"at most {len(value)} bytes of a cleaned batch", "more")
 
-    def _time_for(self, head: RecordBatchHeader) -> int:
-        """The time that counts for a batch: before the delete horizon, if another replica may have what it deletes."""
+    def _time_ms(self, head: RecordBatchHeader) -> int:
+        """Return the time for the delete horizon of a batch: before the horizon, if another replica may still have
+        records that the batch deletes."""
         is_held = head.attributes & 64 and head.base_offset + head.last_offset_delta >= self._bounds.replicated
         return min(self._now_ms, head.base_timestamp - 1) if is_held else self._now_ms
 
     def _fits(self, growth: int, offset: int) -> bool:
-        """Whether a record may be so many bytes longer: what follows it must not need more room than there is."""
+        """Return whether a record may grow by so many bytes: the records behind it must still fit into the segment."""
         out = self._out + (_GAP_BYTES if self._gap else 0)
         return growth <= 0 or out + growth + 7 <= offset + self._slack
 
@@ -454,13 +461,13 @@ class _SegmentRewriter:
         last = self._bounds.last_batches.get(head.producer_id, -1)
         return head.producer_id >= 0 and last == head.base_offset + head.last_offset_delta
 
-    def _leave_out(self, offset: int, count: int) -> None:
+    def _remove_batch(self, offset: int, count: int) -> None:
         if self._gap + count > _COUNT_MAX:
             self._close_gap()
         self._gap, self._gap_at = self._gap + count, offset
 
     def _close_gap(self) -> None:
-        """Write the empty batch in place of those that were left out; an earlier cleaning may have done so."""
+        """Write an empty batch in place of the removed ones, unless an earlier cleaning has written the same."""
         if not self._gap:
             return
         count, self._gap = self._gap, 0
@@ -481,7 +488,7 @@ class _SegmentRewriter:
         self._out += stride
 
     def _write_run(self) -> None:
-        """Write the records that were kept last, which lie end to end in the old file."""
+        """Write the pending run of kept records, which are adjacent in the old file."""
         start, stop = self._run
         self._run = -1, -1
         if stop > start:
@@ -494,7 +501,7 @@ class _SegmentRewriter:
         self._out += len(record)
 
     def _begin_file(self) -> None:
-        """Make the file, with what was kept so far: the same bytes."""
+        """Create the file, with a copy of the unchanged records so far."""
         if self._fd >= 0:
             return
         self._files.remove(self.path)

@@ -1,4 +1,4 @@
-"""What the directories of a broker hold, and how much room their disks have."""
+"""The report of a broker's directories: their replicas with sizes, and the free space of their disks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ReplicaSize(NamedTuple):
     """A replica in a directory.
 
     Attributes:
-        partition: its name.
-        size: bytes that its files take on the disk, with room that is prepared for records.
+        partition: topic and number of the partition.
+        size: bytes of its files on the disk, including preallocated space.
         offset_lag: offsets from its high watermark to the end of its log.
     """
 
@@ -27,11 +27,11 @@ class LogDirectory(NamedTuple):
     """A directory of a broker.
 
     Attributes:
-        path: of it.
-        error: why its disk failed; "": it works.
-        replicas: those that are open, by name.
-        total_bytes: size of the disk; -1: it is not known.
-        usable_bytes: bytes of it that are free for this process; -1: they are not known.
+        path: path of the directory.
+        error: the error with which its disk failed; "": the disk works.
+        replicas: the open replicas, by name.
+        total_bytes: size of the disk; -1: unknown.
+        usable_bytes: free bytes for this process; -1: unknown.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class LogDirectory(NamedTuple):
 
 
 def describe_directory(path: Path, replicas: tuple[ReplicaSize, ...]) -> LogDirectory:
-    """Return a directory with its replicas and the room of its disk. Blocks for the disk."""
+    """Return the report of a directory, with the free space of its disk. Blocks for the disk."""
     try:
         status = os.statvfs(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""PartitionLog: the log of a partition's replica, whichever role the replica has."""
+"""PartitionLog: the log of a partition's replica, in the role of a leader or of a follower."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from pyreplog.times import Time
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_BLANK = 5  # record kind
+_BLANK = 5  # kind of the record that ends a segment
 
 
 class LogSlice(NamedTuple):
-    """Whole records of a log, as they lie there.
+    """Complete records with the bytes of a log.
 
     Attributes:
-        position: where they begin.
-        end: where they end; `position` if there are none.
+        position: where the records begin.
+        end: where the records end; `position` if there are none.
         frames: (position of the first byte, bytes), each within one segment: records, the blank that ends a segment,
-            the header of the next one. See FORMAT.md, "Log stream".
+            the header of the next segment. See FORMAT.md, "Log stream".
     """
 
     position: LogPosition
@@ -65,14 +65,14 @@ class LogSlice(NamedTuple):
 
 
 class CleanableSegment(NamedTuple):
-    """A segment that takes no more records.
+    """A sealed segment, to which no more records are appended.
 
     Attributes:
         base: position where it begins.
         first: offset of its first record.
         end: offset behind its last record.
-        first_time_us: when its first record was appended, microseconds since 1970-01-01 UTC.
-        last_time_us: when its last record was appended, or later.
+        first_time_us: append time of its first record, microseconds since 1970-01-01 UTC.
+        last_time_us: append time of its last record, or a later time.
     """
 
     base: int
@@ -83,11 +83,11 @@ class CleanableSegment(NamedTuple):
 
 
 class ReplicaEnds(NamedTuple):
-    """How far a log is.
+    """The end of a log.
 
     Attributes:
-        end: where it ends.
-        synced: up to where it is on the disk.
+        end: where the log ends.
+        synced: position up to which it is on the disk.
     """
 
     end: LogPosition
@@ -95,25 +95,30 @@ class ReplicaEnds(NamedTuple):
 
 
 class PartitionLog(MirrorLog, PartitionLogBase):
-    """The log of a partition's replica: its own while it leads, a byte-identical copy of its leader's while it follows.
+    """The log of a partition's replica. As follower it is a byte-identical copy of the leader's log.
 
-    It follows when it is opened. `lead` and `stop_leading` change the role in place: readers, their positions and the
+    The log is opened as follower. `lead` and `stop_leading` change the role in place: readers, their positions and the
     writer's lock stay. Readers, also in other processes, stop at the high watermark (`show_high_watermark`) in both
-    roles. Its directory keeps the file `replica`, so opening never believes what records claim to be synced: another
-    broker's disk may be meant.
+    roles. The directory keeps the file `replica`, so that opening the log does not trust the synced positions in
+    records: they may be those of another broker's disk.
 
-    Offsets are entry numbers. A record batch is one record that takes as many as it has records. The log always ends
-    behind a record: a segment that was begun, and has none, is given up, because the machines compare logs by where
-    their records end.
+    Offsets are entry numbers. A record batch is one record with as many offsets as the batch has records. The log
+    always ends behind a record: a last segment without records is removed, because state machines compare logs by the
+    ends of their records.
 
-    Methods return the ends that the machines want to know. An append returns when it is in the page cache; call
-    `sync` before more is promised. Any thread may call any method; those that change the log wait for each other.
+    Methods that change the log return its ends for the state machines. An append returns when the records are in the
+    page cache; `sync` makes them durable. Any thread may call any method. Methods that change the log wait for each
+    other.
 
     Args:
         path: directory of the log, which `create` or `open_or_create` has made.
-        config: settings, see `pyreplog.open`. Retention is the leader's business (`trim_to`): leave its limits None.
-        runtime: whose threads the log uses, for brokers with many partitions. None: it has threads of its own. The
-            first segment is made by the first record, and with a runtime none is made ahead before one is full.
+        config: settings, see `pyreplog.open`. The limits of retention must be None, because the leader decides on
+            retention (`trim_to`).
+        clock: source of append times; None: the system's clock.
+        files: opens and syncs files; None: the operating system's files.
+        runtime: provides the threads of the log, for brokers with many partitions; None: the log has its own threads.
+            The first record creates the first segment. With a runtime no segment is prepared before the first one is
+            full.
 
     Example:
         ```python
@@ -128,15 +133,15 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         self, path: Path, config: LogConfig, *, clock: Clock | None = None, files: Files | None = None,
         runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
-        self._epoch: LeaderEpoch | None = None  # in which it leads
+        self._epoch: LeaderEpoch | None = None  # epoch in which it leads; None: it follows
         self._history = History()
-        self._changing = threading.RLock()  # held by who changes the log; before `_lock`
+        self._change_lock = threading.RLock()  # held to change the log; taken before `_lock`
         self._deleted_before = 0
-        self._last_times: dict[int, int] = {}  # of segments that were sealed here, by base; of those that are there
-        self._sealed_mark = -1, 0  # a boundary of segments, and where the records in front of it end
+        self._last_times: dict[int, int] = {}  # append times of last records, by base, of segments sealed here
+        self._sealed_mark = -1, 0  # a boundary of segments, and the end of the records before it
         super().__init__(path, config, clock=clock, files=files, record_batches=True, runtime=runtime)
         try:
-            self._give_up_empty_segment()
+            self._remove_empty_segment()
             self._history = self._read_history()
         except BaseException:
             self.close()
@@ -147,19 +152,19 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         cls, path: Path, config: LogConfig, *, uuid: bytes, clock: Clock | None = None, files: Files | None = None,
         runtime: LogRuntime | None = None,
     ) -> PartitionLog:  # fmt: skip
-        """Open the log, or create it empty if there is none yet.
+        """Open the log, or create an empty one if the directory has no log.
 
         Args:
-            path: its directory.
+            path: directory of the log.
             config: settings.
             uuid: identity of the partition's log, 16 bytes, the same for all replicas.
-            clock: gives the append times; None: the system's clock.
-            files: the disk; None: the system's.
-            runtime: whose threads the log uses; None: it has threads of its own.
+            clock: source of append times; None: the system's clock.
+            files: opens and syncs files; None: the operating system's files.
+            runtime: provides the threads of the log; None: the log has its own threads.
 
         Raises:
-            NotALogError: the directory holds another log, or something else.
-            CorruptionError: a record, or the history of leader epochs, is damaged: take the log from another replica.
+            NotALogError: the directory holds another log, or other files.
+            CorruptionError: a record, or the history of leader epochs, is damaged: copy the log from another replica.
             LockedError: another process has the directory open.
         """
         checkpoint = checkpoints.load(path) if path.exists() else None
@@ -169,7 +174,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             replica.make(path, files or RealFiles(), uuid=uuid, segment_bytes=config.segment_bytes, start=(0, 0))
         return cls(path, config, clock=clock, files=files, runtime=runtime)
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------------------
 
     @property
     def leading_epoch(self) -> LeaderEpoch | None:
@@ -178,45 +183,45 @@ class PartitionLog(MirrorLog, PartitionLogBase):
 
     @property
     def history(self) -> History:
-        """Where each leader epoch began, as the records say; without epochs that ended before the log's start."""
+        """The starts of the leader epochs in the log, from its records, without epochs that ended before its start."""
         return self._history
 
     @property
     def start_mark(self) -> LogPosition:
-        """Where the log begins."""
+        """The position where the log begins."""
         return LogPosition(self.start_position, self.start)
 
     @property
     def log_start(self) -> int:
-        """Offset before which the records are deleted, though a segment may hold them (`delete_before`)."""
+        """Offset before which the records are deleted, although segments may still hold them (`delete_before`)."""
         return max(self._deleted_before, self.start)
 
     @property
     def end_mark(self) -> LogPosition:
-        """Where the log ends, whether that is committed or not."""
+        """The position where the log ends, with records that are not committed."""
         return canonical(marks_of(self)[0], self.segment_bytes)
 
     @property
     def high_watermark(self) -> LogPosition:
-        """Where readers stop."""
+        """The position where readers stop."""
         return canonical(marks_of(self)[2], self.segment_bytes)
 
     @property
     def ends(self) -> ReplicaEnds:
-        """How far the log is, at one moment."""
+        """The end of the log and its synced position, at one moment."""
         end, synced, _ = marks_of(self)
-        return ReplicaEnds(canonical(end, self.segment_bytes), self._behind_a_record(synced))
+        return ReplicaEnds(canonical(end, self.segment_bytes), self._last_record_end(synced))
 
     @property
     def replica_log(self) -> ReplicaLog:
-        """The log as the machines want to know it."""
-        with self._changing:
+        """The log as state machines see it."""
+        with self._change_lock:
             return ReplicaLog(self._history, self.start_mark, *self.ends, self.log_start)
 
-    def _behind_a_record(self, mark: LogPosition) -> LogPosition:
-        """A mark at the boundary of two segments as the end of the records in front of it.
+    def _last_record_end(self, mark: LogPosition) -> LogPosition:
+        """Return a position; for the boundary of two segments the end of the records before it.
 
-        That all of a segment is on the disk proves nothing of the next one, where an epoch may begin.
+        A synced segment proves nothing about the next one, with which an epoch may begin.
         """
         position, entry = canonical(mark, self.segment_bytes)
         if position % self.segment_bytes or position <= self.start_position:
@@ -228,28 +233,28 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         return LogPosition(end, entry)
 
     def _sealed_end(self, boundary: int) -> int:
-        """Position behind the last record of the segment that ends at a boundary."""
+        """Return the position behind the last record of the segment that ends at a boundary."""
         held, segment = self.hold_segment(boundary - 1)
         end = segment.base + self._records_end(segment)
         del held
         return end
 
     def _records_end(self, segment: Segment) -> int:
-        """Offset behind the last record of a sealed segment; one that was just mapped learns it from its index."""
+        """Return the end of the records in a sealed segment, which a newly mapped segment reads from its index."""
         if segment.head_at(segment.end)[0] != _BLANK:
             self.load_index(segment)
         return segment.end
 
     def epoch_end(self, number: int) -> tuple[LeaderEpoch, LogPosition]:
-        """Return the newest epoch up to a number, and where it ends (Kafka's OffsetForLeaderEpoch).
+        """Return the newest epoch up to a number, and its end (Kafka's OffsetForLeaderEpoch).
 
         Args:
-            number: of the epoch that is asked for.
+            number: number of the requested epoch.
 
         Returns:
-            The epoch and its end; NO_EPOCH and the start of the log if the log has no epoch so old.
+            The epoch and its end; NO_EPOCH and the start of the log if all epochs of the log are newer.
         """
-        with self._changing:
+        with self._change_lock:
             starts = self._history.starts
             at = bisect_right(starts, number, key=lambda start: start.term.number) - 1
             if at < 0:
@@ -257,15 +262,15 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             return starts[at].term, starts[at + 1].start if at + 1 < len(starts) else self.end_mark
 
     def mark_of(self, offset: int) -> LogPosition:
-        """Return where the record of an offset begins, committed or not, and the record's first offset.
+        """Return the position of the record of an offset, and the record's first offset. It may be uncommitted.
 
         Args:
-            offset: the offset; that behind the last one gives the end of the log.
+            offset: the offset; the one behind the last record has the end of the log.
 
         Raises:
-            OutOfRangeError: the log does not hold it.
+            OutOfRangeError: the log does not have the offset.
         """
-        with self._changing:
+        with self._change_lock:
             end = self.end_mark
             if offset == end.entry:
                 return end
@@ -285,24 +290,27 @@ class PartitionLog(MirrorLog, PartitionLogBase):
     # ---- leader epochs in the log ---------------------------------------------------------------------------
 
     def _read_history(self) -> History:
-        """Each segment begins with an epoch record. Where the next one begins with another epoch, and in the last one,
-        there are more."""
+        """Return the history of the epochs in the log. Raises CorruptionError.
+
+        Each segment begins with an epoch record. Only the last segment, and those before a segment with another epoch,
+        can have more, and are read.
+        """
         bases = [base for base, _, _ in self._segment_table()]
         end = self.end_mark.position
         if end <= self.start_position:
             return History()
-        fronts = [self._front_of(base) for base in bases]
+        fronts = [self._first_epoch_of(base) for base in bases]
         history = History()
         for index, (base, front) in enumerate(zip(bases, fronts, strict=True)):
             if index + 1 < len(bases) and fronts[index + 1] == front:
-                history = self._noted(history, front, base + HEADER_BYTES)
+                history = self._with_epoch(history, front, base + HEADER_BYTES)
             else:
                 stop = bases[index + 1] if index + 1 < len(bases) else end
                 history = self._with_epochs(history, base, stop)
         return history
 
-    def _front_of(self, base: int) -> TermStart:
-        """The epoch record with which a segment begins. The segment does not stay mapped."""
+    def _first_epoch_of(self, base: int) -> TermStart:
+        """Return the epoch record with which a segment begins. It maps the segment only for the call."""
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=False), str(path), writable=False)
         record = segment.read(HEADER_BYTES, segment.size)
@@ -322,11 +330,11 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             except InvalidMessageError as error:
                 raise CorruptionError(self.path, position, "the record of a leader epoch", str(error)) from error
             if epoch is not None:
-                history = self._noted(history, epoch, position)
+                history = self._with_epoch(history, epoch, position)
         return history
 
     def _control_values(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        """(position, value) of the control records between two positions, where records begin."""
+        """Iterate over (position, value) of the control records between two positions at which records begin."""
         while start < stop:
             held, segment = self.hold_segment(start)
             base, offset = segment.base, max(start - segment.base, HEADER_BYTES)
@@ -338,11 +346,11 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             del held
             start = base + segment.size
 
-    def _noted(self, history: History, epoch: TermStart, position: int) -> History:
+    def _with_epoch(self, history: History, epoch: TermStart, position: int) -> History:
         """Return a history with the epoch of a record at a position.
 
         Raises:
-            CorruptionError: it cannot follow on the others.
+            CorruptionError: the epoch contradicts the history.
         """
         last = history.starts[-1] if history.starts else None
         if last == epoch:
@@ -353,28 +361,30 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             and last.start.entry <= epoch.start.entry
         )
         segment_end = (position // self.segment_bytes + 1) * self.segment_bytes
-        if not grows or epoch.start.position >= segment_end:  # compaction moves a record to the front of its segment
-            raise CorruptionError(self.path, position, f"an epoch behind {last}, begun before here", f"{epoch}")
+        if not grows or epoch.start.position >= segment_end:  # compaction moves epoch records within their segment
+            raise CorruptionError(
+                self.path, position, f"an epoch later than {last} that begins before this position", f"{epoch}"
+            )
         return history.begin(*epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
     def lead(self, epoch: LeaderEpoch, *, populate: bool = False) -> ReplicaEnds:
-        """Lead from here on: append the control record of an epoch, which begins at the present end.
+        """Begin to lead: append the control record of an epoch, which begins at the present end.
 
-        The record is as durable as any append: a leader that counts what is synced syncs.
+        The record is not synced, like other appends.
 
         Args:
             epoch: the epoch, later than all in the log.
-            populate: map the segments of a busy log ahead, so that appends take no page faults: for one that is not
-                synced often, because the pages are dirty then.
+            populate: whether pages of a busy log are mapped ahead, so that appends cause no page faults. It dirties the
+                pages, so it is for logs that are rarely synced.
 
         Raises:
             HigherTermError: the log has this epoch, or a later one.
-            DiskFullError: there is no room. The replica follows.
-            PoisonedError, ClosedError: the log takes no appends.
+            DiskFullError: the disk is full. The replica follows.
+            PoisonedError, ClosedError: the log accepts no appends.
         """
-        with self._changing:
+        with self._change_lock:
             self._check_usable()
             if epoch <= self._history.last:
                 raise HigherTermError(
@@ -383,7 +393,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             start = TermStart(epoch, self.end_mark)
             control = encode_epoch(start)
             try:
-                self._take_over(epoch, control)
+                self._begin_leading(epoch, control)
                 Appender.append_batch(self, [], control=control)
                 self._pool.populates = populate
             except BaseException:
@@ -393,7 +403,8 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             self._takes_appends = True
             return self.ends
 
-    def _take_over(self, epoch: LeaderEpoch, control: bytes) -> None:
+    def _begin_leading(self, epoch: LeaderEpoch, control: bytes) -> None:
+        """Change the role to that of a leader, with an active segment."""
         with self._lock:
             self._enter()
             try:
@@ -401,23 +412,23 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                 segment, _, entry, last_time = self._state
                 if segment is None or segment.sealed:
                     self._begin_segment(self._take(entry), entry, last_time)
-                    self._publish_end()  # a page that shows nothing is not believed by readers of other processes
+                    self._publish_end()  # readers of other processes reject a page without an end
                 self._set_segment_front(control)
                 self._epoch = epoch
-                self._received_end = -1  # no stream goes on here
+                self._received_end = -1  # a leader receives no stream
             finally:
                 self._leave()
 
     def stop_leading(self) -> None:
-        """Follow from here on: nothing is appended but what `append_fetched` brings."""
-        with self._changing:
+        """Stop leading: from now on only `append_fetched` appends."""
+        with self._change_lock:
             if self._epoch is None or not self.is_usable:
                 return
             self._enter()
             try:
                 self._set_segment_front(None)
                 self._epoch, self._takes_appends = None, False
-                self._pool.populates = False  # a follower does not write through the map
+                self._pool.populates = False  # a follower does not write to mapped pages
                 self._received_end = self._state[1]
             finally:
                 self._leave()
@@ -446,28 +457,31 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         counts: Iterable[SupportsIndex],
         event_times: Iterable[Time | None] | None = None,
     ) -> AppendedOffsets:
-        """Append record batches, which the log does not look into; each takes as many offsets as it has records.
+        """Append record batches without decoding them, as leader. Each takes as many offsets as it has records.
 
         Args:
-            batches: bytes-like.
-            counts: how many records each has.
-            event_times: as many times, or None; None: no event times.
+            batches: record batches, bytes-like.
+            counts: number of records of each batch.
+            event_times: event time of each batch, or None; None: no event times.
+
+        Returns:
+            The offsets of the records, and the end of the log.
 
         Raises:
-            ReplicaError: this replica does not lead. Nothing was appended, as with all others.
-            RecordTooLargeError: a batch does not fit into a segment.
-            WindowFullError: a segment has to be begun, and the caller is an event loop.
-            DiskFullError: there is no room.
-            PoisonedError, ClosedError: the log takes no appends.
+            ReplicaError: this replica does not lead. With each of these errors no batch was appended.
+            RecordTooLargeError: a batch is larger than a segment.
+            WindowFullError: a new segment is required, and the caller is an event loop.
+            DiskFullError: the disk is full.
+            PoisonedError, ClosedError: the log accepts no appends.
         """
-        with self._changing:
+        with self._change_lock:
             self._check_leading()
             offsets, end = Appender.append_record_batches_pending(self, batches, counts, event_times)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
     def _append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets:
         """`append_record_batch`, when another thread is at work in the log."""
-        with self._changing:
+        with self._change_lock:
             self._check_leading()
             return Appender.append_record_batch_pending(self, batch, count, event_time_us)
 
@@ -478,21 +492,22 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         event_times: Iterable[Time | None] | None,
     ) -> AppendedOffsets:
         """`append_messages`, of any form, and when another thread is at work in the log, or its tail has no room."""
-        with self._changing:
+        with self._change_lock:
             self._check_leading()
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
     def roll(self) -> ReplicaEnds:
-        """Begin another segment, so that the records of the active one can be trimmed. It begins with the record of the
-        epoch, as all segments do.
+        """Begin a new segment, as leader, so that the records of the active one can be trimmed.
+
+        Like each segment it begins with the record of the epoch.
 
         Raises:
             ReplicaError: this replica does not lead.
-            DiskFullError: there is no room. The log is as it was.
-            PoisonedError, ClosedError: the log takes no appends.
+            DiskFullError: the disk is full. The log is unchanged.
+            PoisonedError, ClosedError: the log accepts no appends.
         """
-        with self._changing:
+        with self._change_lock:
             self._check_leading()
             start = self._history.starts[-1]
             with self._lock:
@@ -503,11 +518,11 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                         self._roll(segment, entry, last_time)
                 finally:
                     self._leave()
-            Appender.append_batch(self, [], control=encode_epoch(start))  # shows the segment, also when it is not new
+            Appender.append_batch(self, [], control=encode_epoch(start))  # publishes the active segment, new or not
             return self.ends
 
     def _begin_counted(self) -> None:
-        """A follower begins segments as its leader does."""
+        """Prepare the active segment for record batches, as leader; a follower's segments are those of its leader."""
         if self._epoch is not None:
             super()._begin_counted()
 
@@ -521,20 +536,21 @@ class PartitionLog(MirrorLog, PartitionLogBase):
     def read_frames(
         self, position: LogPosition, max_bytes: int, *, until: LogPosition | None = None, min_one_record: bool = True
     ) -> LogSlice:  # fmt: skip
-        """Return the records from a position on, as they lie, for a follower that appends them at the same place.
+        """Return the bytes of the records from a position on, which a follower appends at the same position.
 
-        The views pin their segments. A slice ends behind a record, never between a segment's end and the next record.
+        The views pin their segments. A slice ends behind a record, never between the end of a segment and the next
+        record.
 
         Args:
             position: where a record begins, or the end of the log.
-            max_bytes: bytes of records, roughly.
-            until: where a record ends, at most the end of the log: nothing from there on is given; None: the end.
-            min_one_record: one record is given however long it is.
+            max_bytes: approximate size of the records.
+            until: where a record ends, at most the end of the log: the result ends there at the latest; None: the end.
+            min_one_record: whether the first record is returned whatever its size.
 
         Raises:
-            OutOfRangeError: no record begins there.
-            TrimmedError: it was removed.
-            TruncatedError: the log was cut meanwhile.
+            OutOfRangeError: no record begins at the position.
+            TrimmedError: the record was removed.
+            TruncatedError: the log was truncated meanwhile.
             CorruptionError: a segment is damaged.
             ClosedError: the log was closed.
         """
@@ -551,20 +567,20 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             base, offset = segment.base, max(at - segment.base, HEADER_BYTES)
             is_last = log_end.position <= base + segment.size
             extent = log_end.position - base if is_last else self._records_end(segment)
-            if not frames and blank is None and not is_last and self._is_end_of(segment, offset, extent, position):
+            if not frames and blank is None and not is_last and self._is_at_end(segment, offset, extent, position):
                 blank = at, self._blank_at(segment, offset, extent)
                 at = base + segment.size
                 continue
             if offset < extent or (not frames and blank is None and not is_last):
                 if not frames and blank is None:
-                    self._check_begins(segment, offset, extent, position.entry)
+                    self._check_record_begins(segment, offset, extent, position.entry)
                 stop = extent
                 if extent - offset > max_bytes - size:
                     stop = segment.whole_records(offset, offset + max(max_bytes - size, 0), extent)
                     if (frames or not min_one_record) and stop - offset > max_bytes - size and not is_unclear:
                         break
                 if not is_last:
-                    stop, is_unclear = self._behind_moved_epochs(segment, stop, extent)
+                    stop, is_unclear = self._pass_moved_epochs(segment, stop, extent)
                 if blank is not None:
                     frames.append(blank)
                 if at == base:
@@ -584,24 +600,24 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             raise TruncatedError(f"the log was cut while it was read from position {position.position} on")
         return LogSlice(position, end, frames)
 
-    def _is_end_of(self, segment: Segment, offset: int, extent: int, position: LogPosition) -> bool:
-        """Whether a follower's log ends behind the last record of a sealed segment: where that is here, or, as its copy
-        may not be compacted as this one is, somewhere else."""
-        begins = offset < extent and self._begins(segment, offset, extent, position.entry)
+    def _is_at_end(self, segment: Segment, offset: int, extent: int, position: LogPosition) -> bool:
+        """Return whether a follower's log ends behind the last record of a sealed segment. Its copy of the segment may
+        end at another position, because it may be compacted less or more."""
+        begins = offset < extent and self._record_begins(segment, offset, extent, position.entry)
         return not begins and offset % 8 == 0 and position.entry == segment.head_at(extent)[1]
 
     def _blank_at(self, segment: Segment, offset: int, extent: int) -> ReadableBuffer:
-        """The blank of a sealed segment for a copy whose records end at an offset."""
+        """Return the blank that ends a sealed segment, for a copy whose records end at an offset."""
         if offset == extent:
             return segment.view(extent, BLANK_BYTES)
         _, entry, _, time_us, _ = segment.head_at(extent)
         return end_blank(segment, offset, entry - segment.first_entry, time_us)
 
-    def _behind_moved_epochs(self, segment: Segment, stop: int, extent: int) -> tuple[int, bool]:
-        """Where a slice ends so that its end tells which epochs it has, and whether it must go on to the next segment.
+    def _pass_moved_epochs(self, segment: Segment, stop: int, extent: int) -> tuple[int, bool]:
+        """Return the end of a slice whose end shows which epochs it has, and whether the next segment must follow.
 
-        The end of a log tells that by its offset, and by its position where an epoch begins at that offset: compaction
-        moves the record of an epoch in front of the position where the epoch began.
+        The end of a log shows that by its offset, and by its position if an epoch begins at that offset. Compaction
+        moves the record of an epoch before the position where the epoch began.
         """
         while True:
             at = segment.base + stop
@@ -616,10 +632,13 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             stop = segment.whole_records(stop, stop, extent)
 
     def segment_start(self, position: int) -> LogPosition:
-        """Return where the segment begins that has a position, and its first offset.
+        """Return where the segment of a position begins, and the segment's first offset.
+
+        Args:
+            position: the position.
 
         Raises:
-            OutOfRangeError: no segment has it.
+            OutOfRangeError: no segment has the position.
         """
         with self._lock:
             table = self._segment_table()
@@ -628,30 +647,30 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                 raise OutOfRangeError(f"position {position}: no segment has it")
             return LogPosition(*table[row][:2])
 
-    def _begins(self, segment: Segment, offset: int, extent: int, entry: int) -> bool:
-        """Whether the record of an offset begins there. A follower may say anything, and so may a file."""
+    def _record_begins(self, segment: Segment, offset: int, extent: int, entry: int) -> bool:
+        """Return whether the record of an offset begins there. Positions of followers and files are not trusted."""
         begins = extent - offset >= BLANK_BYTES and segment.stamp_at(offset) == segment.stamp
         return begins and segment.first_entry_at(offset) == entry
 
-    def _check_begins(self, segment: Segment, offset: int, extent: int, entry: int) -> None:
-        if not self._begins(segment, offset, extent, entry):
+    def _check_record_begins(self, segment: Segment, offset: int, extent: int, entry: int) -> None:
+        if not self._record_begins(segment, offset, extent, entry):
             raise OutOfRangeError(f"position {segment.base + offset}: no record of offset {entry} begins there")
 
     # ---- as follower ----------------------------------------------------------------------------------------
 
     def append_fetched(self, records: LogSlice) -> ReplicaEnds:
-        """Append records of the leader's log, byte for byte. CRC, stamp and offset of each are verified.
+        """Append records of the leader's log, byte for byte. It verifies CRC, stamp and offset of each record.
 
         Args:
-            records: what the leader's `read_frames` gave for this log's end.
+            records: result of the leader's `read_frames` at the end of this log.
 
         Raises:
-            StreamError: they do not continue this log, or are damaged. The good ones in front count.
+            StreamError: the records do not continue this log, or are damaged. The intact ones before stay appended.
             InvalidArgumentError: this replica leads.
-            DiskFullError: there is no room for another segment.
-            PoisonedError, ClosedError: the log takes no appends.
+            DiskFullError: the disk has no space for another segment.
+            PoisonedError, ClosedError: the log accepts no appends.
         """
-        with self._changing:
+        with self._change_lock:
             self._check_following()
             end = self.end_mark
             if records.position != end:
@@ -667,7 +686,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                 if records.frames or records.end != end:
                     self._check_end(records.end)
             except ReplogError:
-                self._go_back(end, received)
+                self._discard_refused(end, received)
                 raise
             self._history = self._with_epochs(self._history, end.position, records.end.position)
             return self.ends
@@ -677,9 +696,9 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         if reached != end or self._received_end != marks_of(self)[0].position:
             raise StreamError(reached.position, f"whole records up to {end}", f"some up to {reached}")
 
-    def _go_back(self, before: LogPosition, received: int) -> None:
-        """Behind a refused slice: end behind the last good record, and leave nothing there that could be taken for one
-        when another leader's record has covered a part of it."""
+    def _discard_refused(self, before: LogPosition, received: int) -> None:
+        """End the log behind the last intact record of a refused slice, and zero the bytes behind it: once another
+        leader's record has overwritten some of them, the rest might be read as a record."""
         if not self.is_usable:
             return
         self._enter()
@@ -694,14 +713,14 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             raise self._poison("append", error) from error
         finally:
             self._leave()
-        self._give_up_empty_segment()
+        self._remove_empty_segment()
         self._history = self._with_epochs(self._history, before.position, self.end_mark.position)
 
-    def _give_up_empty_segment(self) -> None:
-        """End the log behind its last record.
+    def _remove_empty_segment(self) -> None:
+        """Remove a last segment without records, so that the log ends behind its last record.
 
-        A process that was stopped between the blank that ends a segment and the first record of the next one leaves a
-        log that ends between the two, as the log of no other replica does.
+        A process that stopped between the blank that ends a segment and the first record of the next one leaves a log
+        whose end no other replica's log can have.
         """
         position, entry = self.received_mark
         if position % self.segment_bytes or position <= self.start_position:
@@ -718,13 +737,13 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                 self._leave()
 
     def truncate_to(self, to: LogPosition) -> ReplicaEnds:
-        """Cut the log to a position, durably and crash-safe. What is cut is kept in `aside/`.
+        """Truncate the log to a position, durably and crash-safe. The removed records are kept in `aside/`.
 
         Args:
             to: where a record begins.
 
         Raises:
-            OutOfRangeError: no record begins there.
+            OutOfRangeError: no record begins at the position.
             InvalidArgumentError: this replica leads.
             PoisonedError: the disk failed.
         """
@@ -732,38 +751,45 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         return self.ends
 
     def cut(self, position: int, entry: int) -> None:
-        """Cut the log: `truncate_to`."""
-        with self._changing:
+        """Truncate the log, as `truncate_to` does.
+
+        Args:
+            position: position where a record begins.
+            entry: offset of that record.
+        """
+        with self._change_lock:
             self._check_following()
-            self._last_times.clear()  # another leader's segments may take their places
+            self._last_times.clear()  # another leader's segments may have the same bases
             super().cut(position, entry)
-            self._give_up_empty_segment()
+            self._remove_empty_segment()
             self._deleted_before = min(self._deleted_before, self.end_mark.entry)
             self._history = self._history.up_to(self.end_mark)
 
     def reset(self, start: LogPosition, history: History) -> ReplicaEnds:
-        """Remove all records: the log begins and ends at another place, durably. After a crash it is as it was, or
-        empty, perhaps at its former start. What is removed is kept in `aside/`.
+        """Remove all records, durably: the log then begins and ends at another position.
+
+        After a crash the log is unchanged, or empty, perhaps at its former start. The removed records are kept in
+        `aside/`.
 
         Args:
             start: where a segment of the leader's log begins.
-            history: of the leader epochs up to there.
+            history: history of the leader epochs up to that position.
 
         Raises:
-            OutOfRangeError: no segment can begin there.
+            OutOfRangeError: no segment can begin at the position.
             InvalidArgumentError: this replica leads.
             PoisonedError: the disk failed.
         """
         if start.position < 0 or start.position % self.segment_bytes or start.entry < 0:
             raise OutOfRangeError(f"position {start.position}: no segment of {self.segment_bytes} bytes begins there")
-        with self._changing:
+        with self._change_lock:
             self.cut(*self.start_mark)
             with self._lock:
                 self._enter()
                 try:
                     self._checkpoint.begin_at(start=start.position, entry=start.entry)
                     self._pool.place(start.position, self._checkpoint.last.epoch)
-                    self._begin_at(start)
+                    self._restart_at(start)
                 except OSError as error:
                     raise self._poison("reset", error) from error
                 finally:
@@ -771,7 +797,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             self._history = self._without_trimmed(history.up_to(start))
             return self.ends
 
-    def _begin_at(self, start: LogPosition) -> None:
+    def _restart_at(self, start: LogPosition) -> None:
         self._first, self._commit, self._received_end = (start.position, start.entry), start, start.position
         self._sealed_mark = -1, 0
         stand_at(self, *start)
@@ -780,41 +806,46 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         self.tail.note_truncation()
 
     def resume(self) -> LogPosition:
-        """Forget the bytes of an incomplete record; return where the log ends."""
-        with self._changing:
+        """Discard the bytes of an incomplete record; return the end of the log."""
+        with self._change_lock:
             self._check_following()
             return super().resume()
 
-    # ---- both -----------------------------------------------------------------------------------------------
+    # ---- high watermark, retention and compaction -----------------------------------------------------------
 
     def show_high_watermark(self, high_watermark: LogPosition) -> None:
-        """Let readers see all before the high watermark, as far as the log goes. It never goes back. Any thread."""
+        """Let readers read up to the high watermark, at most to the end of the log. It never decreases. Any thread.
+
+        Args:
+            high_watermark: the high watermark.
+        """
         position, entry = high_watermark
         if not self.show_reached(position, entry):
             self.show(*min(high_watermark, self.end_mark))
 
     @property
     def stored_high_watermark(self) -> StoredHighWatermark | None:
-        """The high watermark, to be kept in the broker's file; None: nothing is committed, as far as is known."""
-        with self._changing:
+        """The high watermark for the broker's file; None: no record is known to be committed."""
+        with self._change_lock:
             starts, mark = self._history.starts, self.high_watermark
             at = bisect_left(starts, mark.position, key=lambda start: start.start.position) - 1
             log_start = self._deleted_before if self._deleted_before > self.start else 0
             return None if at < 0 else StoredHighWatermark(self.uuid, starts[at], mark, min(log_start, mark.entry))
 
     def restore_high_watermark(self, stored: StoredHighWatermark | None) -> LogPosition:
-        """Let readers see what was committed before the replica started, as far as the log has it.
+        """Let readers read up to a stored high watermark, if it is valid in this log.
 
         Args:
-            stored: from the broker's file. It may be of an earlier moment, and of a log that is gone.
+            stored: high watermark from the broker's file, which may be old, or belong to a former log; None: none is
+                stored.
 
         Returns:
-            The high watermark from now on; the start of the log if nothing is known.
+            The present high watermark; the start of the log if no record is known to be committed.
 
         Raises:
             CorruptionError: a segment is damaged.
         """
-        with self._changing:
+        with self._change_lock:
             mark = None if stored is None else stored.valid_in(self.uuid, self._history, self.end_mark)
             if mark is not None and mark > self.high_watermark and self._is_boundary(mark):
                 self.show_high_watermark(mark)
@@ -823,6 +854,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             return self.high_watermark
 
     def _is_boundary(self, mark: LogPosition) -> bool:
+        """Return whether a record begins at a position, or the log ends there."""
         end = self.end_mark
         if mark == end:
             return True
@@ -833,23 +865,23 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         del held
         if offset == extent:  # the next record begins the next segment
             return any(row[:2] == (base + self.segment_bytes, mark.entry) for row in self._segment_table())
-        return self._begins(segment, offset, extent, mark.entry)
+        return self._record_begins(segment, offset, extent, mark.entry)
 
     def trim_to(self, start: LogPosition) -> LogPosition:
-        """Remove the segments that lie wholly before a position, below the high watermark, and that no cursor holds.
+        """Remove the segments whose records all lie before a position and the high watermark, and that no cursor holds.
 
         Args:
-            start: where the leader's log begins.
+            start: start of the leader's log.
 
         Returns:
-            Where the log begins now.
+            The new start of the log.
 
         Raises:
             CorruptionError: the file of a cursor is damaged.
             PoisonedError: the disk failed while segments were removed.
             ClosedError: the log was closed.
         """
-        with self._changing:
+        with self._change_lock:
             self.check_open()
             with log_cursor.retention_held(self.path, log_cursor.HELD_S), self._lock:
                 floor = min(start.position, self.retention_floor, self._held_by_cursors(), self.tail.visible)
@@ -863,27 +895,27 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             return self.start_mark
 
     def delete_before(self, offset: int) -> int:
-        """Delete the records before an offset, which is below the high watermark: requests see them no more (KIP-107).
+        """Delete the records before an offset: requests do not see them any more (KIP-107).
 
-        Their segments go with `trim_to`. The caller stores it (`stored_high_watermark`).
+        `trim_to` removes their segments. The caller stores the offset (`stored_high_watermark`).
 
         Args:
-            offset: the first one that stays. It never goes back.
+            offset: first offset that stays, at most the high watermark. A lower one than before has no effect.
 
         Returns:
-            The first offset of the log now.
+            The new first offset of the log.
         """
-        with self._changing:
+        with self._change_lock:
             self._deleted_before = max(self._deleted_before, min(offset, self.end_mark.entry))
             return self.log_start
 
     def is_roll_due(self, config: RetentionConfig, now_us: int) -> bool:
-        """Return whether the active segment has records, and the first one is too old to stay or have more behind it.
+        """Return whether the active segment has records, and the first one exceeds `segment_ms` or the retention.
 
-        The first one counts: each leader's control record is as new as its epoch.
+        The age is that of the first record, because each leader's control record is as new as its epoch.
 
         Args:
-            config: of the topic.
+            config: retention of the topic.
             now_us: the time, microseconds since 1970-01-01 UTC.
 
         Raises:
@@ -900,14 +932,14 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             return age_us >= min(limits_ms) * 1000 or config.retention_bytes == 0
 
     def expired_before(self, config: RetentionConfig, now_us: int, floor: LogPosition) -> LogPosition:
-        """Return where the log begins when the segments are gone that are too old or too many; the active one stays.
+        """Return the start of the log without the segments that exceed the retention. The active segment stays.
 
-        The time of a record is that of its append.
+        The age of a record is counted from its append time.
 
         Args:
-            config: of the topic.
+            config: retention of the topic.
             now_us: the time, microseconds since 1970-01-01 UTC.
-            floor: nothing goes from here on.
+            floor: position from which on all records stay.
 
         Raises:
             DiskError: a segment cannot be opened.
@@ -925,10 +957,10 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             return LogPosition(*table[row][:2]) if table else self.start_mark
 
     def cleanable_segments(self, floor: LogPosition, now_us: int) -> list[CleanableSegment]:
-        """Return the segments before a position that take no more records and are on disk, the first one first.
+        """Return the sealed and synced segments before a position, ascending.
 
         Args:
-            floor: no segment that ends behind it is given.
+            floor: position that limits the ends of the segments.
             now_us: the time, microseconds since 1970-01-01 UTC.
 
         Raises:
@@ -946,14 +978,14 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             ]  # fmt: skip
 
     def map_sealed(self, base: int) -> Segment:
-        """Map the file of a sealed segment once more, as it is now, with its index.
+        """Return a new mapping of the present file of a sealed segment, with its index.
 
         Args:
             base: position of the segment.
 
         Raises:
-            CorruptionError: it is damaged.
-            OSError: it cannot be opened.
+            CorruptionError: the segment is damaged.
+            OSError: the file cannot be opened.
         """
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=False), str(path), writable=False)
@@ -962,15 +994,18 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         return segment
 
     def read_sealed(self, base: int, offset: int, max_bytes: int) -> bytes:
-        """Return bytes of the file of a sealed segment, as it is now; b"" behind its end.
+        """Return bytes of the present file of a sealed segment.
 
         Args:
             base: position of the segment.
-            offset: of the first byte in the file.
-            max_bytes: how many.
+            offset: offset of the first byte in the file.
+            max_bytes: most bytes of the result.
+
+        Returns:
+            The bytes; b"" behind the end of the file.
 
         Raises:
-            OSError: it cannot be read; FileNotFoundError: there is no such segment.
+            OSError: the file cannot be read; FileNotFoundError: the segment does not exist.
         """
         fd = self._files.open(names.segment_path(self.path, base), writable=False)
         try:
@@ -980,12 +1015,17 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             os.close(fd)
 
     def replace_sealed(self, base: int, fresh: Path) -> None:
-        """Put a synced file in the place of a sealed segment; see `CommitLog.replace_sealed`."""
+        """Replace the file of a sealed segment by a synced one; see `CommitLog.replace_sealed`.
+
+        Args:
+            base: position of the segment.
+            fresh: path of the new file.
+        """
         super().replace_sealed(base, fresh)
         self._sealed_mark = -1, 0
 
     def _last_time_of(self, row: int, now_us: int) -> int:
-        """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""
+        """Return the append time of a sealed segment's last record; a later one if it was not sealed by this object."""
         known = self._last_times.get(self._segment_table()[row][0])
         return self._first_time(row + 1, now_us) if known is None else known
 
@@ -996,7 +1036,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
         return History(starts[max(first - 1, 0) :])
 
     def promote(self) -> NoReturn:
-        """Raise ReplicaError: a partition's log stays one of many copies, also while it leads."""
+        """Raise ReplicaError: a partition's log cannot become an independent log."""
         raise ReplicaError(self.path)
 
     def __repr__(self) -> str:

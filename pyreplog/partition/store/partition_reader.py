@@ -1,7 +1,8 @@
-"""What a reader of another process learns of a partition's log: its name, epochs, high watermark and transactions.
+"""A partition's log for readers of other processes: its name, epochs, high watermark and transactions.
 
-Nothing is changed: a broker may have the log open. Without a broker since the machine started, the high watermark is
-the one in the broker's file; a log of which that file says nothing is shown whole, as other replicas' logs are.
+Reading changes nothing: a broker may have the log open. If no broker has opened the log since the machine started, the
+high watermark is the one in the broker's file; if that file has none for the log, all of the log is shown, as with logs
+of other replicas.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PartitionName(NamedTuple):
 
     Attributes:
         topic_id: 32 hexadecimal digits.
-        number: of the partition.
+        number: number of the partition.
     """
 
     topic_id: str
@@ -59,7 +60,7 @@ class PartitionName(NamedTuple):
 
 
 def partition_name(directory: Path) -> PartitionName | None:
-    """Return the partition whose log has a directory of this name; None: the name is that of another one."""
+    """Return the partition that a directory is named after; None: it has not the name of a partition's log."""
     match = _NAME.fullmatch(directory.name)
     return None if match is None else PartitionName(match[1], int(match[2]))
 
@@ -70,16 +71,16 @@ def partition_directories(broker: Path) -> list[Path]:
 
 
 def is_partition(log: LogReader) -> bool:
-    """Return whether a log is that of a partition: its first record begins a leader epoch, or is damaged in a directory
-    of such a name."""
+    """Return whether a log is that of a partition: its first record begins a leader epoch, or the directory is named
+    after a partition and that record is damaged."""
     try:
-        return log.end_position > log.start_position and _front(log, log.start_position) is not None
+        return log.end_position > log.start_position and _first_epoch(log, log.start_position) is not None
     except CorruptionError:
         return partition_name(log.path.resolve()) is not None
 
 
-def _front(log: LogReader, base: int) -> TermStart | None:
-    """The epoch record with which the segment at a position begins; None: it begins with another record."""
+def _first_epoch(log: LogReader, base: int) -> TermStart | None:
+    """Return the epoch record with which the segment at a position begins; None: it begins with another record."""
     for batch in log.read_positions(base, all_kinds=True, batch_bytes=1):
         try:
             return decode_epoch(batch[0].value) if batch[0].kind > _NUMBERED_MAX else None
@@ -89,30 +90,30 @@ def _front(log: LogReader, base: int) -> TermStart | None:
 
 
 def read_history(log: LogReader) -> History:
-    """Return where each leader epoch of a log began. Of the segments, only those with another epoch are read whole.
+    """Return where each leader epoch of a log began. Segments within one epoch are not read completely.
 
     Raises:
         CorruptionError: a record is damaged.
     """
     start, end = log.start_position, log.end_position
     bases = [base for base in names.segment_bases(log.path) if start <= base < end]
-    fronts = [_front(log, base) for base in bases]
+    fronts = [_first_epoch(log, base) for base in bases]
     history = History()
     for index, (base, front) in enumerate(zip(bases, fronts, strict=True)):
         following = fronts[index + 1] if index + 1 < len(bases) else None
         if front is not None and front == following:
-            history = _noted(history, front)
+            history = _with_epoch(history, front)
             continue
         stop = bases[index + 1] if index + 1 < len(bases) else end
         for batch in log.read_positions(base, stop, all_kinds=True):
             for at in (batch.kind > _NUMBERED_MAX).nonzero()[0].tolist():
                 epoch = decode_epoch(batch[at].value)
                 if epoch is not None:
-                    history = _noted(history, epoch)
+                    history = _with_epoch(history, epoch)
     return history
 
 
-def _noted(history: History, epoch: TermStart) -> History:
+def _with_epoch(history: History, epoch: TermStart) -> History:
     return history if epoch in history.starts[-1:] else history.begin(*epoch)
 
 
@@ -138,7 +139,7 @@ class PartitionReader:
         self._log = log
         self._stored: LogPosition | None = None
         self.is_high_watermark_known = tail_page.load(log.path) is not None
-        """Whether a broker has said up to where the log is committed."""
+        """Whether the high watermark is known, from a broker that had the log open or from its file."""
         if not self.is_high_watermark_known:
             self._stored = self._stored_high_watermark()
             self.is_high_watermark_known = self._stored is not None
@@ -148,14 +149,15 @@ class PartitionReader:
 
     @property
     def high_watermark(self) -> LogPosition:
-        """Up to where readers see the log."""
+        """Up to where readers read the log."""
         end = LogPosition(self._log.end_position, self._log.end)
         if self._stored is None or tail_page.load(self._log.path) is not None:
             return end
         return min(self._stored, end)
 
     def _stored_high_watermark(self) -> LogPosition | None:
-        """As much of the high watermark in the broker's file as the log has; None: it says nothing of the log."""
+        """Return the part of the high watermark in the broker's file that is valid in the log; None: the file has none
+        for it."""
         path = self._log.path.resolve()
         file = path.parent / FILE_NAME
         try:
@@ -173,7 +175,7 @@ class PartitionReader:
     # ---- transactions ---------------------------------------------------------------------------------------
 
     def last_stable(self) -> LogPosition:
-        """Return up to where readers of committed data see the log now.
+        """Return the last stable offset, up to which readers of committed data read.
 
         Raises:
             CorruptionError: a record is damaged.
@@ -182,12 +184,12 @@ class PartitionReader:
         return self._replay().last_stable(self._replayed)
 
     def aborted(self) -> list[EndedTransaction]:
-        """Return the aborted transactions before the high watermark, in the order of their markers. Raises as
-        `last_stable`."""
+        """Return the aborted transactions before the high watermark, in the order of their markers. Raises the errors
+        of `last_stable`."""
         return self._replay().aborted_since(LogPosition(0, 0))
 
     def _replay(self) -> LogTransactions:
-        """Learn what is in the log since the last time."""
+        """Replay the records that were appended since the last call."""
         if self._transactions is None or self._log.truncation_count != self._truncations:
             self._truncations = self._log.truncation_count
             self._transactions = self._load()
@@ -216,7 +218,7 @@ class PartitionReader:
         self._replayed = LogPosition(int(batch.next_position), max(entry, self._replayed.entry))
 
     def _load(self) -> LogTransactions:
-        """The transactions of the newest snapshot before which no other is missing, as a broker begins."""
+        """Restore the transactions from the newest snapshot before which no other one is missing, as a broker does."""
         log = self._log
         start, snapshot, aborted = LogPosition(log.start_position, log.start), None, list[EndedTransaction]()
         bases = snapshot_bases(log.path)
@@ -256,15 +258,15 @@ AbortedRanges = tuple[tuple[int, int, int], ...]
 
 
 def aborted_ranges(ended: list[EndedTransaction]) -> AbortedRanges:
-    """Return aborted transactions as `in_aborted` takes them."""
+    """Return aborted transactions in the form that `in_aborted` needs."""
     return tuple((at.producer_id, at.first.entry, at.end.entry) for at in ended)
 
 
 def in_aborted(batch: RecordBatch, aborted: AbortedRanges) -> NDArray[np.bool_] | None:
-    """Return whether each entry of a scan is a part of an aborted transaction; None: none is.
+    """Return whether each entry of a scan is a part of an aborted transaction; None: no entry is.
 
     Args:
-        batch: of the scan.
+        batch: entries of the scan.
         aborted: the transactions.
     """
     if not aborted or not len(batch):

@@ -1,6 +1,6 @@
-"""The file `<base>.producers` beside a segment: the producers and transactions of all that lies before the segment.
+"""The file `<base>.producers` beside a segment: the producers and transactions of the log before the segment.
 
-It also has the transactions whose abort markers lie in the segment in front of it: the files of all segments are the
+It also has the transactions whose abort markers lie in the previous segment: the files of all segments together are the
 index of the aborted transactions. FORMAT.md, "Producer snapshots of a partition".
 """
 
@@ -19,7 +19,7 @@ from pyreplog.stream.terms import History, TermStart, read_term, seal, unseal, w
 
 MAGIC = b"RPPRODS1"
 COUNT_MAX = 1 << 24
-"""Of producers, and of transactions."""
+"""Most producers, and most transactions, of a snapshot."""
 FILE_MAX = 1 << 31  # bytes
 
 _NAME = re.compile(r"([0-9]{20})\.producers")
@@ -31,12 +31,12 @@ class ProducerSnapshot(NamedTuple):
     """The producers and transactions of a log before one of its segments.
 
     Attributes:
-        uuid: of the log, 16 bytes.
-        epoch: the leader epoch in which the last record before the segment lies, or that begins with the segment.
+        uuid: id of the log, 16 bytes.
+        epoch: the leader epoch of the last record before the segment, or the one that begins with the segment.
         end: where the segment begins, and the offset of its first record.
-        producers: all of them, by id.
-        transactions: of the log before the segment.
-        aborted: those whose markers lie in the segment in front of it.
+        producers: all producers, by id.
+        transactions: the transactions of the log before the segment.
+        aborted: the aborted transactions whose markers lie in the previous segment.
     """
 
     uuid: bytes
@@ -47,16 +47,16 @@ class ProducerSnapshot(NamedTuple):
     aborted: tuple[EndedTransaction, ...]
 
     def is_of(self, uuid: bytes, history: History, end: LogPosition) -> bool:
-        """Return whether a log is the same before the segment.
+        """Return whether the snapshot belongs to a log: it has the same records before the segment.
 
         Args:
-            uuid: of the log.
-            history: of the log.
-            end: of the log.
+            uuid: id of the log.
+            history: history of the log.
+            end: end of the log.
         """
         if uuid != self.uuid:
             return False
-        if self.epoch.start == self.end:  # the epoch has no record in front of the segment
+        if self.epoch.start == self.end:  # the epoch has no record before the segment
             return self.epoch in history.starts
         return History((self.epoch,)).common_point(self.end, history, end) == self.end
 
@@ -65,7 +65,7 @@ def snapshot_path(directory: Path, base: int) -> Path:
     """Return the path of the file beside a segment.
 
     Args:
-        directory: of the log.
+        directory: directory of the log.
         base: position of the segment.
     """
     return directory / f"{base:020d}.producers"
@@ -107,8 +107,8 @@ def decode_snapshot(path: Path, data: bytes) -> ProducerSnapshot:
     """Decode the contents of the file.
 
     Raises:
-        CorruptionError: they are damaged.
-        FormatVersionError: a later version wrote them, and says that this one cannot read them.
+        CorruptionError: the file is damaged.
+        FormatVersionError: a later version wrote the file, with a `min_reader` above this version.
     """
     fields = unseal(path, MAGIC, data)
     try:

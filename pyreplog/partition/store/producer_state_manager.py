@@ -1,8 +1,9 @@
 """ProducerStateManager: the producers and transactions of a replica's log, with snapshots beside its segments.
 
-All of it is in the log, but for what was removed in front. So a snapshot that is damaged, missing, or of a log that was
-cut or begun anew since is passed over: the state is rebuilt from an earlier one and the log behind that, and the later
-snapshots are written again. Only the one at the start of a log that was trimmed cannot be rebuilt; a peer has it.
+The state can be rebuilt from the log, except for its trimmed part. So a snapshot is ignored if it is damaged, missing,
+or of a log that was truncated or reset since: the state is rebuilt from an earlier snapshot and the log behind it, and
+the later snapshots are written again. Only the snapshot at the start of a trimmed log cannot be rebuilt; it is copied
+from another replica.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _BATCH, _NUMBERED_MAX = 2, 2  # kinds of records
 
 
 class ProducerChange(NamedTuple):
-    """What a record batch in the log says of producers and transactions.
+    """The change that a record batch of the log makes to producers and transactions.
 
     Attributes:
-        batch: of an idempotent producer.
-        transaction: (producer id, producer epoch) of the transaction that it is a part of.
-        marker: that it is.
+        batch: the header, if it is a batch of an idempotent producer.
+        transaction: (producer id, producer epoch), if the batch is a part of a transaction.
+        marker: the marker, if the batch is one.
     """
 
     batch: ProducerBatch | None = None
@@ -59,16 +60,16 @@ class ProducerChange(NamedTuple):
 
 
 class ProducerStateManager(ProducerStateManagerBase):
-    """The producers and transactions of one log, as a replay of all of it would give them.
+    """The producers and transactions of one log, as a replay of the whole log would restore them.
 
-    It has the state of the log when it is made. Afterwards the owner calls `replay` or `appended` when the log has
-    grown, and `truncated` when it was cut or begun anew, before anybody asks. A snapshot is made when the replay comes
-    to another segment; it is written, durably, at once or by `write_snapshots`. Not for several threads at once, but
-    for `write_snapshots` and `close`.
+    The constructor restores the state of the log. Afterwards the owner calls `replay` or `appended` when the log has
+    grown, and `truncated` when it was truncated or reset, before it uses the state. A snapshot is made when the replay
+    reaches another segment; it is written, durably, at once or by `write_snapshots`. One thread at a time, except for
+    `write_snapshots` and `close`.
 
     Args:
         log: the log, which is open.
-        read_change: returns what a record batch says, None if it says nothing.
+        read_change: returns the change that a record batch makes; None: no change.
         files: the disk; None: the system's.
 
     Attributes:
@@ -89,21 +90,22 @@ class ProducerStateManager(ProducerStateManagerBase):
         self._log, self._read_change = log, read_change
         self._files = files if files is not None else RealFiles()
         self._replayed = log.start_mark
-        self._segment = self._replayed.position  # base of the one that is replayed
-        self._unwritten: deque[tuple[Path, bytes]] = deque()  # snapshots; any thread takes them, oldest first
-        self._writing = threading.Lock()  # held while snapshots are written; guards what follows
+        self._segment = self._replayed.position  # base of the segment that is replayed
+        self._unwritten: deque[tuple[Path, bytes]] = deque()  # snapshots, oldest first; any thread pops them
+        self._writing = threading.Lock()  # held while snapshots are written; guards `_is_closed`
         self._is_closed = False
         self._load()
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing of what retention removed. If it is, no snapshot is written, and no segment is
-        removed, before the snapshot of a peer is taken (`adopt`), or none is expected any more (`accept_loss`)."""
+        """Whether the state includes the records that retention removed. Otherwise no snapshot is written, and no
+        segment is removed, until the snapshot of another replica is adopted (`adopt`), or the loss is accepted
+        (`accept_loss`)."""
         return self._is_complete
 
     @property
     def replayed(self) -> LogPosition:
-        """Up to where the log is known."""
+        """End of the replayed part of the log."""
         return self._replayed
 
     @property
@@ -114,7 +116,7 @@ class ProducerStateManager(ProducerStateManagerBase):
     # ---- replaying ------------------------------------------------------------------------------------------
 
     def replay(self, *, write: bool = True) -> None:
-        """Learn what is in the log since the last time.
+        """Replay the records that were appended since the last call.
 
         Args:
             write: write snapshots at once; False: `write_snapshots` does so later, without the owner's locks.
@@ -135,18 +137,19 @@ class ProducerStateManager(ProducerStateManagerBase):
     def appended(
         self, change: ProducerChange | None, before: LogPosition, appended: AppendedOffsets, time_us: int
     ) -> None:  # fmt: skip
-        """Learn of one record batch that the owner has just appended, without reading it again if that can be avoided.
+        """Apply one record batch that the owner has just appended, without reading it again if possible.
 
-        Snapshots are not written: `write_snapshots` does so.
+        Snapshots are not written; `write_snapshots` writes them.
 
         Args:
-            change: what it says; None: nothing.
+            change: the change that the batch makes; None: no change.
             before: where the log ended before it.
-            appended: where it went.
-            time_us: the time in microseconds.
+            appended: offsets and end of the batch.
+            time_us: wall time, microseconds since 1970-01-01 UTC.
 
         Raises:
-            CorruptionError, ClosedError: as `replay`.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
         """
         segment_bytes, (position, _), end = self._log.segment_bytes, before, appended.end
         offset = position % segment_bytes
@@ -167,13 +170,13 @@ class ProducerStateManager(ProducerStateManagerBase):
                 self._make_snapshot(base)
                 self._segment = base
             for index in ((batch.kind[first:stop] == _BATCH).nonzero()[0] + first).tolist():
-                self._note(batch, index)
+                self._replay_record(batch, index)
             numbered = (batch.kind[first:stop] <= _NUMBERED_MAX).nonzero()[0]
             entry = int(batch.entry[first + numbered[-1]]) + 1 if len(numbered) else self._replayed.entry
             self._replayed = LogPosition(int(batch.position[stop - 1] + batch.stride[stop - 1]), entry)
             first = stop
 
-    def _note(self, batch: RecordBatch, index: int) -> None:
+    def _replay_record(self, batch: RecordBatch, index: int) -> None:
         record = batch[index]
         change = self._read_change(record.value_view)
         if change is not None:
@@ -191,13 +194,13 @@ class ProducerStateManager(ProducerStateManagerBase):
             self.producers.note_use(change.marker.producer_id, time_us)
 
     def expire(self, before_us: int) -> int:
-        """Forget producers that were idle since a time, but none with an unfinished transaction.
+        """Remove producers that were idle since a time, except those with an unfinished transaction.
 
         Args:
-            before_us: the time in microseconds: `producer.id.expiration.ms` ago.
+            before_us: wall time, microseconds since 1970-01-01 UTC, `producer.id.expiration.ms` ago.
 
         Returns:
-            How many are forgotten.
+            Number of removed producers.
         """
         idle = self.producers.expire(before_us, self.transactions.unfinished())
         self.transactions.forget(idle)
@@ -206,8 +209,8 @@ class ProducerStateManager(ProducerStateManagerBase):
     # ---- snapshots ------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Begin with the newest snapshot before which no other is missing: each has the aborted transactions of one
-        segment."""
+        """Restore the newest snapshot before which no other one is missing, because each has the aborted transactions
+        of one segment; replay the log behind it."""
         log, snapshot, aborted = self._log, None, list[EndedTransaction]()
         start, end = log.start_mark, log.end_mark
         if start.position > 0:
@@ -254,10 +257,10 @@ class ProducerStateManager(ProducerStateManagerBase):
         self._unwritten.append((snapshot_path(self._log.path, base), encode_snapshot(snapshot)))
 
     def write_snapshots(self) -> None:
-        """Write the snapshots that were made since the last time, durably. Any thread may call it.
+        """Write the snapshots that were made since the last call, durably. Any thread may call it.
 
-        One that was made before the log was cut does no harm: it is not of the log any more, and is passed over.
-        Without a snapshot a later start only takes longer, and the segments in front of it are not removed.
+        A snapshot from before a truncation does no harm: it does not belong to the log any more, and is ignored. If a
+        snapshot cannot be written, a later start takes longer, and the segments before it are not removed.
         """
         with self._writing:
             while self._unwritten and not self._is_closed:
@@ -270,12 +273,13 @@ class ProducerStateManager(ProducerStateManagerBase):
                         self._files.remove(path)
 
     def close(self) -> None:
-        """Write no snapshot any more. Any thread may call it."""
+        """Stop writing snapshots. Any thread may call it."""
         with self._writing:
             self._is_closed = True
 
     def truncated(self) -> None:
-        """Note that the log was cut, or begun anew: only a snapshot says which batches the removed ones had pushed out.
+        """Restore the state after the log was truncated or reset. Only a snapshot has the older batches that the
+        removed ones displaced.
 
         Raises:
             CorruptionError: a record is damaged.
@@ -285,10 +289,10 @@ class ProducerStateManager(ProducerStateManagerBase):
         self._load()
 
     def trim_to(self, start: LogPosition) -> LogPosition:
-        """Remove segments as `PartitionLog.trim_to`, up to one that has a snapshot.
+        """Remove segments as `PartitionLog.trim_to` does, up to one that has a snapshot.
 
         Returns:
-            Where the log begins now.
+            The new start of the log.
 
         Raises:
             PoisonedError: the disk failed.
@@ -304,7 +308,7 @@ class ProducerStateManager(ProducerStateManagerBase):
         return begins
 
     def _remove(self, bases: Iterable[int]) -> None:
-        """Those that a crash brings back are passed over when they are read."""
+        """Remove snapshots. After a crash some may be back; `_read_snapshot` ignores them."""
         for base in bases:
             with contextlib.suppress(OSError):
                 self._files.remove(snapshot_path(self._log.path, base))
@@ -312,21 +316,21 @@ class ProducerStateManager(ProducerStateManagerBase):
     # ---- peers ----------------------------------------------------------------------------------------------
 
     def snapshot_at_start(self) -> bytes | None:
-        """Return the snapshot at the start of the log, for a replica whose log begins there, without having one; None:
-        there is none."""
+        """Return the snapshot at the start of the log, for another replica whose log begins there and which has no such
+        snapshot; None: it does not exist."""
         base = self._log.start_position
         snapshot = self._read_snapshot(base) if base else None
         return None if snapshot is None else encode_snapshot(snapshot)
 
     def adopt(self, data: bytes) -> None:
-        """Take the snapshot of a peer, of the start of this log, durably.
+        """Adopt another replica's snapshot of the start of this log, durably.
 
         Args:
-            data: from the peer's `snapshot_at_start`.
+            data: result of the other replica's `snapshot_at_start`.
 
         Raises:
-            InvalidMessageError: it is damaged, or of another log or place.
-            DiskFullError: there is no room.
+            InvalidMessageError: it is damaged, or of another log or position.
+            DiskFullError: the disk is full.
         """
         log = self._log
         path, start = snapshot_path(log.path, log.start_position), log.start_mark
@@ -343,15 +347,15 @@ class ProducerStateManager(ProducerStateManagerBase):
         self._load()
 
     def keep_for_reset(self, start: LogPosition, data: bytes) -> None:
-        """Keep the snapshot of a peer, durably, before the log is begun anew at its place. `truncated` takes it.
+        """Store another replica's snapshot, durably, before the log is reset to its position. `truncated` restores it.
 
         Args:
             start: where the log will begin.
-            data: from the peer's `snapshot_at_start`.
+            data: result of the other replica's `snapshot_at_start`.
 
         Raises:
-            InvalidMessageError: it is damaged, or of another log or place. Nothing was written.
-            DiskFullError: there is no room.
+            InvalidMessageError: it is damaged, or of another log or position. Nothing was written.
+            DiskFullError: the disk is full.
         """
         path = snapshot_path(self._log.path, start.position)
         try:
@@ -365,11 +369,12 @@ class ProducerStateManager(ProducerStateManagerBase):
         self._files.replace_small(path, data)
 
     def accept_loss(self) -> None:
-        """Go on without what retention removed, because no peer has it: producers of which nothing is known may begin
-        with any number. Durable if the log has a record: before, it is to be said again when the log is opened.
+        """Accept that the state lacks the records that retention removed, because no replica has a snapshot of them:
+        unknown producers may begin with any number. Durable if the log has a record; otherwise it has to be called
+        again when the log is opened.
 
         Raises:
-            DiskFullError: there is no room.
+            DiskFullError: the disk is full.
         """
         log = self._log
         start = log.start_mark

@@ -1,7 +1,8 @@
-"""The directories of a broker, on one disk or several: where replicas lie, which disks failed, which logs are strays.
+"""The directories of a broker, on one or several disks: where replicas lie, which disks failed, which logs are strays.
 
-A replica lies in one directory, in a folder of the name `<topic id>-<number>`. Folders that no metadata name are set
-aside under another name, and removed after a grace: metadata that were restored from a copy may name them again.
+A replica lies in one directory, in a folder named `<topic id>-<number>`. Strays, folders of replicas that the metadata
+do not name, are renamed (set aside), and removed after a grace period, because metadata that are restored from a backup
+may name them again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _PROBE = "probe"
 
 
 class ReplicaDirectories:
-    """The directories in which a broker keeps the logs of its replicas. For one thread, but for `paths` and `failed`.
+    """The directories in which a broker keeps the logs of its replicas. For one thread, except `paths` and `failed`.
 
     Args:
-        directories: all of them, which exist unless their disk failed; the first one is the broker's own.
+        directories: all directories, which exist unless their disk failed; the first one is the broker's own.
         files: access to the disk.
 
     Example:
@@ -39,8 +40,8 @@ class ReplicaDirectories:
     def __init__(self, directories: Sequence[Path], files: Files) -> None:
         self._directories, self._files = tuple(directories), files
         self._failed: dict[Path, str] = {}  # replaced as a whole
-        self._asides: dict[Path, list[str]] = {}  # names of what was set aside, in directories that were read
-        self._counts: dict[Path, int] = {}  # of replicas, likewise
+        self._aside_names: dict[Path, list[str]] = {}  # names of folders that were set aside; cached by directory
+        self._counts: dict[Path, int] = {}  # numbers of replicas; cached by directory
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -49,7 +50,7 @@ class ReplicaDirectories:
 
     @property
     def failed(self) -> dict[Path, str]:
-        """The directories whose disks failed, and why."""
+        """The directories whose disks failed, with the errors."""
         return self._failed
 
     def is_failed(self, directory: Path) -> bool:
@@ -59,18 +60,18 @@ class ReplicaDirectories:
     # ---- replicas -------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> list[Path]:
-        """Return the paths of a replica's log in directories that work, that which was written last first.
+        """Return the paths of a replica's logs on disks that work, the most recently written one first.
 
-        There is more than one if a disk failed, the log was begun on another one, and the former disk works again.
+        There are several if a disk failed, a new log was made on another disk, and the former disk works again.
 
         Args:
-            name: of its folder.
+            name: name of the replica's folder.
         """
         paths = [path for directory in self._usable() if (path := directory / name).is_dir()]
         return sorted(paths, key=_written_ns, reverse=True) if len(paths) > 1 else paths
 
     def choose(self, name: str) -> Path:
-        """Return the path for a new replica, which the caller makes: in the directory with fewest replicas.
+        """Return the path for a new replica, in the directory with fewest replicas. The caller creates the folder.
 
         Raises:
             OSError: all disks failed.
@@ -89,7 +90,7 @@ class ReplicaDirectories:
         """Remove a replica's log, which is not open.
 
         Args:
-            path: of the log.
+            path: path of the log.
         """
         self._files.remove_tree(path)
         self._count(path, -1)
@@ -99,7 +100,7 @@ class ReplicaDirectories:
             self._counts[path.parent] += change
 
     def replicas(self) -> list[tuple[Path, str, int]]:
-        """Return (path, topic id, number) of all replicas in directories that work."""
+        """Return (path, topic id, number) of all replicas on disks that work."""
         found = []
         for directory in self._usable():
             for name in self._names(directory):
@@ -112,7 +113,7 @@ class ReplicaDirectories:
         return [directory for directory in self._directories if directory not in self._failed]
 
     def _names(self, directory: Path) -> list[str]:
-        """Return the names of the replicas in a directory, and count them anew."""
+        """Return the names of the replicas in a directory, and refresh their count."""
         try:
             names = sorted(filter(_REPLICA.fullmatch, _names_in(directory)))
         except OSError as error:
@@ -124,9 +125,9 @@ class ReplicaDirectories:
     # ---- disks ----------------------------------------------------------------------------------------------
 
     def probe(self, directory: Path) -> bool:
-        """Write a file; return whether the disk of a directory takes it. Notes disks that failed, and that work again.
+        """Write a small file; return whether the disk of a directory works, and note a change.
 
-        A disk without room works.
+        A full disk counts as one that works.
         """
         try:
             self._files.replace_small(directory / _PROBE, b"")
@@ -145,69 +146,69 @@ class ReplicaDirectories:
         if directory not in self._failed:
             logger.error("%s: the disk failed, its replicas are offline: %s", directory, error)
         self._failed = {**self._failed, directory: str(error)}
-        self._asides.pop(directory, None)
+        self._aside_names.pop(directory, None)
         self._counts.pop(directory, None)
 
-    # ---- what is set aside ----------------------------------------------------------------------------------
+    # ---- strays and damaged logs ----------------------------------------------------------------------------
 
     def set_aside(self, path: Path, now_ms: int, *, is_damaged: bool) -> Path:
-        """Give a replica's log, which is not open, another name, durably; return its path.
+        """Set aside a replica's log, which is not open: rename it, durably; return the new path.
 
         Args:
-            path: of the log.
-            now_ms: the wall time in milliseconds: when its grace begins.
-            is_damaged: it never comes back; otherwise `restore` takes it.
+            path: path of the log.
+            now_ms: the wall time in milliseconds, at which the grace period begins.
+            is_damaged: whether the log is damaged; `restore` takes only strays, which are not.
         """
         aside = path.with_name(f"{path.name}.{now_ms}.{'damaged' if is_damaged else 'stray'}")
         self._files.rename(path, aside)
         self._files.sync_directory(path.parent)
         self._count(path, -1)
-        if (names := self._asides.get(path.parent)) is not None:
+        if (names := self._aside_names.get(path.parent)) is not None:
             names.append(aside.name)
         return aside
 
     def has_stray(self, name: str) -> bool:
-        """Return whether a replica was set aside as a stray, which `restore` takes."""
+        """Return whether a replica has a stray, which `restore` can restore."""
         return bool(self._strays(name))
 
     def _strays(self, name: str) -> list[tuple[int, Path]]:
-        return [(at, path) for path, other, at, kind in self._aside() if other == name and kind == "stray"]
+        return [(at, path) for path, other, at, kind in self._set_aside_folders() if other == name and kind == "stray"]
 
     def restore(self, name: str) -> Path | None:
-        """Give the newest stray of a replica its name again; return its path. None: there is none.
+        """Rename the newest stray of a replica back; return its path. None: the replica has no stray.
 
         Args:
-            name: of the replica's folder.
+            name: name of the replica's folder.
         """
         strays = self._strays(name)
         if not strays:
             return None
         aside = max(strays)[1]
         path = aside.with_name(name)
-        del self._asides[path.parent]
+        del self._aside_names[path.parent]
         self._files.rename(aside, path)
         self._files.sync_directory(path.parent)
         self._count(path, 1)
         return path
 
     def remove_aside(self, before_ms: int) -> list[Path]:
-        """Remove what was set aside before a time; return what was removed.
+        """Remove logs that were set aside before a time; return their paths.
 
         Args:
             before_ms: the wall time in milliseconds.
         """
-        self._asides = {}  # read again: an operator may have moved some
-        old = [path for path, _, at, _ in self._aside() if at <= before_ms]
-        self._asides = {}
+        self._aside_names = {}  # read the directories again: an operator may have moved folders
+        old = [path for path, _, at, _ in self._set_aside_folders() if at <= before_ms]
+        self._aside_names = {}
         for path in old:
             self._files.remove_tree(path)
         return old
 
-    def _aside(self) -> Iterable[tuple[Path, str, int, str]]:
+    def _set_aside_folders(self) -> Iterable[tuple[Path, str, int, str]]:
         for directory in self._usable():
-            names = self._asides.get(directory)
+            names = self._aside_names.get(directory)
             if names is None:
-                names = self._asides[directory] = [*filter(_ASIDE.fullmatch, _names_in(directory))]
+                names = self._aside_names[directory] = [*filter(_ASIDE.fullmatch, _names_in(directory))]
             for name in sorted(names):
                 match = _ASIDE.fullmatch(name)
                 assert match is not None
@@ -215,10 +216,10 @@ class ReplicaDirectories:
 
 
 def _names_in(directory: Path) -> list[str]:
-    with os.scandir(directory) as entries:  # there may be many: no Path for each
+    with os.scandir(directory) as entries:  # there may be many entries: no Path for each
         return [entry.name for entry in entries]
 
 
 def _written_ns(path: Path) -> int:
-    """Return when one of the files of a folder was changed last."""
+    """Return the time of the last change of a file in a folder."""
     return max((file.stat().st_mtime_ns for file in path.iterdir()), default=0)

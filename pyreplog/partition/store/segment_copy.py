@@ -1,4 +1,4 @@
-"""SegmentDigest and SegmentCopy: how a follower takes over a compacted segment of its leader, byte for byte."""
+"""SegmentDigest and SegmentCopy: how a follower replaces a segment by its leader's compacted one, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog
 
 _BLOCK_BYTES = 4096
-_CRC_BYTES = 1 << 20  # at a time: other threads run in between
+_CRC_BYTES = 1 << 20  # per call, so that other threads run in between
 
 
 class SegmentDigest(NamedTuple):
-    """Identifies the content of a segment that takes no more records.
+    """Identifies the content of a sealed segment.
 
     Attributes:
         base: position where it begins.
         first: offset of its first record.
         end: offset behind its last record.
-        size: bytes from its beginning up to and with its blank; zeros follow.
+        size: bytes from its beginning to the end of its blank; zeros follow.
         crc: CRC-32C of these bytes.
     """
 
@@ -45,7 +45,7 @@ def digest_of(log: PartitionLog, cleanable: CleanableSegment) -> SegmentDigest:
         cleanable: the segment.
 
     Raises:
-        CorruptionError: it is damaged.
+        CorruptionError: the segment is damaged.
         OSError: it cannot be opened.
     """
     segment = log.map_sealed(cleanable.base)
@@ -56,18 +56,16 @@ def digest_of(log: PartitionLog, cleanable: CleanableSegment) -> SegmentDigest:
 
 
 class SegmentCopy:
-    """The file of a segment as another replica has it, which is written beside this replica's own.
-
-    One thread at a time.
+    """A copy of another replica's segment, in a file beside this replica's own segment. One thread at a time.
 
     Args:
         log: the log of this replica.
         files: the disk.
-        digest: of the other replica's segment.
+        digest: digest of the other replica's segment.
 
     Raises:
-        InvalidArgumentError: a segment of this log cannot have so many bytes.
-        DiskFullError: there is no room.
+        InvalidArgumentError: the size is not one of a segment of this log.
+        DiskFullError: the disk is full.
         OSError: the disk failed.
     """
 
@@ -77,7 +75,7 @@ class SegmentCopy:
         self.digest = digest
         self.path = log.path / f"fresh-{digest.base:020d}.seg"
         self.size = 0
-        """Bytes that were written so far."""
+        """Bytes written so far."""
         self._log, self._files, self._crc = log, files, 0
         files.remove(self.path)
         blocks = min(-(-digest.size // _BLOCK_BYTES) * _BLOCK_BYTES, log.segment_bytes)
@@ -87,7 +85,7 @@ class SegmentCopy:
         """Write the next bytes.
 
         Raises:
-            StreamError: they are more than the digest says.
+            StreamError: the copy gets longer than the digest's size.
             OSError: the disk failed.
         """
         left = self.digest.size - self.size
@@ -97,12 +95,12 @@ class SegmentCopy:
         self._crc, self.size = crc32c(data, self._crc), self.size + len(data)
 
     def finish(self) -> None:
-        """Verify what was written, and sync it.
+        """Verify the copy, and sync it.
 
-        The file has the header and the offsets of this replica's own segment, and each record of it is intact.
+        It must have the header and the offsets of this replica's own segment, and all its records must be intact.
 
         Raises:
-            StreamError: it is another segment, or its bytes are not those of the digest.
+            StreamError: the header, the offsets or the digest differ.
             CorruptionError: a record is damaged.
             OSError: the disk failed.
         """
@@ -112,7 +110,7 @@ class SegmentCopy:
                 digest.base, f"{digest.size} bytes with CRC {digest.crc:08x}", f"{self.size} with {self._crc:08x}"
             )
         if self.size < self._log.segment_bytes:
-            self._files.write(self._fd, b"\0", self._log.segment_bytes - 1)  # its length, and no blocks in between
+            self._files.write(self._fd, b"\0", self._log.segment_bytes - 1)  # sets the length without allocating blocks
         copy = Segment(self._files.open(self.path, writable=False), str(self.path), writable=False)
         own = self._log.map_sealed(digest.base)
         if copy.bytes_at(0, STREAM_HEADER_BYTES) != own.bytes_at(0, STREAM_HEADER_BYTES):
@@ -129,7 +127,7 @@ class SegmentCopy:
         self._close()
 
     def discard(self) -> None:
-        """Remove the file, unless it took the place of the segment."""
+        """Remove the file, unless it has replaced the segment."""
         self._close()
         self._files.remove(self.path)
 

@@ -1,4 +1,4 @@
-"""AppendGuard: a produce of a transaction is appended only to partitions that the transaction has (KIP-890)."""
+"""AppendGuard: lets a transactional produce append only to the partitions of its transaction (KIP-890)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ _REFUSED = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_TXN_STATE,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-"""What a producer is told. All else passes with time: then the answer is one that producers of all versions repeat."""
+"""The error for the producer, by the coordinator's. Other errors are temporary: their answer is one after which
+producers of all versions retry."""
 
 
 class TransactionVerifier(Protocol):
-    """Asks coordinators; a `TransactionCoordinator` is one, for the ids that it coordinates. Does not block."""
+    """Verifies partitions of transactions; a `TransactionCoordinator` does so for its own ids. Does not block."""
 
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Tell whether partitions belong to the open transaction of a producer."""
+        """Return whether partitions belong to the open transaction of a producer."""
         ...
 
 
 class AppendGuard:
     """Appends batches of transactions. Any thread may use it; it does not block.
 
-    The coordinator is asked only about the first batch of a transaction in a partition: the log knows that it is open
-    then. A marker that comes while the coordinator is asked ends the verification, and the batch is refused.
+    The coordinator is asked only about the first batch of a transaction in a partition; afterwards the log shows that
+    it is open. A marker that is appended meanwhile invalidates the verification, and the batch is refused.
 
     Args:
         replicas: the partitions of this broker.
-        verifier: asks the coordinators.
+        verifier: sends the verifications to the coordinators.
     """
 
     def __init__(self, replicas: ReplicaManager, verifier: TransactionVerifier) -> None:
@@ -54,10 +55,10 @@ class AppendGuard:
         """Append the batches of one produce with a transactional id.
 
         Args:
-            transactional_id: of the producer.
+            transactional_id: transactional id of the producer.
             acks: see `ReplicaManager.append_records`.
             records: one record batch for each partition.
-            timeout_ms: how long acks=-1 waits, milliseconds.
+            timeout_ms: how long acks=-1 waits for replicas, milliseconds.
             supports_abortable: whether the producer understands TRANSACTION_ABORTABLE; others get INVALID_TXN_STATE.
         """
         tokens: dict[TopicPartition, int] = {}
@@ -91,14 +92,14 @@ class AppendGuard:
 
 
 class _Produce:
-    """A produce of which some batches wait for the coordinator, and others for their replicas.
+    """A produce with batches that wait for the coordinator, and others that wait for their replicas.
 
     Args:
         replicas: the partitions of this broker.
-        acks: of the produce.
-        timeout_ms: of the produce.
+        acks: acks of the produce.
+        timeout_ms: time-out of the produce.
         records: the batches that wait for the coordinator.
-        tokens: of the verifications.
+        tokens: tokens of the verifications.
         supports_abortable: see `AppendGuard.append_records`.
     """
 
@@ -128,7 +129,7 @@ class _Produce:
             set_result(self.future, self._responses)
 
     def verified(self, answer: AppendFuture[AddPartitionsResult]) -> None:
-        """Append what the coordinator confirms; refuse the rest."""
+        """Append the batches that the coordinator confirms; refuse the others."""
         if isinstance(answer.exception(), ReplogError):
             codes = dict.fromkeys(self._records, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:

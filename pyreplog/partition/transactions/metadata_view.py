@@ -1,4 +1,4 @@
-"""MetadataView: what a transaction coordinator asks of the cluster, out of its metadata."""
+"""MetadataView: the cluster metadata that a transaction coordinator reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE
 
 
 class PartitionLeader(NamedTuple):
-    """Who leads a partition.
+    """The leader of a partition.
 
     Attributes:
         broker: the leader.
@@ -28,25 +28,25 @@ class PartitionLeader(NamedTuple):
 
 
 class MetadataView:
-    """The metadata of one broker, as a coordinator asks for them; see `ClusterView`. Any thread may use it.
+    """A broker's view of the metadata, for its coordinator; see `ClusterView`. Any thread may use it.
 
     Args:
         store: metadata store.
-        cache: what this broker knows of it.
-        config: of the broker: how the topic of the coordinators is created.
-        clock: the time.
+        cache: the broker's cache of it.
+        config: settings of the broker, for the creation of the coordinators' topic.
+        clock: source of time.
     """
 
     def __init__(self, store: MetadataStore, cache: MetadataCache, config: BrokerConfig, clock: Clock) -> None:
         self._store, self._cache, self._config, self._clock = store, cache, config, clock
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0: it is not known."""
+        """Return the number of partitions of a topic; 0: unknown."""
         known = self._cache.topic(topic)
         return 0 if known is None or known.is_deleted else known.partitions
 
     def leader_of(self, partition: TopicPartition) -> PartitionLeader | None:
-        """Return who leads a partition; None: nobody, or it is not known."""
+        """Return the leader of a partition; None: it has no leader, or is unknown."""
         topic = self._cache.topic(partition.topic)
         stored = None if topic is None else self._cache.state(PartitionId(topic.topic_id, partition.partition))
         if stored is None or not stored[1].leader:
@@ -54,12 +54,12 @@ class MetadataView:
         return PartitionLeader(stored[1].leader, stored[1].epoch.number)
 
     def exists(self, partition: TopicPartition) -> bool:
-        """Return whether a partition exists, as the metadata store has it. Raises errors of the store."""
+        """Return whether a partition exists in the metadata store. Raises errors of the store."""
         topic = find_topic(self._store, partition.topic)
         return topic is not None and not topic.is_deleted and partition.partition < topic.partitions
 
     def create_transaction_state(self) -> None:
-        """Create the topic of the coordinators, if there is none. Raises errors of the store."""
+        """Create the topic of the coordinators, if it does not exist. Raises errors of the store."""
         living = sum(not broker.is_fenced for broker in self._cache.brokers().values())
         replicas = max(min(self._config.transaction_state_replication_factor, living), 1)
         with suppress(TopicExistsError):

@@ -1,4 +1,4 @@
-"""RemoteVerifier: asks the coordinator of a transactional id, whichever broker it is."""
+"""RemoteVerifier: sends verifications to the coordinator of a transactional id, on any broker."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyreplog.partition.transactions.transaction_transport import TransactionTra
 class RemoteVerifier:
     """A `TransactionVerifier` for all transactional ids of the cluster. Any thread may use it; it does not block.
 
-    Without an answer nothing is known of the transaction: COORDINATOR_NOT_AVAILABLE, and the producer tries again.
+    Without an answer the result is COORDINATOR_NOT_AVAILABLE, after which the producer retries.
 
     Args:
         broker: name of this broker.
-        coordinator: of this broker.
-        transport: to the other brokers.
+        coordinator: coordinator of this broker.
+        transport: transport to the other brokers.
     """
 
     def __init__(self, broker: str, coordinator: TransactionCoordinator, transport: TransactionTransport) -> None:
@@ -31,7 +31,7 @@ class RemoteVerifier:
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Tell whether partitions belong to the open transaction of a producer."""
+        """Ask the coordinator whether partitions belong to the open transaction of a producer."""
         code, leader = self._coordinator.find_coordinator(transactional_id)
         if code is ErrorCode.NONE and leader == self._broker:
             return self._coordinator.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
@@ -50,7 +50,7 @@ class RemoteVerifier:
         request = VerifyTransactionRequest(transactional_id, producer_id, producer_epoch, tuple(partitions))
         try:
             asked = self._transport.verify_transaction(leader, request)
-        except ReplogError:  # this broker ends, or the other one's address is malformed
+        except ReplogError:  # this broker is closing, or the other one's address is malformed
             set_result(future, unknown)
         else:
             asked.add_done_callback(answered)

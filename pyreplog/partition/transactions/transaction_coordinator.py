@@ -62,30 +62,30 @@ _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 class ClusterView(Protocol):
-    """What a coordinator asks of the cluster's metadata."""
+    """The cluster metadata that a coordinator reads."""
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0: it is not known. Does not block."""
+        """Return the number of partitions of a topic; 0: unknown. Does not block."""
         ...
 
     def leader_of(self, partition: TopicPartition) -> PartitionLeader | None:
-        """Return who leads a partition; None: nobody, or it is not known. Does not block."""
+        """Return the leader of a partition; None: it has no leader, or is unknown. Does not block."""
         ...
 
     def exists(self, partition: TopicPartition) -> bool:
-        """Return whether a partition exists, as the metadata store has it. May block; raises errors of the store."""
+        """Return whether a partition exists in the metadata store. May block; raises errors of the store."""
         ...
 
     def create_transaction_state(self) -> None:
-        """Create the topic of the coordinators, if there is none. May block; raises errors of the store."""
+        """Create the topic of the coordinators, if it does not exist. May block; raises errors of the store."""
         ...
 
 
 class ProducerIdSource(Protocol):
-    """Gives producer ids."""
+    """Allocates producer ids."""
 
     def next(self) -> int:
-        """Return an id that nobody has. May block; raises errors of the store."""
+        """Return an unused id. May block; raises errors of the store."""
         ...
 
 
@@ -94,12 +94,12 @@ class TransactionConfig(NamedTuple):
 
     Attributes:
         max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
-        expiration_ms: an id that nobody uses is removed after so long (`transactional.id.expiration.ms`).
-        append_timeout_ms: an append may take so long until its outcome counts as unknown.
-        backoff_ms: what failed is tried again after so long.
-        check_ms: time between two looks for transactions and ids whose time is over
+        expiration_ms: an id without requests is removed after this time (`transactional.id.expiration.ms`).
+        append_timeout_ms: the outcome of an append counts as unknown after this time.
+        backoff_ms: time before a retry.
+        check_ms: interval of checks for transactions that timed out and ids that expired
             (`transaction.abort.timed.out.transaction.cleanup.interval.ms`).
-        log_slack: the log of a partition is shortened when it has so many records more than ids.
+        log_slack: a partition's log is trimmed when the number of its records exceeds that of its ids by so many.
     """
 
     max_timeout_ms: int = 900_000
@@ -111,11 +111,11 @@ class TransactionConfig(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """The answer to DescribeTransactions, of one id.
+    """The answer to DescribeTransactions for one id.
 
     Attributes:
         code: NONE, or the error.
-        metadata: what is stored; None: an error.
+        metadata: the stored state; None: an error.
     """
 
     code: ErrorCode
@@ -127,7 +127,7 @@ class ListTransactionsResult(NamedTuple):
 
     Attributes:
         code: NONE; COORDINATOR_LOAD_IN_PROGRESS: not all are loaded.
-        transactions: ids and what is stored of them.
+        transactions: ids with their stored states.
     """
 
     code: ErrorCode
@@ -136,7 +136,7 @@ class ListTransactionsResult(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A request that waits."""
+    """A waiting request."""
 
     future: AppendFuture[Any]
     failure: Callable[[ErrorCode], TransactionResult]
@@ -144,7 +144,7 @@ class _Call:
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """One transactional id. lock: of its machine; nothing is done under it but the machine's step."""
+    """One transactional id. lock: guards its machine; held only for a step of the machine."""
 
     transactional_id: str
     machine: TransactionMachine
@@ -153,19 +153,18 @@ class _Entry:
 
 @dataclass(eq=False, slots=True)
 class _Shard:
-    """A partition of `__transaction_state`, from when this broker leads it until it does not. The coordinator's lock
-    guards all fields.
+    """A partition of `__transaction_state` while this broker leads it. The coordinator's lock guards all fields.
 
     Attributes:
-        records: of the log, about.
-        mark: the log is being shortened to this offset; None: it is not.
-        unrefreshed: ids that have no record from `mark` on.
+        records: approximate number of records in the log.
+        mark: offset to which the log is being trimmed; None: it is not being trimmed.
+        unrefreshed: ids without a record from `mark` on.
     """
 
     partition: TopicPartition
     epoch: int
     is_loaded: bool = False
-    is_over: bool = False
+    is_resigned: bool = False
     entries: dict[str, _Entry] = field(default_factory=dict)
     calls: set[_Call] = field(default_factory=set)
     records: int = 0
@@ -176,17 +175,17 @@ class _Shard:
 class TransactionCoordinator(Handle):
     """The coordinator of the transactional ids whose partitions this broker leads.
 
-    Its methods are Kafka's requests. They do not block; each returns a future of the answer, which is given when what
-    it says is committed in `__transaction_state`. Any thread may call, without locks of its own. Somebody calls
-    `expire` often.
+    Its methods are Kafka's requests. They do not block; each returns a future of the answer, which is completed when
+    the change is committed in `__transaction_state`. Any thread may call them, without holding locks. The owner calls
+    `expire` periodically.
 
     Args:
         broker: name of this broker.
-        replicas: its partitions.
-        view: of the cluster.
-        producer_ids: new producer ids.
-        transport: to other brokers.
-        clock: the time.
+        replicas: partitions of this broker.
+        view: metadata of the cluster.
+        producer_ids: allocates producer ids.
+        transport: transport to other brokers.
+        clock: source of time.
         config: settings.
     """
 
@@ -198,12 +197,12 @@ class TransactionCoordinator(Handle):
         self._transport, self._clock, self.config = transport, clock, config or TransactionConfig()
         self._lock = threading.Lock()
         self._shards: dict[int, _Shard] = {}  # by partition
-        self._later: list[tuple[int, int, Callable[[], object]]] = []  # what is done at its time, a heap
+        self._delayed: list[tuple[int, int, Callable[[], object]]] = []  # delayed calls, a heap by due time
         self._order = count()
         self._idempotent: set[_Call] = set()  # requests without a transactional id
         self._check_at_us = 0
-        self._is_creating = self._is_over = False
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="pyreplog-transactions")  # for all that may block
+        self._is_creating = self._is_closed = False
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="pyreplog-transactions")  # for calls that may block
         super().__init__(f"transaction coordinator of broker {broker}")
         replicas.watch_roles(self._role_changed)
 
@@ -214,7 +213,7 @@ class TransactionCoordinator(Handle):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def find_coordinator(self, transactional_id: str) -> tuple[ErrorCode, str]:
-        """Return NONE and the broker that coordinates an id; COORDINATOR_NOT_AVAILABLE and "": none does, for now.
+        """Return NONE and the broker that coordinates an id; COORDINATOR_NOT_AVAILABLE and "": no broker does for now.
 
         The topic of the coordinators is created when it does not exist.
         """
@@ -236,7 +235,7 @@ class TransactionCoordinator(Handle):
         return None
 
     def create_topic(self) -> None:
-        """Create the topic of the coordinators, if there is none. Blocks. Raises errors of the store."""
+        """Create the topic of the coordinators, if it does not exist. Blocks. Raises errors of the store."""
         self._view.create_transaction_state()
 
     def init_producer_id(
@@ -246,21 +245,21 @@ class TransactionCoordinator(Handle):
         """Initialise a producer (InitProducerId).
 
         Args:
-            transactional_id: of the producer; None: it is idempotent only, and gets a new id.
-            timeout_ms: of its transactions, milliseconds.
-            producer_id: of a producer that wants its next epoch (KIP-360); -1: of a new one.
-            producer_epoch: that it has; -1: of a new one.
-            transaction_version: 2: its transactions end with higher epochs (KIP-890); 1: they do not.
+            transactional_id: transactional id of the producer; None: it is idempotent only, and gets a new producer id.
+            timeout_ms: time-out of its transactions, milliseconds.
+            producer_id: id of a producer that requests its next epoch (KIP-360); -1: a new producer.
+            producer_epoch: its present epoch; -1: a new producer.
+            transaction_version: 2: its transactions end with higher epochs (KIP-890); 1: they keep the epoch.
         """
         future = AppendFuture[InitProducerIdResult]()
         expected = None if producer_id < 0 else (producer_id, producer_epoch)
         if transactional_id is None:
             call = _Call(future, InitProducerIdResult)
             with self._lock:
-                is_over = self._is_over
-                if not is_over:
+                is_closed = self._is_closed
+                if not is_closed:
                     self._idempotent.add(call)
-            if is_over:
+            if is_closed:
                 set_result(future, InitProducerIdResult(ErrorCode.NOT_COORDINATOR))
             else:
                 self._submit(partial(self._init_idempotent, call))
@@ -269,7 +268,7 @@ class TransactionCoordinator(Handle):
         elif not 0 < timeout_ms <= self.config.max_timeout_ms:
             set_result(future, InitProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
         else:
-            self._ask(
+            self._request(
                 transactional_id, _Call(future, InitProducerIdResult),
                 lambda machine, call: machine.init_producer_id(
                     call, timeout_ms, self._now_ms, expected, transaction_version
@@ -283,7 +282,7 @@ class TransactionCoordinator(Handle):
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
         """Add partitions to a transaction (AddPartitionsToTxn, AddOffsetsToTxn)."""
         future = AppendFuture[AddPartitionsResult]()
-        self._ask(
+        self._request(
             transactional_id, _Call(future, partial(_all_partitions, partitions)),
             lambda machine, call: machine.add_partitions(call, producer_id, producer_epoch, partitions, self._now_ms),
         )  # fmt: skip
@@ -292,17 +291,17 @@ class TransactionCoordinator(Handle):
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Tell whether partitions belong to an open transaction (AddPartitionsToTxn, verify-only)."""
+        """Return whether partitions belong to an open transaction (AddPartitionsToTxn, verify-only)."""
         future = AppendFuture[AddPartitionsResult]()
 
         def verify(machine: TransactionMachine, call: _Call) -> Effects:
             return [Reply(call, machine.verify_partitions(producer_id, producer_epoch, partitions))]
 
-        self._ask(transactional_id, _Call(future, partial(_all_partitions, partitions)), verify)
+        self._request(transactional_id, _Call(future, partial(_all_partitions, partitions)), verify)
         return future
 
     def verify(self, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
-        """Answer another broker that asks whether partitions belong to an open transaction."""
+        """Answer another broker's request whether partitions belong to an open transaction."""
         future = AppendFuture[PartitionCodes]()
         transactional_id, producer_id, producer_epoch, partitions = request
         verified = self.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
@@ -315,7 +314,7 @@ class TransactionCoordinator(Handle):
     ) -> AppendFuture[EndTransactionResult]:  # fmt: skip
         """Commit or abort a transaction (EndTxn)."""
         future = AppendFuture[EndTransactionResult]()
-        self._ask(
+        self._request(
             transactional_id, _Call(future, EndTransactionResult),
             lambda machine, call: machine.end_transaction(
                 call, producer_id, producer_epoch, self._now_ms, is_commit=is_commit,
@@ -325,7 +324,7 @@ class TransactionCoordinator(Handle):
         return future
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return what is stored of an id (DescribeTransactions)."""
+        """Return the stored state of an id (DescribeTransactions)."""
         shard = self._shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
             return TransactionDescription(shard)
@@ -342,8 +341,8 @@ class TransactionCoordinator(Handle):
         """Return the transactional ids of this broker (ListTransactions).
 
         Args:
-            states: only those in these states; empty: in any.
-            producer_ids: only those of these producers; empty: of any.
+            states: states of the returned ids; empty: any state.
+            producer_ids: producers of the returned ids; empty: any producer.
         """
         with self._lock:
             shards = list(self._shards.values())
@@ -368,12 +367,12 @@ class TransactionCoordinator(Handle):
         with self._lock:
             shard = self._shards.get(partition.partition)
             if shard is None:
-                leader = None if self._is_over else self._view.leader_of(partition)
-                is_expected = leader is not None and leader.broker == self._broker  # its replica learns of it soon
+                leader = None if self._is_closed else self._view.leader_of(partition)
+                is_expected = leader is not None and leader.broker == self._broker  # it will lead soon
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_expected else ErrorCode.NOT_COORDINATOR
             return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def _ask(
+    def _request(
         self, transactional_id: str, call: _Call, event: Callable[[TransactionMachine, _Call], Effects], *,
         creates: bool = False,
     ) -> None:  # fmt: skip
@@ -382,14 +381,14 @@ class TransactionCoordinator(Handle):
             set_result(call.future, call.failure(shard))
             return
         with self._lock:
-            is_over = shard.is_over
+            is_resigned = shard.is_resigned
             entry = shard.entries.get(transactional_id)
-            if not is_over and entry is None and creates:
+            if not is_resigned and entry is None and creates:
                 entry = shard.entries[transactional_id] = _Entry(transactional_id, TransactionMachine(shard.epoch))
-            if not is_over and entry is not None:
+            if not is_resigned and entry is not None:
                 shard.calls.add(call)
-        if is_over or entry is None:
-            code = ErrorCode.NOT_COORDINATOR if is_over else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if is_resigned or entry is None:
+            code = ErrorCode.NOT_COORDINATOR if is_resigned else ErrorCode.INVALID_PRODUCER_ID_MAPPING
             set_result(call.future, call.failure(code))
             return
         self._run(shard, entry, lambda machine: event(machine, call))
@@ -397,18 +396,18 @@ class TransactionCoordinator(Handle):
     # ---- roles ----------------------------------------------------------------------------------------------
 
     def _role_changed(self, partition: TopicPartition, _: int | None) -> None:
-        """The role that counts is that of now: two threads may bring news in any order."""
+        """Adopt the present role of a replica: two threads may report changes in any order."""
         if partition.topic != TRANSACTION_STATE:
             return
         calls: set[_Call] = set()
         shard = None
         with self._lock:
             replica = self._replicas.partition(partition)
-            epoch = None if replica is None or self._is_over else replica.leader_epoch
+            epoch = None if replica is None or self._is_closed else replica.leader_epoch
             known = self._shards.get(partition.partition)
             if known is not None and known.epoch != epoch:
                 del self._shards[partition.partition]
-                known.is_over = True
+                known.is_resigned = True
                 calls, known.calls = known.calls, set()
                 known = None
             if known is None and epoch is not None:
@@ -419,16 +418,17 @@ class TransactionCoordinator(Handle):
             self._submit(partial(self._load, shard))
 
     def _load(self, shard: _Shard) -> None:
-        """Read what is committed. All of earlier leaders is, once the high watermark has reached this epoch."""
+        """Read the committed records. They include all of earlier leaders once the high watermark has reached this
+        epoch."""
         replica = self._replicas.partition(shard.partition)
-        if shard.is_over or replica is None:
+        if shard.is_resigned or replica is None:
             return
         states: dict[str, TransactionMetadata] = {}
         records = 0
         try:
             known = replica.committed_range(shard.epoch)
             if known is None:
-                self._after(self.config.backoff_ms // 10 + 1, partial(self._submit, partial(self._load, shard)))
+                self._schedule(self.config.backoff_ms // 10 + 1, partial(self._submit, partial(self._load, shard)))
                 return
             for _, batch in replica.committed_batches(*known[:2]):
                 for transactional_id, metadata in decode_record_batch(batch):
@@ -438,13 +438,13 @@ class TransactionCoordinator(Handle):
                     else:
                         states[transactional_id] = metadata
         except (ReplogError, OSError) as error:
-            logger.warning("%s: it is loaded again: %s", shard.partition, error)
-            self._after(self.config.backoff_ms, partial(self._submit, partial(self._load, shard)))
+            logger.warning("%s: loading is retried: %s", shard.partition, error)
+            self._schedule(self.config.backoff_ms, partial(self._submit, partial(self._load, shard)))
             return
         entries = {name: _Entry(name, TransactionMachine(shard.epoch, metadata)) for name, metadata in states.items()}
         with self._lock:
-            if shard.is_over or replica.leader_epoch != shard.epoch:
-                return  # the change of role is told, or was
+            if shard.is_resigned or replica.leader_epoch != shard.epoch:
+                return  # `_role_changed` was called for the new role, or will be
             shard.entries, shard.records, shard.is_loaded = entries, records, True
         logger.info("%s: %d transactional ids are loaded in epoch %d", shard.partition, len(entries), shard.epoch)
         for entry in entries.values():
@@ -468,13 +468,13 @@ class TransactionCoordinator(Handle):
             case AppendState(metadata, is_again):
                 append = partial(self._append, shard, entry, metadata)
                 if is_again:
-                    self._after(self.config.backoff_ms, append)
+                    self._schedule(self.config.backoff_ms, append)
                 else:
                     append()
             case AllocateProducerId():
                 self._submit(partial(self._allocate, shard, entry))
             case WriteMarkers(number, marker, partitions, version):
-                self._write(shard, entry, number, marker, version, partitions)
+                self._write_markers(shard, entry, number, marker, version, partitions)
             case Forget():
                 with self._lock:
                     if shard.entries.get(entry.transactional_id) is entry:
@@ -482,7 +482,7 @@ class TransactionCoordinator(Handle):
                     shard.unrefreshed.discard(entry.transactional_id)
 
     def _append(self, shard: _Shard, entry: _Entry, metadata: TransactionMetadata | None) -> None:
-        if shard.is_over:
+        if shard.is_resigned:
             return
         batch = encode_record_batch([(entry.transactional_id, metadata)], self._now_ms)
         future = self._replicas.append_records(
@@ -493,7 +493,7 @@ class TransactionCoordinator(Handle):
 
     def _appended(self, shard: _Shard, entry: _Entry, future: AppendFuture[ProduceResponses]) -> None:
         response = future.result()[shard.partition]
-        if shard.is_over:
+        if shard.is_resigned:
             return
         if response.code is ErrorCode.NONE:
             with self._lock:
@@ -515,19 +515,19 @@ class TransactionCoordinator(Handle):
         try:
             producer_id = self._producer_ids.next()
         except ReplogError as error:
-            logger.warning("%s: there is no producer id, for now: %s", entry.transactional_id, error)
+            logger.warning("%s: no producer id can be allocated for now: %s", entry.transactional_id, error)
             self._run(shard, entry, TransactionMachine.producer_id_refused)
             return
         self._run(shard, entry, lambda machine: machine.producer_id_allocated(producer_id))
 
     # ---- markers --------------------------------------------------------------------------------------------
 
-    def _write(
+    def _write_markers(
         self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
         partitions: Iterable[TopicPartition],
     ) -> None:  # fmt: skip
-        """Write a marker to partitions; those of which nothing is known are written again, for ever."""
-        if shard.is_over:
+        """Write a marker to partitions; writes without a success are retried for ever."""
+        if shard.is_resigned:
             return
         by_leader: dict[str, dict[TopicPartition, int]] = {}
         leaderless = []
@@ -538,22 +538,22 @@ class TransactionCoordinator(Handle):
             else:
                 by_leader.setdefault(leader.broker, {})[partition] = leader.epoch
         if leaderless:
-            self._submit(partial(self._look_for, shard, entry, number, marker, version, leaderless))
+            self._submit(partial(self._find_deleted, shard, entry, number, marker, version, leaderless))
         for broker, led in by_leader.items():
             future = self._write_to(broker, WriteMarkersRequest(marker, version, led))
-            future.add_done_callback(partial(self._written, shard, entry, number, marker, version, [*led]))
+            future.add_done_callback(partial(self._markers_written, shard, entry, number, marker, version, [*led]))
 
     def _write_to(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
         try:
             if broker == self._broker:
                 return self._replicas.write_markers(request, timeout_ms=self.config.append_timeout_ms)
             return self._transport.write_markers(broker, request)
-        except ReplogError as error:  # this broker ends, or the other one's address is malformed
+        except ReplogError as error:  # this broker is closing, or the other one's address is malformed
             failed = AppendFuture[PartitionCodes]()
             set_exception(failed, error)
             return failed
 
-    def _written(
+    def _markers_written(
         self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
         partitions: list[TopicPartition], future: AppendFuture[PartitionCodes],
     ) -> None:  # fmt: skip
@@ -565,18 +565,19 @@ class TransactionCoordinator(Handle):
         if missing:
             why = future.exception() or codes
             logger.debug("%s: a marker is written again to %s: %s", entry.transactional_id, missing, why)
-            again = partial(self._write, shard, entry, number, marker, version, missing)
-            self._after(self.config.backoff_ms, again)
+            again = partial(self._write_markers, shard, entry, number, marker, version, missing)
+            self._schedule(self.config.backoff_ms, again)
 
     def _note_written(self, shard: _Shard, entry: _Entry, number: int, partition: TopicPartition) -> None:
-        if not shard.is_over:
+        if not shard.is_resigned:
             self._run(shard, entry, lambda machine: machine.marker_written(number, partition, self._now_ms))
 
-    def _look_for(
+    def _find_deleted(
         self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
         partitions: list[TopicPartition],
     ) -> None:  # fmt: skip
-        """A partition that was deleted needs no marker. Only the metadata store knows."""
+        """Retry partitions without a known leader. One that was deleted needs no marker, which only the metadata store
+        shows."""
         missing = []
         for partition in partitions:
             is_deleted = False
@@ -587,18 +588,18 @@ class TransactionCoordinator(Handle):
             else:
                 missing.append(partition)
         if missing:
-            again = partial(self._write, shard, entry, number, marker, version, missing)
-            self._after(self.config.backoff_ms, again)
+            again = partial(self._write_markers, shard, entry, number, marker, version, missing)
+            self._schedule(self.config.backoff_ms, again)
 
     # ---- time -----------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Do what its time has come for: repeat what failed, abort transactions, remove ids, shorten logs."""
+        """Run due retries, abort transactions that timed out, remove expired ids, trim logs."""
         now_us = self._clock.monotonic_us()
         due: list[Callable[[], object]] = []
         with self._lock:
-            while self._later and self._later[0][0] <= now_us:
-                due.append(heapq.heappop(self._later)[2])
+            while self._delayed and self._delayed[0][0] <= now_us:
+                due.append(heapq.heappop(self._delayed)[2])
             is_time = now_us >= self._check_at_us
             if is_time:
                 self._check_at_us = now_us + self.config.check_ms * 1000
@@ -611,10 +612,10 @@ class TransactionCoordinator(Handle):
                 entries = list(shard.entries.values())
             for entry in entries:
                 self._run(shard, entry, lambda machine: machine.expire(now_ms, self.config.expiration_ms))
-            self._shorten(shard)
+            self._trim_log(shard)
 
-    def _shorten(self, shard: _Shard) -> None:
-        """Append what is live again, and let the records before that go once it is committed."""
+    def _trim_log(self, shard: _Shard) -> None:
+        """Append the states of all ids again, and trim the records before them once they are committed."""
         replica = self._replicas.partition(shard.partition)
         if replica is None:
             return
@@ -635,34 +636,34 @@ class TransactionCoordinator(Handle):
             self._run(shard, entry, TransactionMachine.refresh)
         with self._lock:
             mark = shard.mark
-            if shard.unrefreshed or shard.is_over or mark is None:
+            if shard.unrefreshed or shard.is_resigned or mark is None:
                 return
             shard.mark, shard.records = None, len(shard.entries)
         code = replica.trim(mark)
-        logger.info("%s: the records before %d may go: %s", shard.partition, mark, code.name)
+        logger.info("%s: the records before %d are trimmed: %s", shard.partition, mark, code.name)
 
-    def _after(self, ms: int, call: Callable[[], object]) -> None:
+    def _schedule(self, ms: int, call: Callable[[], object]) -> None:
         due_us = self._clock.monotonic_us() + ms * 1000
         with self._lock:
-            heapq.heappush(self._later, (due_us, next(self._order), call))
+            heapq.heappush(self._delayed, (due_us, next(self._order), call))
 
-    # ---- what may block -------------------------------------------------------------------------------------
+    # ---- calls that may block -------------------------------------------------------------------------------
 
     def _submit(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # the executor is shut down
             self._worker.submit(self._guarded, call)
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception:  # the future of the pool is looked at by nobody
+        except Exception:  # no caller reads the pool's future
             logger.exception("broker %s: a step of the transaction coordinator failed", self._broker)
 
     def _create(self) -> None:
         try:
             self._view.create_transaction_state()
         except ReplogError as error:
-            logger.warning("%s is not created, which is tried again: %s", TRANSACTION_STATE, error)
+            logger.warning("%s cannot be created, which is retried: %s", TRANSACTION_STATE, error)
         finally:
             with self._lock:
                 self._is_creating = False
@@ -671,19 +672,19 @@ class TransactionCoordinator(Handle):
         try:
             result = InitProducerIdResult(ErrorCode.NONE, self._producer_ids.next(), 0)
         except ReplogError as error:
-            logger.warning("there is no producer id, for now: %s", error)
+            logger.warning("no producer id can be allocated for now: %s", error)
             result = InitProducerIdResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         with self._lock:
             self._idempotent.discard(call)
         set_result(call.future, result)
 
-    def _let_go(self) -> None:
-        """Answer what waits; close this object before the partitions and the store."""
+    def _do_close(self) -> None:
+        """Answer waiting requests. Close this object before the partitions and the store."""
         with self._lock:
-            self._is_over = True
-            shards, self._shards, self._later = list(self._shards.values()), {}, []
+            self._is_closed = True
+            shards, self._shards, self._delayed = list(self._shards.values()), {}, []
             for shard in shards:
-                shard.is_over = True
+                shard.is_resigned = True
             calls = [*self._idempotent, *(call for shard in shards for call in shard.calls)]
         for call in calls:
             set_result(call.future, call.failure(ErrorCode.NOT_COORDINATOR))
@@ -695,7 +696,7 @@ def _may_be_appended(response: PartitionProduceResponse) -> bool:
 
 
 def _is_transactional_id(text: str) -> bool:
-    """Whether a record of the log can hold it."""
+    """Return whether a record of the log can hold the id."""
     return 0 < len(text.encode()) <= _ID_BYTES_MAX
 
 

@@ -1,6 +1,6 @@
 """Records of `__transaction_state`, with Kafka's own schemas of keys and values. FORMAT.md, "Transaction state".
 
-A value is of version 0, or of version 1 if the producer ends its transactions with a higher epoch (KIP-890).
+A value has version 0, or version 1 if the producer ends its transactions with a higher epoch (KIP-890).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREVIOUS, _NEXT, _VERSION = 0, 1, 2  # tags
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """Return which partition of `__transaction_state` has a transactional id, as Kafka does.
+    """Return the partition of `__transaction_state` for a transactional id, as Kafka does.
 
     Args:
         transactional_id: the id.
@@ -94,7 +94,7 @@ def _uvarint(value: int) -> bytes:
 
 
 class _Reader:
-    """Reads a key or a value; every length is bounded by what is left."""
+    """Reads a key or a value; every length is checked against the remaining bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.at = data, 0
@@ -124,7 +124,7 @@ class _Reader:
         return self._data[self.at - size : self.at]
 
     def bounded(self, size: int) -> int:
-        """Check a length, or a number of items, each of which has a byte at least."""
+        """Check a length, or a number of items, each of which has at least one byte."""
         if not 0 <= size <= len(self._data) - self.at:
             raise ValueError(f"expected a length of at most {len(self._data) - self.at}, found {size}")
         return size
@@ -142,10 +142,10 @@ def _invalid(at: int, what: str, error: Exception) -> InvalidRecordBatchError:
 
 
 def decode_key(key: bytes) -> str | None:
-    """Return the transactional id of a record; None: its key is of a later version.
+    """Return the transactional id of a record; None: its key has a later version.
 
     Raises:
-        InvalidRecordBatchError: it is no key.
+        InvalidRecordBatchError: the key is malformed.
     """
     reader = _Reader(key)
     try:
@@ -160,7 +160,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
     """Return the value of a record.
 
     Raises:
-        InvalidRecordBatchError: it is no value, or one of a version that is not known.
+        InvalidRecordBatchError: the value is malformed, or its version is unknown.
     """
     reader = _Reader(value)
     try:
@@ -192,7 +192,7 @@ def _decode_value(reader: _Reader) -> TransactionMetadata:
 
 
 def _size(reader: _Reader, *, is_compact: bool, form: Struct) -> int:
-    """The length of a string or an array; none at all counts as empty."""
+    """Return the length of a string or an array; null counts as empty."""
     return reader.bounded(max((reader.uvarint() - 1) if is_compact else reader.number(form), 0))
 
 
@@ -217,7 +217,7 @@ def decode_record_batch(batch: bytes) -> Iterator[tuple[str, TransactionMetadata
     """Return the states of a record batch; None: the id was removed.
 
     Raises:
-        InvalidRecordBatchError: it holds something else.
+        InvalidRecordBatchError: a record is malformed.
     """
     header = check_batch(batch)
     columns = read_records(header, memoryview(batch)[HEADER_BYTES:])

@@ -1,10 +1,11 @@
 """TransactionMachine: one transactional id of a coordinator. Events in, effects out; no clock, disk or network.
 
-A change counts when its record is committed in the coordinator's log, and only then is anybody told. While that is
-under way, and while markers are written, other requests are answered with CONCURRENT_TRANSACTIONS: clients repeat them.
+A change takes effect when its record is committed in the coordinator's log; the request is answered only then. While a
+change is under way, and while markers are written, other requests are answered with CONCURRENT_TRANSACTIONS, and
+clients retry them.
 
-An append whose outcome is unknown may be committed later. The same record is appended again until one is committed:
-then all before it are, too, and the state is what the log says.
+An append with an unknown outcome may be committed later. The same record is appended again until one of them is
+committed: then all earlier ones are committed, too, and the state equals that of the log.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class InitProducerIdResult(NamedTuple):
 
     Attributes:
         code: NONE, or the error.
-        producer_id: of the producer; -1: an error.
-        producer_epoch: of the producer; -1: an error.
+        producer_id: id of the producer; -1: an error.
+        producer_epoch: epoch of the producer; -1: an error.
     """
 
     code: ErrorCode
@@ -62,9 +63,9 @@ class EndTransactionResult(NamedTuple):
     """The answer to EndTxn.
 
     Attributes:
-        code: NONE: it is decided, and stored; or the error.
-        producer_id: for the next transaction (version 2); -1: an error.
-        producer_epoch: for the next transaction (version 2); -1: an error.
+        code: NONE: the decision is stored; or the error.
+        producer_id: id for the next transaction (version 2); -1: an error.
+        producer_epoch: epoch for the next transaction (version 2); -1: an error.
     """
 
     code: ErrorCode
@@ -79,7 +80,7 @@ class Reply(NamedTuple):
     """Answer a request.
 
     Attributes:
-        call: the request, as it was given.
+        call: the request, as passed to the machine.
         result: the answer.
     """
 
@@ -88,11 +89,11 @@ class Reply(NamedTuple):
 
 
 class AppendState(NamedTuple):
-    """Append a state to the log; report `appended`, `append_refused` or `append_unknown`.
+    """Append a state to the log; then call `appended`, `append_refused` or `append_unknown`.
 
     Attributes:
         metadata: the state; None: the id is removed.
-        is_again: the outcome of the append before it is unknown: append after a back-off.
+        is_again: whether it is a retry after an unknown outcome, which waits for a back-off.
     """
 
     metadata: TransactionMetadata | None
@@ -100,16 +101,16 @@ class AppendState(NamedTuple):
 
 
 class AllocateProducerId(NamedTuple):
-    """Take a producer id that nobody has; report `producer_id_allocated`, or `producer_id_refused`."""
+    """Allocate an unused producer id; then call `producer_id_allocated` or `producer_id_refused`."""
 
 
 class WriteMarkers(NamedTuple):
-    """Write a marker to partitions, to each until that succeeds; report `marker_written`.
+    """Write a marker to partitions, with retries until each succeeds; call `marker_written` for each.
 
     Attributes:
-        number: of the transaction, for the reports.
+        number: number of the transaction, for `marker_written`.
         marker: the marker.
-        partitions: where it is written.
+        partitions: the partitions of the transaction.
         transaction_version: see `TransactionMetadata`.
     """
 
@@ -120,7 +121,7 @@ class WriteMarkers(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """The id does not exist any more: drop this machine."""
+    """Drop this machine: the id does not exist any more."""
 
 
 TransactionEffect: TypeAlias = Reply | AppendState | AllocateProducerId | WriteMarkers | Forget
@@ -137,7 +138,7 @@ class _Pending:
     failure: Callable[[ErrorCode], TransactionResult] | None = None
     is_fence: bool = False
     is_refresh: bool = False
-    has_unknown: bool = False  # an attempt of it may be in the log
+    has_unknown: bool = False  # an earlier attempt may be in the log
 
 
 class TransactionMachine:
@@ -145,7 +146,7 @@ class TransactionMachine:
 
     Args:
         coordinator_epoch: leader epoch of the coordinator's partition.
-        metadata: as the log has it; None: the id is new.
+        metadata: its state in the log; None: the id is new.
     """
 
     def __init__(self, coordinator_epoch: int, metadata: TransactionMetadata | None = None) -> None:
@@ -157,7 +158,7 @@ class TransactionMachine:
         self._allocation = None
         self._number = 0
         self._unwritten: set[TopicPartition] = set()
-        self._queued: list[Callable[[], Effects]] = []  # requests that wait for the end of a refresh
+        self._queued: list[Callable[[], Effects]] = []  # requests that wait until a refresh is appended
 
     @property
     def state(self) -> TransactionState:
@@ -177,7 +178,7 @@ class TransactionMachine:
         return self._pending is not None and self._pending.is_refresh
 
     def begin(self) -> Effects:
-        """Go on with what the log has: a transaction that is decided gets its markers."""
+        """Resume from the state of the log: write the markers of a decided transaction."""
         metadata = self.metadata
         return self._write_markers() if metadata is not None and metadata.state.is_prepared else []
 
@@ -187,13 +188,13 @@ class TransactionMachine:
         self, call: object, timeout_ms: int, now_ms: int, expected: tuple[int, int] | None = None,
         transaction_version: int = 1,
     ) -> Effects:  # fmt: skip
-        """Initialise a producer: it gets the id and an epoch that fences all producers before it.
+        """Initialise a producer: return its id and an epoch that fences all earlier producers.
 
         Args:
             call: the request, for `Reply`.
-            timeout_ms: of its transactions, milliseconds.
-            now_ms: the time.
-            expected: id and epoch of a producer that goes on (KIP-360); None: a new one.
+            timeout_ms: time-out of its transactions, milliseconds.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
+            expected: id and epoch of a producer that requests its next epoch (KIP-360); None: a new producer.
             transaction_version: see `TransactionMetadata`.
         """
         if self._is_refreshing:
@@ -238,7 +239,7 @@ class TransactionMachine:
 
     @staticmethod
     def _is_expected(current: TransactionMetadata, expected: tuple[int, int]) -> bool:
-        """Whether it is the newest producer, or one that asks again because it did not get the answer."""
+        """Return whether it is the newest producer, or one that retries because it did not get the answer."""
         producer_id, epoch = expected
         if producer_id == current.producer_id:
             return epoch in (current.producer_epoch, current.last_producer_epoch)
@@ -256,17 +257,17 @@ class TransactionMachine:
         return self._append(_Pending(after, call, result, InitProducerIdResult))
 
     def producer_id_allocated(self, producer_id: int) -> Effects:
-        """Go on with a new producer id."""
+        """Continue with a new producer id."""
         assert self._allocation is not None
         (_, go_on, _), self._allocation = self._allocation, None
         return go_on(producer_id)
 
     def producer_id_refused(self) -> Effects:
-        """Nothing changes: there is no producer id, for now."""
+        """Fail the request, without a change: no producer id is available for now."""
         assert self._allocation is not None
         (call, _, failure), self._allocation = self._allocation, None
         effects: Effects = [Reply(call, failure(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
-        return effects + self._forget_nothing()
+        return effects + self._forget_if_unstored()
 
     # ---- AddPartitionsToTxn ---------------------------------------------------------------------------------
 
@@ -277,10 +278,10 @@ class TransactionMachine:
 
         Args:
             call: the request, for `Reply`.
-            producer_id: of the producer.
-            producer_epoch: of the producer.
-            partitions: that get records.
-            now_ms: the time.
+            producer_id: id of the producer.
+            producer_epoch: epoch of the producer.
+            partitions: partitions that will get records.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
         """
         added = frozenset(partitions)
         if self._is_refreshing:
@@ -305,7 +306,7 @@ class TransactionMachine:
     def verify_partitions(
         self, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> AddPartitionsResult:  # fmt: skip
-        """Return whether partitions belong to the open transaction of a producer; nothing changes (KIP-890)."""
+        """Return whether partitions belong to the open transaction of a producer, without a change (KIP-890)."""
         wanted = frozenset(partitions)
         code = self._check_producer(producer_id, producer_epoch)
         after = None if self._pending is None else self._pending.after
@@ -337,15 +338,16 @@ class TransactionMachine:
         self, call: object, producer_id: int, producer_epoch: int, now_ms: int, *, is_commit: bool,
         transaction_version: int = 1,
     ) -> Effects:  # fmt: skip
-        """Commit or abort the transaction. It is answered when that is decided and stored; markers follow.
+        """Commit or abort the transaction. The request is answered when the decision is stored; markers are written
+        afterwards.
 
         Args:
             call: the request, for `Reply`.
-            producer_id: of the producer.
-            producer_epoch: of the producer.
-            now_ms: the time.
+            producer_id: id of the producer.
+            producer_epoch: epoch of the producer.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
             is_commit: whether to commit.
-            transaction_version: 2: the producer goes on with the epoch that it is told; 1: with the one that it has.
+            transaction_version: 2: the producer continues with the epoch in the answer; 1: with its present one.
         """
         if self._is_refreshing:
             again = partial(
@@ -367,7 +369,7 @@ class TransactionMachine:
             else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
         )
         if transaction_version > 1 and not is_retry:
-            if not is_commit and not current.state.is_prepared:  # there is nothing to abort but what is on its way
+            if not is_commit and not current.state.is_prepared:  # only requests in flight can be aborted
                 return self._end(call, current, now_ms, is_commit=False, version=transaction_version)
             same = False
         if not same:
@@ -414,10 +416,10 @@ class TransactionMachine:
     # ---- time -----------------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> Effects:
-        """Abort a transaction whose time is over, and remove an id that nobody used for long.
+        """Abort a transaction that has timed out, and remove an id that has expired.
 
         Args:
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
             expiration_ms: `transactional.id.expiration.ms`.
         """
         current = self.metadata
@@ -433,7 +435,7 @@ class TransactionMachine:
         return self._append(_Pending(None))
 
     def refresh(self) -> Effects:
-        """Append the state again, so that earlier records of the log may go. Requests wait meanwhile."""
+        """Append the state again, so that earlier records of the log can be removed. Requests wait meanwhile."""
         if self.metadata is None or self.is_busy:
             return []
         return self._append(_Pending(self.metadata, is_refresh=True))
@@ -445,7 +447,7 @@ class TransactionMachine:
         return [AppendState(pending.after)]
 
     def appended(self, now_ms: int) -> Effects:
-        """The state is committed: it counts, and who asked for it is told."""
+        """Adopt the appended state, which is committed, and answer its request."""
         pending, self._pending = self._pending, None
         assert pending is not None
         if pending.after is None:
@@ -462,10 +464,10 @@ class TransactionMachine:
         return effects
 
     def append_refused(self, code: ErrorCode) -> Effects:
-        """Nothing was appended this time. Unless an earlier attempt may be in the log, nothing changes.
+        """Note that the append was refused. The change is dropped, unless an earlier attempt may be in the log.
 
         Args:
-            code: for the client that asked.
+            code: code for the client.
         """
         pending = self._pending
         assert pending is not None
@@ -474,17 +476,17 @@ class TransactionMachine:
         self._pending = None
         if pending.is_refresh:
             return self._run_queued()
-        return self._fail(pending, code) + self._forget_nothing()
+        return self._fail(pending, code) + self._forget_if_unstored()
 
     def append_unknown(self, code: ErrorCode) -> Effects:
-        """The state may be committed or not: it is appended again, until it is.
+        """Append the state again, until it is committed: the outcome of the append is unknown.
 
         Args:
-            code: for the client that asked, which has to ask again.
+            code: code for the client, which has to retry.
         """
         pending = self._pending
         assert pending is not None
-        if pending.is_refresh:  # it is the state that counts anyway
+        if pending.is_refresh:  # the state is the same in either case
             self._pending = None
             return self._run_queued()
         pending.has_unknown = True
@@ -504,8 +506,8 @@ class TransactionMachine:
             effects += call()
         return effects
 
-    def _forget_nothing(self) -> Effects:
-        """An id that was never stored does not exist."""
+    def _forget_if_unstored(self) -> Effects:
+        """Remove the id if it was never stored."""
         if self.metadata is not None or self.is_busy:
             return []
         self.is_dead = True
@@ -530,9 +532,9 @@ class TransactionMachine:
         """Note that a marker is committed in a partition, or that the partition was deleted.
 
         Args:
-            number: from `WriteMarkers`.
+            number: number of the transaction in `WriteMarkers`.
             partition: the partition.
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
         """
         if number != self._number or partition not in self._unwritten:
             return []
@@ -564,7 +566,8 @@ def _added(partitions: frozenset[TopicPartition], code: ErrorCode) -> AddPartiti
 
 
 def _is_ended(current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a transaction of this epoch has ended with the next one: the client that asks did not get the answer."""
+    """Return whether a transaction of this epoch has ended with the next epoch: then the client retries after a lost
+    answer."""
     if not current.state.is_prepared and current.state not in _COMPLETE.values():
         return False
     if (producer_id, producer_epoch + 1) == (current.producer_id, current.producer_epoch):

@@ -1,4 +1,5 @@
-"""TransactionMetadata: a transactional id, its producer and its newest transaction, as the coordinator's log has it."""
+"""TransactionMetadata: the state of a transactional id in the coordinator's log: its producer and its newest
+transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
 EPOCH_EXHAUSTED = EPOCH_MAX - 1
-"""A producer of this epoch is given another id instead of a higher epoch: one epoch is left to fence it with."""
+"""A producer with this epoch gets another id instead of a higher epoch; the last epoch is reserved for fencing it."""
 
 
 class TransactionState(IntEnum):
@@ -21,7 +22,7 @@ class TransactionState(IntEnum):
     """No transaction has begun since the producer was initialised."""
     ONGOING = 1
     PREPARE_COMMIT = 2
-    """It is decided, and markers are written."""
+    """The commit is decided, and markers are being written."""
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     """All markers are written."""
@@ -38,20 +39,21 @@ class TransactionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """One transactional id.
+    """The state of one transactional id.
 
     Attributes:
-        producer_id: of its producer.
-        producer_epoch: of its producer; earlier ones are fenced. Of a transaction that ends, that of its markers.
+        producer_id: id of its producer.
+        producer_epoch: epoch of its producer; lower ones are fenced. While a transaction ends, the epoch of its
+            markers.
         timeout_ms: a transaction that takes longer is aborted, milliseconds.
-        state: what its newest transaction does.
-        partitions: that have records of the transaction, or may get some.
+        state: state of its newest transaction.
+        partitions: partitions that have or may get records of the transaction.
         updated_ms: time of the last change, milliseconds since 1970-01-01 UTC.
-        started_ms: when the transaction began; -1: there is none.
-        last_producer_epoch: of the producer that asked for a higher one (KIP-360); -1: none did.
-        previous_producer_id: the id before the epochs were used up; -1: none.
-        next_producer_id: the id when the transaction is complete; -1: it stays.
-        transaction_version: 2: each transaction ends with a higher epoch (KIP-890); 1: it keeps its epoch.
+        started_ms: when the transaction began; -1: no transaction is open.
+        last_producer_epoch: epoch of the producer before it requested a higher one (KIP-360); -1: no such request.
+        previous_producer_id: the producer's id before its epochs were exhausted; -1: none.
+        next_producer_id: the producer's id after the transaction; -1: the same id.
+        transaction_version: 2: each transaction ends with a higher epoch (KIP-890); 1: the epoch stays.
     """
 
     producer_id: int
@@ -68,5 +70,5 @@ class TransactionMetadata:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether its next epoch would be the last one."""
+        """Whether the next epoch would be the last one."""
         return self.producer_epoch >= EPOCH_EXHAUSTED

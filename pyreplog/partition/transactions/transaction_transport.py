@@ -13,17 +13,18 @@ from pyreplog.partition.requests import PartitionCodes, VerifyTransactionRequest
 class TransactionTransport(Protocol):
     """Sends the requests of transactions to other brokers. Any thread may use it; it does not block.
 
-    A future that fails leaves the outcome unknown. The requests of one broker to another one take effect in the order
-    in which they were made, or not at all: a marker of which nothing was heard must not arrive when the same marker was
-    written again, or it would end the next transaction of its producer (transaction version 1).
+    After a failed future the outcome is unknown. The requests of one broker to another one take effect in the order in
+    which they were made, or not at all: a marker without an answer must not arrive after the same marker was written
+    again, or it would end the next transaction of its producer (transaction version 1).
     """
 
     def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
-        """Let a broker write markers to partitions that it leads; see `ReplicaManager.write_markers`."""
+        """Request that a broker writes markers to partitions that it leads; see `ReplicaManager.write_markers`."""
         ...
 
     def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
-        """Ask the coordinator of a transactional id; see `TransactionCoordinator.verify_partitions`."""
+        """Ask the coordinator of a transactional id for a verification; see
+        `TransactionCoordinator.verify_partitions`."""
         ...
 
 

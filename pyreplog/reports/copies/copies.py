@@ -1,7 +1,7 @@
 """Reports on the copies of ledgers: which of the copies that should exist do exist, and are intact.
 
-The copies of every bookie are read. A copy that a bookie does not return is missing; a copy that a bookie cannot tell
-about is unknown. A bookie that is away, or does not know, has lost nothing.
+The copies of every bookie are read. A copy that a bookie does not return is missing; a copy about which a bookie cannot
+answer is unknown. The copies of a bookie that is away, or cannot answer, do not count as lost.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def reads_of_copies(name: str, options: ReadOptions, snapshot: Snapshot) -> list
 
 
 def certain_entries(ledger: LedgerSnapshot) -> int:
-    """Return the number of confirmed entries of a ledger; if no bookie tells it, the number that its metadata prove."""
+    """Return the number of confirmed entries of a ledger; if no bookie knows it, the number that its metadata prove."""
     return ledger.metadata.last_fragment.first if ledger.entries is None else ledger.entries
 
 
@@ -107,7 +107,7 @@ def certain_entries(ledger: LedgerSnapshot) -> int:
 def _stripes(batch: pa.RecordBatch, numbers: dict[str, int]) -> Stripes:
     """Return stripes of intact and of unknown copies.
 
-    An unknown copy has a null in crcOk; its entry is null, too, if all copies of a bookie are unknown.
+    An unknown copy has a null in crcOk. If all copies of a bookie are unknown, its entry is null, too.
     """
     batch = batch.filter(pc.is_valid(batch["ledgerId"]))
     batch = batch.filter(pc.fill_null(batch["crcOk"], True))

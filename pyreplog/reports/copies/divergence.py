@@ -34,8 +34,11 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class ReplicaDivergence(Report):
     """Copies that differ. The report sets its fields itself.
 
-    shapes: by ledger, the size of the ensemble and the first entries of fragments, unless all bookies have every entry.
-    single: ledgers with one copy. blocks: by ledger, the blocks to compare entry by entry; None: not known yet.
+    Attributes:
+        shapes: by ledger, the size of the ensemble and the first entries of fragments, unless all bookies have every
+            entry.
+        single: ledgers with one copy.
+        blocks: by ledger, the blocks to compare entry by entry; None: not known yet.
     """
 
     shapes: Mapping[str, list[int]] = field(default_factory=dict)
@@ -131,7 +134,7 @@ class ReplicaDivergence(Report):
         ledger, entry, crc = (batch[name].to_numpy() for name in ("ledgerId", "entryId", "crc"))
         bookie, rest, block = batch["bookie"], np.zeros_like(entry), entry // BLOCK
         if self.blocks is None:
-            rest, value = _write_sets(self.shapes, ledger, entry), _mixed(entry, crc)
+            rest, value = _write_sets(self.shapes, ledger, entry), _pair_hashes(entry, crc)
             entry = block
         else:
             keep = _chosen(self.blocks, ledger, block)
@@ -141,7 +144,7 @@ class ReplicaDivergence(Report):
         return pa.table({**columns, "copies": np.ones(len(entry), np.int64)}).select(self.parts.names).cast(self.parts)
 
 
-def _mixed(entry: Column, crc: Column) -> Column:
+def _pair_hashes(entry: Column, crc: Column) -> Column:
     """Hash (entry, CRC), so that sums of hashes differ if any pair differs. (The finisher of splitmix64.)"""
     mixed = (entry.astype(np.uint64) << np.uint64(32) ^ crc.astype(np.uint64)) * _MIX
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -1,4 +1,4 @@
-"""Reports on auto-recovery: the health of a cluster, and how far the copies are that are made again."""
+"""Reports on auto-recovery: the health of a cluster, and the progress of making copies again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RecoveryOrders(SnapshotReport):
     )
     figures = (
         ReportColumn("bookie", pa.string(), "bookie that is replaced"),
-        ReportColumn("phase", pa.string(), "away, lost or draining; empty: none of these any more"),
+        ReportColumn("phase", pa.string(), "away, lost or draining; empty: none of these now"),
         ReportColumn("reason", pa.string(), "why its copies are made again"),
         ReportColumn("since_ts", TIME, "since when; null: not known"),
         ReportColumn("ledgers_left", pa.int64(), "ledgers that name it"),
@@ -102,7 +102,7 @@ class RecoveryOrders(SnapshotReport):
 
 
 class RecoveryProgress(SnapshotReport):
-    """The curve of the ledgers that are left."""
+    """The number of remaining ledgers over time."""
 
     name = "recovery_progress"
     title = "Copies left over time"
@@ -131,7 +131,7 @@ class BookieDisks(SnapshotReport):
     title = "Bookies and their disks"
     definition = (
         "Each bookie that runs, with its free space, and since when all segments of its log were verified on the disk "
-        "(scrubbed); a segment that is new counts from its beginning. Times are told by the hour."
+        "(scrubbed); a segment that is new counts from its beginning. Times are rounded to hours."
     )
     figures = (
         ReportColumn("bookie", pa.string(), "bookie"),

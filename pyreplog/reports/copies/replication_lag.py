@@ -1,4 +1,4 @@
-"""How far a cluster, topic or log is behind another one that it is a copy of.
+"""The lag of a copy behind the cluster, topic or log that it is a copy of.
 
 Both sides are read as ranges of numbers that identify their entries (`same_names`). Then the entries of the source in
 the ranges that the copy lacks are read again.
@@ -29,8 +29,9 @@ _SIDE, _FROM, _IS_LOG, _IS_ALONE = "side", "from", "is_log", "is_alone"  # tags
 class ReplicationLag(Report):
     """Missing entries and lag of a copy.
 
-    to: options of the Spark source that name the copy; they replace those of the source. gaps: ranges that the copy
-    lacks, in a form that JSON has; the report sets it; None: not known yet.
+    Attributes:
+        to: options of the Spark source that name the copy; they replace those of the source.
+        gaps: ranges that the copy lacks, in a form that JSON has; the report sets it; None: not known yet.
     """
 
     to: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -88,7 +89,7 @@ class ReplicationLag(Report):
         return [source, ReportRead(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return ranges of numbers, and the newest time; in the second run, what the copy lacks."""
+        """Return ranges of numbers, and the newest time; in the second run, the entries that the copy lacks."""
         names = Names()
         sums = self.parts.empty_table()
         for batch in batches:
@@ -141,12 +142,12 @@ class ReplicationLag(Report):
 
 
 def place_of(options: ReadOptions) -> str:
-    """Return the place that options name, for people."""
+    """Return a description of the place that options name, for people."""
     return options.cluster if options.cluster is not None else ", ".join(options.paths)
 
 
 def _is_alone(options: ReadOptions, is_log: bool, other: ReadOptions | None = None) -> bool:
-    """Whether options name exactly one log or topic. other: its topics are used if these options name none."""
+    """Return whether options name exactly one log or topic. other: its topics are used if these options name none."""
     if is_log:
         return len(log_directories(options.paths)) + len(offloaded_urls(options.paths)) == 1
     named = options if options.reads_topics or other is None else other

@@ -164,7 +164,9 @@ def gaps_between(
 ) -> dict[str, list[list[int]]]:
     """Return the ranges that the source has and the target lacks, by `Name.text`.
 
-    is_log: compare offsets. is_alone: ignore the names of topics.
+    Args:
+        is_log: compare offsets.
+        is_alone: ignore the names of topics.
     """
     some, others = (_as_compared(side, is_log, is_alone) for side in (source, target))
     others = {

@@ -45,7 +45,7 @@ def joined(stripes: Stripes) -> Stripes:
 def in_runs(stripes: Stripes) -> Stripes:
     """Return the same stripes in that order, with adjacent runs joined."""
     order = np.lexsort([stripes[name] for name in ("first", "held", "bookie", "ledger")])
-    return _touching(stripes[order])
+    return _merged_runs(stripes[order])
 
 
 def runs_of(stripes: Stripes) -> Stripes:
@@ -57,13 +57,13 @@ def runs_of(stripes: Stripes) -> Stripes:
     return runs
 
 
-def _touching(stripes: Stripes) -> Stripes:
+def _merged_runs(stripes: Stripes) -> Stripes:
     """Join runs that touch or overlap."""
     if len(stripes) < 2:
         return stripes
     ends = stripes["first"] + stripes["run"]
     once = stripes["times"] == 1
-    joins = _alike(stripes, "held") & once[1:] & once[:-1] & (stripes["first"][1:] <= ends[:-1])
+    joins = _equals_previous(stripes, "held") & once[1:] & once[:-1] & (stripes["first"][1:] <= ends[:-1])
     starts = _starts(~joins)
     runs = stripes[starts]
     runs["run"] = np.maximum.reduceat(ends, starts) - runs["first"]
@@ -76,7 +76,7 @@ def _repeated(stripes: Stripes) -> Stripes:
         return stripes
     first, step, times = stripes["first"], stripes["step"], stripes["times"]
     away = first[1:] - (first + (times - 1) * step)[:-1]
-    follows = _alike(stripes, "held", "run") & (away > stripes["run"][1:])
+    follows = _equals_previous(stripes, "held", "run") & (away > stripes["run"][1:])
     follows &= ((times[:-1] == 1) | (step[:-1] == away)) & ((times[1:] == 1) | (step[1:] == away))
     begins = ~follows
     begins[1:] |= (times[1:-1] == 1) & follows[:-1] & (away[1:] != away[:-1])  # its distance differs from the last one
@@ -88,7 +88,7 @@ def _repeated(stripes: Stripes) -> Stripes:
     return result
 
 
-def _alike(stripes: Stripes, *names: str) -> NDArray[np.bool_]:
+def _equals_previous(stripes: Stripes, *names: str) -> NDArray[np.bool_]:
     """Return for each stripe but the first whether it equals the one before it in ledger, bookie and these fields."""
     alike = np.ones(len(stripes) - 1, np.bool_)
     for name in ("ledger", "bookie", *names):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyreplog.log import names
 from pyreplog.log.fsck import survey
 from pyreplog.log.lock import writer_of
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_directories, names_of, offloaded_urls
 
@@ -16,8 +16,10 @@ from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_direct
 class TornTail(NamedTuple):
     """The torn tail of a log.
 
-    topic: name of the log; None: the log of a bookie. segment: name of the file. size: bytes that the next writer will
-    cut.
+    Attributes:
+        topic: name of the log; None: the log of a bookie.
+        segment: name of the file.
+        size: bytes that the next writer will cut.
     """
 
     topic: str | None
@@ -29,7 +31,7 @@ class TornTail(NamedTuple):
 def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
     """Yield the torn tails of the logs that paths name. A log with a running writer has none.
 
-    Raises NotALogError, CorruptionError and FormatVersionError.
+    Raises NotALogError if a path holds no log, and CorruptionError or FormatVersionError if a log cannot be read.
     """
     if options.cluster is not None:
         return
@@ -40,6 +42,6 @@ def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
         state = survey.take(directory, writer=writer_of(directory))
         end, size = state.extent.position, state.identity[1]
         if state.extent.torn and end is not None:
-            topic = log_names[str(directory)] if look(directory).numbered else None
+            topic = log_names[str(directory)] if take_snapshot(directory).numbered else None
             segment = names.segment_path(directory, end // size * size).name
             yield TornTail(topic, bookie_of(directory), segment, state.extent.torn)

@@ -127,7 +127,7 @@ def _rows(progressions: Records) -> Records:
     alike = np.ones(len(rows) - 1, np.bool_)
     for name in ("ledger", "missing", "unknown"):
         alike &= rows[name][1:] == rows[name][:-1]
-    far = rows["first"][1:] - _reach(rows["last"], ~alike)[:-1] > rows["size"][1:]
+    far = rows["first"][1:] - _running_max(rows["last"], ~alike)[:-1] > rows["size"][1:]
     starts = np.flatnonzero(np.concatenate(([True], ~alike | far)))
     joined = rows[starts]
     joined["last"] = np.maximum.reduceat(rows["last"], starts)
@@ -135,7 +135,7 @@ def _rows(progressions: Records) -> Records:
     return joined
 
 
-def _reach(values: Column, begins: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Column:
+def _running_max(values: Column, begins: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Column:
     """Return the running maximum of each group. begins: for each value but the first, whether it begins a group."""
     known, ranks = np.unique(values, return_inverse=True)
     base = np.concatenate(([0], np.cumsum(begins))) * len(known)

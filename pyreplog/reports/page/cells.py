@@ -1,4 +1,4 @@
-"""Values of a report as people read them, with units by the names of columns; and the exact values."""
+"""Formats values of a report for people, with units by the names of columns; and the exact values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ _LONGEST = 120
 
 
 class Cell(NamedTuple):
-    """A cell of a table. text: what is shown. exact: the whole value. order: sort key; None: after all others."""
+    """A cell of a table.
+
+    Attributes:
+        text: the displayed text.
+        exact: the whole value.
+        order: sort key; None: behind all others.
+    """
 
     text: str
     exact: str
@@ -56,7 +62,7 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def is_number(figure: ReportColumn) -> bool:
-    """Whether a column is aligned to the right."""
+    """Return whether a column is aligned to the right."""
     kind = figure.type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
 

@@ -88,7 +88,7 @@ def diverging(table: pa.Table) -> Found:
 
 
 def replication_lag(table: pa.Table) -> Found:
-    """Yield findings of replication_lag: what is behind, and how much is up to date."""
+    """Yield findings of replication_lag: copies that are behind, and the number of copies that are up to date."""
     behind = table.filter(pc.greater(table["missing_entries"], 0)).sort_by([("missing_entries", "descending")])
     yield from each(behind, "bad", _behind, "more are behind")
     if len(table) > len(behind):

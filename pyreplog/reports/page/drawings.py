@@ -45,7 +45,7 @@ class Plot(Protocol):
         ...
 
     def draw(self, table: pa.Table, drawing: Drawing) -> Mapping[str, str]:
-        """Draw, and return the tooltips of parts of the drawing, by their gid."""
+        """Draw, and return the tooltips of parts of the drawing by their gid."""
         ...
 
 
@@ -83,7 +83,10 @@ class Ranked:
 
 @dataclass(frozen=True)
 class OverTime:
-    """Bars over time, stacked by what `by` names. Times are summed up to at most as many bars as can be told apart."""
+    """Bars over time, stacked by the columns in `by`.
+
+    Times are summed up until there are few enough bars to tell them apart.
+    """
 
     time: str
     amount: str
@@ -122,9 +125,11 @@ class OverTime:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Bars over buckets, stacked by what `by` names.
+    """Bars over buckets, stacked by the columns in `by`.
 
-    label: name of the axis. order: buckets in order; empty: they are numbers, and ascend.
+    Attributes:
+        label: name of the axis.
+        order: buckets in order; empty: they are numbers, and ascend.
     """
 
     bucket: str
@@ -157,7 +162,7 @@ class Buckets:
 
 @dataclass(frozen=True)
 class StepCurve:
-    """A curve over time in steps: an amount that holds from one time until another. No two times overlap."""
+    """A curve over time in steps: an amount that holds from one time until another. The times do not overlap."""
 
     since: str
     until: str
@@ -182,7 +187,7 @@ class StepCurve:
             for begin, end, value in zip(begins, ends, amounts, strict=True)
         ]
         last = max((place for place, value in enumerate(amounts) if value), default=len(amounts) - 1)
-        margin = max(ends[last] - begins[0], 1_000_000) // 20  # what came after the last step may be a day of nothing
+        margin = max(ends[last] - begins[0], 1_000_000) // 20  # the time after the last step may be long and empty
         bounds: Any = [_EPOCH + timedelta(microseconds=at_us) for at_us in (begins[0] - margin, ends[last] + margin)]
         axes.set_xlim(bounds)
         axes.set_ylabel(self.amount.replace("_", " "))

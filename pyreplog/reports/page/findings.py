@@ -88,7 +88,7 @@ def _dead(row: dict[str, Any]) -> str:
 
 
 def nothing(table: pa.Table) -> Found:
-    """Yield nothing, for a report whose figures need no sentence."""
+    """Yield no findings, for a report whose figures need no sentence."""
     yield from ()
 
 

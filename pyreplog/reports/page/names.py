@@ -20,7 +20,7 @@ def rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def names(table: pa.Table, by: Sequence[str]) -> list[str]:
-    """Return the names of rows: the values of these columns, without those that do not tell rows apart."""
+    """Return the names of rows: the values of these columns, without columns in which all rows are equal."""
     by = [column for column in by if column != "topic" or not _is_plain(table, by)]
     if not by:
         return [""] * len(table)
@@ -29,7 +29,7 @@ def names(table: pa.Table, by: Sequence[str]) -> list[str]:
 
 
 def _is_plain(table: pa.Table, by: Sequence[str]) -> bool:
-    """Whether rows are told apart without their topic, because all have the same."""
+    """Return whether rows are identified without their topic, because all have the same one."""
     return len({*by} - {"topic", "partition"}) > 0 and len(table["topic"].unique()) == 1
 
 
@@ -56,7 +56,7 @@ def key_of(value: bytes | str | None) -> str:
 def _name(column: str, value: Any) -> str:
     if column in KEY_NAMES:
         return "(no key)" if value is None else key_text(value)
-    if column == "originCluster" and value is None:
+    if column == "cluster" and value is None:
         return "(published here)"
     if value is None or (column == "partition" and value < 0):
         return ""

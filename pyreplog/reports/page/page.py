@@ -1,4 +1,4 @@
-"""A page of reports: one HTML file that contains all it needs, and does not use the network."""
+"""Renders reports as a page: one HTML file that contains all its resources, and does not use the network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class _Column(NamedTuple):
 class _Part:
     """One report in the page.
 
-    warnings: what is unknown. plots: SVG elements. more: text about rows that were left out.
+    Attributes:
+        warnings: unknown parts.
+        plots: SVG elements.
+        more: text about rows that were left out.
     """
 
     name: str
@@ -86,7 +89,7 @@ def page(about: About, outcomes: Iterable[Outcome]) -> str:
     places = {name: place for place, name in enumerate(ORDER)}
     in_order = sorted(
         outcomes, key=lambda outcome: places.get(outcome.report.name, len(places))
-    )  # reports of users are last
+    )  # reports that users wrote come last
     script = (_HERE / "page.js").read_text()
     return template.render(
         about=About(printable(about.title), [(name, printable(value)) for name, value in about.facts], about.footer),

@@ -18,7 +18,7 @@ LATE_S = 10.0
 
 
 def states(table: pa.Table) -> Found:
-    """Yield findings of partition_state: partitions that nobody leads, that refuse appends, that lack replicas."""
+    """Yield findings of partition_state: partitions without a leader, that refuse appends, or that lack replicas."""
     state = pc.fill_null(table["state"], "")
     has_no_leader = pc.is_null(table["leader"])
     yield from each(table.filter(has_no_leader), "bad", _leaderless, "more partitions have no leader")
@@ -45,7 +45,7 @@ def _thin(row: dict[str, Any]) -> str:
 
 
 def replicas(table: pa.Table) -> Found:
-    """Yield findings of replica_lag: replicas of brokers that live, and are behind for long."""
+    """Yield findings of replica_lag: replicas of live brokers that have been behind for long."""
     is_late = pc.and_(pc.greater_equal(table["behind_s"], LATE_S), pc.fill_null(table["alive"], True))
     late = table.filter(is_late).sort_by([("behind_s", "descending"), ("lag", "descending")])
     yield from each(late, "hot", _late, "more replicas lag")
@@ -60,7 +60,7 @@ def _late(row: dict[str, Any]) -> str:
 
 
 def skew(table: pa.Table) -> Found:
-    """Yield findings of leader_skew: brokers that are dead, and those that lead much more than others."""
+    """Yield findings of leader_skew: dead brokers, and brokers that lead many more partitions than others."""
     dead = table.filter(pc.and_(pc.equal(table["state"], "dead"), pc.greater(table["replicas"], 0)))
     yield from each(dead, "bad", _dead, "more brokers are dead")
     is_uneven = pc.and_(pc.greater_equal(table["ratio_to_mean"], UNEVEN_TIMES), pc.greater(table["leads"], 1))
@@ -84,7 +84,7 @@ def _uneven(row: dict[str, Any]) -> str:
 
 
 def groups(table: pa.Table) -> Found:
-    """Yield findings of group_lag: groups that lag, longest first, how they do, and those without a lag."""
+    """Yield findings of group_lag: groups that lag, longest first, whether they catch up, and groups without a lag."""
     behind = table.filter(pc.greater(table["lag"], 0)).sort_by([("lag_s", "descending"), ("lag", "descending")])
     is_late = pc.greater_equal(behind["lag_s"], LAG_S)
     yield from each(behind.filter(is_late), "bad", _lag, "more partitions lag in a consumer group")

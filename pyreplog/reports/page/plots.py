@@ -14,7 +14,7 @@ _SUBSCRIPTION = (*_TOPIC, "subscription")
 
 PLOTS: dict[str, tuple[Plot, ...]] = {
     "rate_by_minute": (OverTime("minute", "entries", _TOPIC), OverTime("minute", "bytes", _TOPIC)),
-    "origins": (OverTime("minute", "entries", (*_TOPIC, "originCluster")),),
+    "origins": (OverTime("minute", "entries", (*_TOPIC, "cluster")),),
     "size_histogram": (Buckets("lo", "entries", _TOPIC, "bytes, at least"),),
     "key_skew": (Ranked((*_TOPIC, "key"), "entries"),),
     "partition_skew": (Ranked(_TOPIC, "entries"),),
@@ -37,7 +37,10 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
 
 
 def plots(report: type[Report], table: pa.Table) -> list[str]:
-    """Return the drawings of a report as SVG elements; none for a table of zeros. Raises MissingExtraError."""
+    """Return the drawings of a report as SVG elements; none for a table of zeros.
+
+    Raises MissingExtraError if matplotlib is not installed.
+    """
     return [
         drawn(
             f"{report.name}-{place}",

@@ -36,7 +36,7 @@ def state(table: pa.Table) -> Found:
 
 
 def orders(table: pa.Table) -> Found:
-    """Yield findings of recovery_orders: whose copies are made again, and how long that takes."""
+    """Yield findings of recovery_orders: bookies whose copies are made again, and how long that takes."""
     yield from each(table, "hot", _order, "more bookies whose copies are made again")
 
 
@@ -58,7 +58,7 @@ def progress(table: pa.Table) -> Found:
 
 
 def disks(table: pa.Table) -> Found:
-    """Yield findings of bookie_disks: bookies that take nothing, and disks that were not verified for long."""
+    """Yield findings of bookie_disks: bookies that take no entries, and disks that were not verified for long."""
     full = table.filter(pc.match_substring(pc.fill_null(table["state"], ""), "read-only"))
     yield from each(full, "hot", lambda row: f"Bookie {printable(row['bookie'])} is read-only.", "more are read-only")
     late = table.filter(pc.greater(pc.fill_null(table["verified_s"], 0.0), _SCRUB_LATE_S))

@@ -1,4 +1,4 @@
-"""The summary at the top of a page: questions, and the answers of reports, which also say what is unknown."""
+"""The summary at the top of a page: questions, and the answers of reports, including unknown parts."""
 
 from __future__ import annotations
 
@@ -87,6 +87,10 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
         (("geo_replication", pagegeo.replication),),
     ),
     (
+        "What would a fail-over to another cluster lose or repeat?",
+        (("geo_readiness", pagegeo.readiness),),
+    ),
+    (
         "Is anything damaged, missing, duplicated, or out of order?",
         (
             ("crc_audit", pagecopies.damaged),
@@ -117,7 +121,7 @@ def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
 def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[SummaryFinding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
     asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
-    findings = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
+    findings = [_as_unknown(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
     findings += _unknown([outcome for _, outcome in asked_for])
     if findings:
         return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))
@@ -137,8 +141,8 @@ def _findings(read: _Reader, outcome: Outcome) -> Iterator[SummaryFinding]:
             yield SummaryFinding(state, text, name)
 
 
-def _doubted(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> SummaryFinding:
-    """Return a finding that is unknown instead of fine if not all copies could be read."""
+def _as_unknown(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> SummaryFinding:
+    """Return a finding as unknown instead of fine if not all copies could be read."""
     base = outcomes.get(_RESTS_ON.get(finding.report, ""))
     if finding.state != "fine" or base is None or base.table is None or not total(base.table, "unknown"):
         return finding
@@ -146,7 +150,7 @@ def _doubted(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> Summar
 
 
 def _unknown(outcomes: list[Outcome]) -> Iterator[SummaryFinding]:
-    """Yield what reports do not know, each once, with the first report that says so."""
+    """Yield the unknown parts of reports, each once, with the first report that names it."""
     reports: dict[str, str] = {}
     for outcome in outcomes:
         for warning in outcome.warnings:

@@ -54,8 +54,14 @@ ElementTree.register_namespace("xlink", _LINK)
 def drawn(name: str, label: str, size: tuple[float, float], draw: Callable[[Drawing], Mapping[str, str]]) -> str:
     """Return a drawing as an SVG element.
 
-    name: unique among the drawings of the page. label: description for people who do not see the drawing. size: inches.
-    draw: draws, and returns tooltips by gid. Raises MissingExtraError if matplotlib is not installed.
+    Args:
+        name: unique among the drawings of the page.
+        label: description for people who do not see the drawing.
+        size: width and height, inches.
+        draw: draws, and returns tooltips by gid.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
     """
     try:
         import matplotlib

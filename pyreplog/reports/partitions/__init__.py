@@ -1,7 +1,7 @@
-"""Reports on topics of partitions and on consumer groups, of a cluster of brokers.
+"""Reports on partitioned topics and on consumer groups, of a cluster of brokers.
 
 | modules | what they hold |
 |---|---|
-| `state_report` | partitions with their ISR and marks; the lag of replicas; which broker leads how many |
-| `group_report` | how far consumer groups are behind, and whether they catch up |
+| `state_report` | partitions with their ISR and marks; the lag of replicas; how many partitions each broker leads |
+| `group_report` | the lag of consumer groups, and whether they catch up |
 """

@@ -1,4 +1,4 @@
-"""Partitions, replicas and brokers: what is led, in sync and committed, and how far replicas are behind."""
+"""Partitions, replicas and brokers: leaders, in-sync replicas, committed offsets, and the lag of replicas."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PartitionStates(SnapshotReport):
     title = "Partitions"
     definition = (
         "For each partition of each topic of partitions: leader and in-sync replicas (ISR) as the metadata store has "
-        "them, offsets as the leader tells them; these are null if it did not answer. With fewer in-sync replicas than "
-        "min_isr, appends with acks=-1 are refused. Consumers see the log up to the high watermark; those of committed "
-        "data, up to the last stable offset, before which no transaction is open."
+        "them, offsets as the leader reports them; these are null if it did not answer. With fewer in-sync replicas "
+        "than min_isr, appends with acks=-1 are refused. Consumers see the log up to the high watermark; those of "
+        "committed data, up to the last stable offset, before which no transaction is open."
     )
     figures = (
         TOPIC,
@@ -93,7 +93,7 @@ class ReplicaLag(SnapshotReport):
 
 
 class LeaderSkew(SnapshotReport):
-    """Brokers and what they lead, from the snapshot alone."""
+    """Brokers and the number of partitions that they lead, from the snapshot alone."""
 
     name = "leader_skew"
     title = "How evenly brokers lead"

@@ -1,4 +1,4 @@
-"""Append times that are older than the one before."""
+"""Append times that are older than the time of the record before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pyreplog.reports.snapshot import Snapshot
 class _Piece:
     """Neighbouring records of one stream, in the order of their offsets.
 
-    first_us, last_us: times of the first and the last record. worst_us: the largest step back in time.
+    Attributes:
+        first_us: time of the first record.
+        last_us: time of the last record.
+        worst_us: the largest step back in time.
     """
 
     stream: RecordStream

@@ -84,7 +84,7 @@ class RateByMinute(OnRecords):
 
 
 def _add(sums: _Sums, stream: RecordStream, rows: pa.RecordBatch) -> None:
-    """Add rows of one stream. They are sorted by minute and producer first, unless they are in that order."""
+    """Add rows of one stream. They are sorted by minute and producer first, unless they are in that order already."""
     time, size, producer = numbers(rows["timestamp"]), rows["size"].to_numpy(), rows["producerName"]
     if producer.null_count == len(producer):  # the usual case
         for minute, *figures in sums_by_unit(time, size, MINUTE_US):

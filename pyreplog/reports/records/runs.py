@@ -51,7 +51,7 @@ def holes(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Numbers, Numb
     """
     rows, codes = in_order(table, keys)
     first = rows[FIRST].to_numpy()
-    reached = _reached(codes, rows[LAST].to_numpy())
+    reached = _running_last(codes, rows[LAST].to_numpy())
     following = np.flatnonzero((codes[1:] == codes[:-1]) & (first[1:] > reached[:-1] + 1)) + 1
     return rows.take(pa.array(following)), reached[following - 1], first[following]
 
@@ -74,7 +74,7 @@ def repeated(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     return joined(runs, keys)
 
 
-def _reached(codes: Numbers, last: Numbers) -> Numbers:
+def _running_last(codes: Numbers, last: Numbers) -> Numbers:
     """Return for each row the largest `last` of its group up to that row."""
     ranks = np.empty(len(last), np.int64)
     by_last = np.argsort(last, kind="stable")

@@ -27,9 +27,14 @@ Column = NDArray[np.int64]
 class Slots:
     """Columns with one row for each bookie of each fragment, ordered by ledger, bookie and first entry.
 
-    bookie: number of the bookie. size, quorum: ensemble size and write quorum. phase: lowest entry at which a run of
-    the bookie's entries may begin. first, stop: entries of the fragment. offset: first slot of the row; one row more
-    has the number of all slots.
+    Attributes:
+        bookie: number of the bookie.
+        size: ensemble size.
+        quorum: write quorum.
+        phase: lowest entry at which a run of the bookie's entries may begin.
+        first: first entry of the fragment.
+        stop: entry after the last one of the fragment.
+        offset: first slot of the row; one row more has the number of all slots.
     """
 
     ledger: Column
@@ -99,12 +104,12 @@ class Slots:
         whole = (matched["step"] == self.size[at]) & (matched["run"] == self.quorum[at])
         whole &= (matched["first"] - self.phase[at]) % self.size[at] == 0
         whole |= matched["times"] == 1
-        low = [self._lowered(at[whole], matched[whole])]
+        low = [self._covered_slots(at[whole], matched[whole])]
         rows, runs = self._runs(at[~whole], matched[~whole])
-        low.append(self._lowered(rows, runs))
+        low.append(self._covered_slots(rows, runs))
         return union(np.concatenate(low))
 
-    def _lowered(self, at: NDArray[np.intp], stripes: Stripes) -> Intervals:
+    def _covered_slots(self, at: NDArray[np.intp], stripes: Stripes) -> Intervals:
         """Return the slots that stripes cover.
 
         Each stripe has all entries of its row between its first and its last entry.

@@ -23,7 +23,7 @@ LEDGER = ReportColumn("ledger", pa.int64(), "id of the ledger if entries of ledg
 
 
 class OnRecords(Report):
-    """A report that reads every record once, and nothing else."""
+    """Base of the reports that read every record once, and nothing else."""
 
     needs_snapshot = False
 
@@ -79,22 +79,22 @@ def _stream_of(batch: pa.RecordBatch) -> RecordStream:
 
 
 def _is_constant(batch: pa.RecordBatch) -> bool:
-    """Whether all rows belong to one stream: the usual case, decided without a step for each row."""
+    """Return whether all rows belong to one stream: the usual case, decided without a step for each row."""
     topic = batch["topic"]
     if topic.null_count == len(topic):
-        if "ledgerId" in batch.schema.names and not _is_one(numbers(batch["ledgerId"])):
+        if "ledgerId" in batch.schema.names and not _is_single_value(numbers(batch["ledgerId"])):
             return False
     elif topic.null_count or not _is_one_text(topic):
         return False
     return are_numbers_alike(batch["partition"].to_numpy())
 
 
-def _is_one(values: Numbers) -> bool:
+def _is_single_value(values: Numbers) -> bool:
     return bool((values == values[0]).all())
 
 
 def _is_one_text(column: pa.Array) -> bool:
-    """Whether all strings are equal, by their bytes."""
+    """Return whether all strings are equal, by their bytes."""
     _, offsets, data = column.buffers()
     return are_strings_alike(offsets, data or b"", column.offset, len(column))
 

@@ -1,4 +1,4 @@
-"""What retention could remove, which subscriptions prevent it, and subscriptions that nobody seems to read."""
+"""Data that retention could remove, subscriptions that prevent it, and subscriptions that seem to be unused."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class DeadSubscriptions(SnapshotReport):
     """Idle subscriptions by topic partition, from the snapshot alone."""
 
     name = "dead_subscriptions"
-    title = "Subscriptions that nobody seems to read"
+    title = "Subscriptions that seem to have no reader"
     definition = (
         "Durable subscriptions with a backlog whose mark did not move in the window before the moment of the report, "
         "or for which it is not known when the mark moved; the longest idle ones come first. A single message that "
-        "nobody acknowledges also holds a mark. Pinned are the closed ledgers with messages after the mark."
+        "no consumer acknowledges also holds a mark. Pinned are the closed ledgers with messages after the mark."
     )
     figures = (
         TOPIC,
@@ -95,7 +95,7 @@ def _place(subscription: SubscriptionSnapshot) -> tuple[int, str]:
 
 
 def _needs(subscription: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
-    """Whether a segment holds a message at or after the mark of a subscription."""
+    """Return whether a segment holds a message at or after the mark of a subscription."""
     return subscription.mark.offset < segment.end
 
 

@@ -22,7 +22,7 @@ from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.log_slices import Part, slices_of
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.options import Isolation
 from pyreplog.tables.paths import bookie_of, log_directories, offloaded_urls
@@ -102,7 +102,7 @@ class LogSource(StreamSource):
         self._partition_readers: dict[Path, PartitionReader] = {}
         self._partitions: dict[Partition, LogPartition] = {}
 
-    def look(self) -> SourcePartitions:
+    def list_partitions(self) -> SourcePartitions:
         """Return the logs as they are now.
 
         Raises NotALogError, ConfigError for a bookie's log or for the same log twice, and the errors of opening logs.
@@ -174,7 +174,7 @@ class LogSource(StreamSource):
         parts: list[Part] = []
         for key, (low, high) in wanted:
             log = self._partitions[key]
-            snapshot = look(log.directory, _within(log, low, high))
+            snapshot = take_snapshot(log.directory, _within(log, low, high))
             name = partition_name(log.directory)
             if name is not None:
                 snapshot = replace(snapshot, called=name.topic_id, partition=name.number, aborted=log.aborted)
@@ -200,4 +200,4 @@ def _within(log: LogPartition, low: int, high: int) -> Range | None:
 
 def _uuid(directory: Path) -> bytes:
     checkpoint = checkpoints.load(directory)
-    return look(directory).uuid if checkpoint is None else checkpoint.uuid
+    return take_snapshot(directory).uuid if checkpoint is None else checkpoint.uuid

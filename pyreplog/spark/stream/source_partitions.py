@@ -47,7 +47,7 @@ class StreamSource(ABC):
     kind: Kind
 
     @abstractmethod
-    def look(self) -> SourcePartitions:
+    def list_partitions(self) -> SourcePartitions:
         """Return all logs or partitions as they are now."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class StreamSource(ABC):
 
     @abstractmethod
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
-        """Return the slices of ranges of offsets, in this order. `look` has returned their partitions."""
+        """Return the slices of ranges of offsets, in this order. `list_partitions` has returned their partitions."""
 
     @abstractmethod
     def close(self) -> None:

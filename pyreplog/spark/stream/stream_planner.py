@@ -41,23 +41,23 @@ class StreamPlanner:
     # ---- offsets ------------------------------------------------------------------------------------------------
 
     def begin(self) -> StreamOffset:
-        """Return the start of a new query. Raises the errors of `StreamSource.look` and `StreamSource.begin`."""
-        partitions = self._look()
+        """Return the start of a new query. Raises the errors of `list_partitions` and `begin` of `StreamSource`."""
+        partitions = self._list_partitions()
         offsets = self._source.begin(partitions)
         return self._offset({key: partition.at(offsets[key]) for key, partition in partitions.items()})
 
     def stop_at_current_end(self) -> None:
-        """Let the query end where its source ends now. Raises the errors of `StreamSource.look`."""
-        self._target = {key: partition.end for key, partition in self._look().items()}
+        """Let the query end where its source ends now. Raises the errors of `StreamSource.list_partitions`."""
+        self._target = {key: partition.end for key, partition in self._list_partitions().items()}
 
     def next(self, start: StreamOffset, *, max_rows: int | None = None, max_bytes: int | None = None) -> StreamOffset:
         """Return the end of the batch that begins at `start`; `start` itself if there is nothing to read.
 
         A log or partition that is new begins with this batch, and is read from the next one on, so that every batch has
         a start and an end for it. Raises CheckpointError, TrimmedError and TruncatedError (failOnDataLoss), and the
-        errors of `StreamSource.look`.
+        errors of `StreamSource.list_partitions`.
         """
-        partitions = self._look()
+        partitions = self._list_partitions()
         known = self._known(start, partitions)
         ahead: dict[Partition, Range] = {}
         for key, position in known.items():
@@ -84,8 +84,8 @@ class StreamPlanner:
     def _offset(self, positions: Mapping[Partition, Position], tasks: int = 1) -> StreamOffset:
         return StreamOffset(self._source.kind, positions, min(tasks, TASKS_MAX))
 
-    def _look(self) -> SourcePartitions:
-        partitions = self._source.look()
+    def _list_partitions(self) -> SourcePartitions:
+        partitions = self._source.list_partitions()
         self.latest = self._offset({key: partition.at(partition.end) for key, partition in partitions.items()})
         return partitions
 
@@ -97,7 +97,7 @@ class StreamPlanner:
 
         Raises the errors of `next`, and those of `StreamSource.slices`.
         """
-        partitions = self._look()
+        partitions = self._list_partitions()
         wanted: dict[Partition, Range] = {}
         known = self._known(end, partitions)
         for key, position in sorted(end.positions.items()):

@@ -94,7 +94,7 @@ class TopicSource(StreamSource):
             self._remote = self._closing.enter_context(survey_of(None, self._options.read))
         yield self._remote
 
-    def look(self) -> SourcePartitions:
+    def list_partitions(self) -> SourcePartitions:
         """Return the topics as they are now. Raises the errors of `find_topics`, and of connecting."""
         with self._survey() as runtime:
             self._partitions = {topic.rows: TopicPartition(topic) for topic in find_topics(runtime, self._options.read)}

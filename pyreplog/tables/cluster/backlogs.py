@@ -30,7 +30,7 @@ from pyreplog.topic.owner.managed.ledgers import PASSWORD
 
 logger = logging.getLogger(__name__)
 
-Seen = Callable[[bytes, int, int], object]
+OnEntry = Callable[[bytes, int, int], object]
 """Called with (value, entry number, append time) of each entry of a cursor ledger that is read."""
 
 
@@ -62,13 +62,13 @@ def positions(
 
 def stored_records(
     survey: ClusterSnapshot, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
-    see: Callable[[int], Seen] | None = None, unread: dict[int, UnreadableError] | None = None,
+    on_ledger: Callable[[int], OnEntry] | None = None, unread: dict[int, UnreadableError] | None = None,
 ) -> list[list[bytes]]:  # fmt: skip
     """Return the stored records of cursors, each from the cursor's last snapshot on.
 
-    known: metadata of each cursor. see: called with the id of each cursor ledger that is read. unread: receives the
-    error of each ledger that cannot be read; the records of its cursors are then meaningless. Raises UnreadableError
-    (without `unread`) and the errors of the metadata store.
+    known: metadata of each cursor. on_ledger: called with the id of each cursor ledger that is read. unread: receives
+    the error of each ledger that cannot be read; the records of its cursors are then meaningless. Raises
+    UnreadableError (without `unread`) and the errors of the metadata store.
     """
     since: dict[int, int] = {}
     for metadata in known:
@@ -78,7 +78,7 @@ def stored_records(
     chains = {}
     for ledger, first in since.items():
         try:
-            chains[ledger] = _read(survey, ledger, first, None if see is None else see(ledger))
+            chains[ledger] = _read(survey, ledger, first, None if on_ledger is None else on_ledger(ledger))
         except UnreadableError as error:
             if unread is None:
                 raise
@@ -100,7 +100,7 @@ def cursor_of(key: Key, records: Sequence[bytes]) -> Cursor:
         ) from error
 
 
-def _read(survey: ClusterSnapshot, ledger: int, first: int, seen: Seen | None) -> Chains:
+def _read(survey: ClusterSnapshot, ledger: int, first: int, on_entry: OnEntry | None) -> Chains:
     """Read a cursor ledger up to the last entry that a bookie has, even if that entry is not confirmed yet.
 
     An entry that cannot be decoded ends the read. Cursors without records then stand at the snapshot in their metadata.
@@ -115,8 +115,8 @@ def _read(survey: ClusterSnapshot, ledger: int, first: int, seen: Seen | None) -
             for batch in batches(first, end) if first < end else ():
                 for record in batch:
                     chains.add(record.value, ledger, record.entry)
-                    if seen is not None:
-                        seen(record.value, record.entry, record.timestamp)
+                    if on_entry is not None:
+                        on_entry(record.value, record.entry, record.timestamp)
     except NoSuchEntryError as error:
         logger.debug("cursor ledger %d ends: %s", ledger, error)
     except (NoSuchLedgerError, InvalidEntryError) as error:

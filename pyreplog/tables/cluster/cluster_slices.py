@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyreplog.errors import ConfigError
+from pyreplog.net.credentials import Credentials
 from pyreplog.tables.cluster.ledgers import check_offsets, existing_ledgers, ledger_slices
 from pyreplog.tables.cluster.origins import ClusterSnapshot, chosen, survey_remote, survey_stored
 from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
 from pyreplog.tables.log_slices import Part, slices_of
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import METADATA, bookie_logs
 
@@ -45,6 +46,11 @@ def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManag
     return survey_remote(options.cluster, credentials)
 
 
+def environment_credentials() -> Credentials:
+    """Return credentials with the secret of the environment, if it has one."""
+    return Credentials(secret=os.environ[SECRET].encode() if SECRET in os.environ else None)
+
+
 def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:
     """Return slices of whole bookie logs: every copy in a directory of the entries of ledgers that are not deleted."""
     check_offsets(options)
@@ -56,4 +62,4 @@ def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:
         )
     with StoredMetadata(folder / METADATA) as metadata:
         ledgers = existing_ledgers(metadata)
-    return slices_of([(look(logs[bookie]), bookie) for bookie in wanted], options, ledgers)
+    return slices_of([(take_snapshot(logs[bookie]), bookie) for bookie in wanted], options, ledgers)

@@ -51,4 +51,7 @@ _MAKERS: dict[str, Maker] = {
     "originOffset": lambda batch, _: as_some_numbers(
         pa.int64(), len(batch), arrow_messages.origin_offset_column(batch)
     ),
+    "originPublishTime": lambda batch, _: as_some_numbers(
+        TIME, len(batch), arrow_messages.origin_publish_time_column(batch)
+    ),
 }

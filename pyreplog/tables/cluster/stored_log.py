@@ -22,7 +22,7 @@ from pyreplog.errors import CorruptionError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
 from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.tables.locked_segment import map_locked
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class StoredLog:
 
         Segments that cannot be read count as empty. Raises NotALogError, FormatVersionError and CorruptionError.
         """
-        snapshot = look(directory)
+        snapshot = take_snapshot(directory)
         bases: dict[int, list[int]] = {}
         for file in snapshot.segments:
             try:

@@ -84,5 +84,5 @@ class StoredMetadata(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> NoReturn:
         self._refuse()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._connection.close()

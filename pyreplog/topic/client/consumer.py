@@ -571,28 +571,28 @@ class Consumer(Handle, PrefetchBuffer):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._end()
         self._send_acks()
         if self._id >= 0 and self._failed is None:
             self._source.detach(self._id)
-        self.failed(ClosedError(f"the {self._what} was closed"))
+        self.failed(ClosedError(f"the {self._label} was closed"))
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._end()
         self._collect(False)
 
     def abandon(self) -> None:
         """Release its messages in another thread, as closing does; for finalizers."""
         if self._error is None:
-            self._error = ClosedError(f"the {self._what} was forgotten")
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
             if self._id >= 0 and self._failed is None:
                 self._source.abandon(self._id)
 
     def __del__(self) -> None:
         """Close the consumer without waiting and without locks, because a finalizer may run anywhere."""
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            warn_of_leak(self._what, self, self._opened_at)
+            warn_of_leak(self._label, self, self._opened_at)
             self.abandon()
 
 

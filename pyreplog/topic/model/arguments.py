@@ -21,7 +21,10 @@ REASON_BYTES_MAX = 1024
 
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:
-    """Check the arguments of a new consumer. Raises WrongTypeError or InvalidArgumentError."""
+    """Check the arguments of a new consumer.
+
+    Raises WrongTypeError for another type, InvalidArgumentError for a value out of bounds.
+    """
     if name is not None:
         check_text("name", name)
     check_bool("durable", durable)
@@ -30,7 +33,7 @@ def check_consumer(name: str | None, durable: bool, priority: int) -> None:
 
 
 def check_queue(queue: int) -> int:
-    """Return the number of messages that may wait in a consumer. Raises InvalidArgumentError."""
+    """Return the number of messages that may wait in a consumer. Raises InvalidArgumentError if it is out of bounds."""
     if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= QUEUE_MAX:
         raise InvalidArgumentError(f"queue: expected 1 to {QUEUE_MAX} messages, found {queue!r}")
     return queue
@@ -60,7 +63,10 @@ def as_offsets(messages: Message | int | Iterable[Message | int]) -> NDArray[np.
 
 
 def as_delay_us(delay: float | None) -> int | None:
-    """Return seconds as microseconds; a negative delay counts as 0. Raises WrongTypeError or InvalidArgumentError."""
+    """Return seconds as microseconds; a negative delay counts as 0.
+
+    Raises WrongTypeError if it is no number, InvalidArgumentError if it is above DELAY_MAX_S.
+    """
     if delay is None:
         return None
     if isinstance(delay, bool) or not isinstance(delay, int | float):
@@ -71,7 +77,8 @@ def as_delay_us(delay: float | None) -> int | None:
 
 
 def as_reason(reason: str | None) -> str | None:
-    """Return the first REASON_BYTES_MAX bytes of a text; None: there is no text. Raises WrongTypeError."""
+    """Return the first REASON_BYTES_MAX bytes of a text; None: there is no text. Raises WrongTypeError if it is no
+    str."""
     if reason is None:
         return None
     data = check_text("reason", reason).encode("utf-8", "replace")

@@ -31,7 +31,7 @@ class CursorBacklog:
     Attributes:
         name: name of the cursor.
         durable: it keeps messages from being trimmed.
-        mark: everything before it is acknowledged.
+        mark: all messages before it are acknowledged.
         oldest_us: append time of the first message that is not acknowledged; None: no such message, or unknown.
     """
 
@@ -62,11 +62,11 @@ class QuotaDecision:
     """The decision about a topic's quotas.
 
     Attributes:
-        publishing: "held": publishers wait; "refused": publishers get BacklogFullError.
+        publishing: "open": publishers go on; "held": publishers wait; "refused": publishers get BacklogFullError.
         reason: why publishing is not open; "" if it is.
         exceeded: the quotas that are exceeded.
-        evictions: to be carried out now.
-        catch_up: system cursors whose owners have to move them on now.
+        evictions: messages to be acknowledged now.
+        catch_up: system cursors whose owners have to advance them now.
     """
 
     publishing: Publishing = "open"
@@ -79,11 +79,10 @@ class QuotaDecision:
 class Quota:
     """The quotas of one topic, checked from time to time.
 
-    A quota that stops publishers does so until the backlog is down to 90 % of it; otherwise publishers would be let in
-    and stopped again entry by entry.
-
-    Only durable cursors count: others keep nothing from being trimmed. The bytes of a cursor are those from its mark to
-    the end, including messages acknowledged between them: so much it keeps on disk. An unknown age does not count.
+    A quota that stops publishers does so until the backlog is down to 90 % of it; otherwise publishers would be
+    admitted and stopped again entry by entry. Only durable cursors count: others keep no message from being trimmed.
+    The bytes of a cursor are those from its mark to the end, including messages acknowledged between them, because all
+    of them stay on disk. An unknown age does not count.
 
     A system cursor is never evicted. Its owner is asked to catch up from 90 % on, before publishers have to wait. If it
     does not catch up, the policies "hold" and "error" stop publishers as for any other cursor. "evict" stops them for
@@ -96,7 +95,7 @@ class Quota:
     def decide(
         self, config: TopicConfig, end: TopicPosition, cursors: Iterable[CursorBacklog], now_us: int
     ) -> QuotaDecision:
-        """Return the decision for this moment.
+        """Decide for this moment.
 
         Args:
             config: settings of the topic.
@@ -136,11 +135,11 @@ class Quota:
 
 
 class _QuotaCheck:
-    """The cursors compared with one quota.
+    """A comparison of the cursors with one quota.
 
     Attributes:
         over: cursors beyond the quota.
-        late: cursors beyond the level at which publishing goes on.
+        late: cursors beyond the level at which publishing resumes.
     """
 
     def __init__(self, levels: Mapping[str, int], limit: int) -> None:
@@ -150,7 +149,7 @@ class _QuotaCheck:
 
 
 def _evictions(checks: Mapping[Kind, _QuotaCheck], end: TopicPosition, now_us: int) -> Iterator[Eviction]:
-    """Yield the evictions of the cursors that are over a quota; other cursors lose nothing."""
+    """Yield the evictions of the cursors that are over a quota; other cursors lose no messages."""
     size, age = checks.get("bytes"), checks.get("age")
     names = {name for check in checks.values() for name in check.over if not is_system(name)}
     for name in sorted(names):

@@ -1,8 +1,7 @@
-"""The chain of ledgers of a topic, as the metadata store keeps it. Immutable; every change returns a new chain.
+"""The chain of ledgers of a topic, as stored in the metadata. Immutable; every change returns a new chain.
 
 Offsets, entries and bytes are counted since the topic began, so the chain keeps the start of the first ledger and the
-counts of every closed one. A change that was made already changes nothing: a caller that does not know whether the
-change was stored may make it again.
+counts of every closed one. A change is idempotent: a caller that does not know whether it was stored may make it again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 
 RESERVE_BYTES = 4096
-"""Left free by every change that adds a ledger, so that closing and trimming always fit."""
+"""Bytes that a change which adds a ledger leaves free, so that closing and trimming always fit."""
 
 ROW_BYTES = 256
 
@@ -145,7 +144,7 @@ class LedgerChain(MetadataValue):
         return frozenset(item.ledger for item in self.ledgers)
 
     def index_of(self, offset: int) -> int:
-        """Return the index in `ledgers` of the one that holds this offset, or will hold it; -1: none does.
+        """Return the index in `ledgers` of the ledger that holds this offset, or will hold it; -1: there is none.
 
         Empty ledgers hold no offset.
         """
@@ -181,10 +180,10 @@ class LedgerChain(MetadataValue):
         return dataclasses.replace(self, ledgers=tuple(others), pending_deletion=(*self.pending_deletion, last.ledger))
 
     def added(self, ledger: int, created_us: int) -> Self:
-        """Return the chain with another ledger behind.
+        """Return the chain with another ledger at the end.
 
         Raises:
-            TopicFullError: the metadata store could not hold it.
+            TopicFullError: the chain would be too large for the metadata store.
             NoSuchTopicError: the topic was deleted.
             InvalidMetadataError: the last ledger is open.
         """
@@ -204,10 +203,12 @@ class LedgerChain(MetadataValue):
         Another ledger, with the counts of the one before it, needs at most ROW_BYTES.
         """
         if len(self.encode()) + more > VALUE_MAX - RESERVE_BYTES:
-            raise TopicFullError(self.topic, f"{len(self.ledgers)} ledgers are all that its metadata can hold")
+            raise TopicFullError(
+                self.topic, f"its metadata have room for {len(self.ledgers)} ledgers, and not for one more"
+            )
 
     def trimmed(self, offset: int) -> Self:
-        """Return the chain without its first ledgers, those that are closed and end at `offset` or before."""
+        """Return the chain without the closed ledgers at its front that end at `offset` or before."""
         count = 0
         for item in self.ledgers:
             if not item.is_closed or item.end.offset > offset:
@@ -220,7 +221,7 @@ class LedgerChain(MetadataValue):
         return dataclasses.replace(self, start=removed[-1].end, ledgers=kept, pending_deletion=pending_deletion)
 
     def without_deleted(self, ledgers: Collection[int]) -> Self:
-        """Return the chain without those ledgers pending deletion that were deleted."""
+        """Return the chain without the ledgers pending deletion that were deleted meanwhile."""
         return dataclasses.replace(
             self, pending_deletion=tuple(ledger for ledger in self.pending_deletion if ledger not in ledgers)
         )
@@ -238,7 +239,7 @@ class LedgerChain(MetadataValue):
         """
         if any(token == other for other, _ in self.renewals):
             return self
-        kept = tuple(item for item in self.renewals if item[1] < offset)  # the others name no message any more
+        kept = tuple(item for item in self.renewals if item[1] < offset)  # the dropped ones name no messages any more
         if len(kept) >= RENEWALS_MAX:
             raise TopicFullError(self.topic, f"its messages have {RENEWALS_MAX} identities already: create it again")
         return dataclasses.replace(self, renewals=(*kept, (token, offset)))
@@ -249,7 +250,10 @@ class LedgerChain(MetadataValue):
         return self.kept.encode(self._encode_fields(), self.RENEWED_VERSION if self.renewals else 2)
 
     def _encode_fields(self) -> dict[str, Any]:
-        """Seven numbers for each ledger, whose start follows from those before it; renewals only if there are some."""
+        """Encode seven numbers for each ledger, whose start follows from the ledgers before it.
+
+        Renewals are optional.
+        """
         fields = super()._encode_fields()
         if not self.renewals:
             del fields["renewals"]
@@ -300,7 +304,7 @@ def _check_types(body: dict[str, Any]) -> None:
 
 
 def _renewals(rows: Sequence[Any]) -> Iterable[tuple[str, int]]:
-    """Yield tokens and offsets. Raises ValueError unless they ascend."""
+    """Yield tokens and offsets. Raises ValueError unless the offsets ascend."""
     at = -1
     for row in rows:
         if type(row) is not list or len(row) != 2 or type(row[0]) is not str or not 1 <= len(row[0]) <= 200:
@@ -313,7 +317,7 @@ def _renewals(rows: Sequence[Any]) -> Iterable[tuple[str, int]]:
 
 
 def _numbers(values: Sequence[Any], count: int | None) -> list[int]:
-    """Return `values` if they are `count` numbers from 0 on; None: any number of them. Raises ValueError."""
+    """Return `values` if they are `count` numbers, 0 or more; None: any number of them. Raises ValueError otherwise."""
     if type(values) is not list or (count is not None and len(values) != count):
         raise ValueError(f"expected {count} numbers, found {values!r}"[:200])
     if not all(type(number) is int and 0 <= number <= _INT_MAX for number in values):

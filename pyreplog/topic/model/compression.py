@@ -56,7 +56,7 @@ def compressor(name: Compression) -> Compress | None:
 
 
 def decompress(codec: int, body: ReadableBuffer, raw_size: int) -> bytes:
-    """Return a body as it was before compression, of `raw_size` bytes. Never allocates more.
+    """Decompress a body of `raw_size` bytes. Never allocates more.
 
     Raises:
         ValueError: the body is damaged, or has another size or codec; `decode_messages` adds the place.

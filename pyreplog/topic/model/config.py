@@ -114,7 +114,7 @@ class TopicConfig(Settings):
         return super().of(settings)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return these settings with others in their place. Raises ConfigError, which names the first unknown key."""
+        """Return these settings with some of them replaced. Raises ConfigError, which names the first unknown key."""
         known = vars(self)
         if 0 in (self.retention_bytes, self.retention_ms) and not set(_RETENTION) <= settings.keys():
             known = {name: value for name, value in known.items() if name not in _RETENTION}

@@ -1,11 +1,9 @@
-"""A cursor: which messages one subscription has acknowledged, its backlog, and the records that are written of it.
+"""A cursor: the acknowledged messages of one subscription, its backlog, and its stored records. No I/O.
 
-No I/O.
-
-The rules are those of Pulsar's managed cursor. Everything below the mark is acknowledged. Acknowledgements beyond the
-mark are ranges; the mark moves over those that it reaches. A cumulative acknowledgement may not go back; a seek may.
-The written state may be older than the acknowledgements, never newer: after a crash messages are delivered again, and
-none is lost.
+The rules are those of Pulsar's managed cursor. All messages below the mark are acknowledged. Acknowledgements beyond
+the mark are ranges; the mark advances over those that it reaches. A cumulative acknowledgement may not go back; a seek
+may. The stored state may be older than the acknowledgements, never newer: after a crash messages are delivered again,
+and none is lost.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ class Backlog(NamedTuple):
 
 
 class Cursor:
-    """The cursor `name` of a topic, everything before `mark` acknowledged. Not for several threads at once.
+    """The cursor `name` of a topic, with all messages before `mark` acknowledged. Not for several threads at once.
 
     The argument `end` of its methods is the offset behind the topic's last confirmed message.
 
     Args:
         name: name of the cursor.
-        mark: position up to which everything is acknowledged.
-        durable: its records are written.
+        mark: position up to which all messages are acknowledged.
+        durable: its records are stored.
     """
 
     def __init__(self, name: str, mark: TopicPosition, *, durable: bool = True) -> None:
@@ -76,19 +74,19 @@ class Cursor:
         # (sequence, mark) of records whose outcome is not known
         self._unconfirmed: deque[tuple[int, TopicPosition]] = deque()
         self._begins = True  # the next record is a snapshot
-        self._is_partial = False  # the last record could not hold all changes
+        self._is_partial = False  # the last record had no space for all changes
         self._snapshot_bytes = self._change_bytes = 0  # of the last snapshot, and of the changes since
 
     # ---- state ------------------------------------------------------------------------------------
 
     @property
     def mark(self) -> TopicPosition:
-        """Everything below its offset is acknowledged; the message at it is not."""
+        """All messages below its offset are acknowledged; the message at it is not."""
         return TopicPosition(*self.acks.mark)
 
     @property
     def durable_mark(self) -> TopicPosition:
-        """The lowest mark that would be left after a crash now; the cursor needs no message below it."""
+        """The lowest mark to which a crash now would set the cursor back; it needs no message below this mark."""
         if not self.durable:
             return self.mark
         return min(self.mark, self._stored_mark, *(mark for _, mark in self._unconfirmed))
@@ -144,7 +142,7 @@ class Cursor:
         return self.acks.next_unacked(at)
 
     def offset_behind(self, messages: int, end: int) -> int:
-        """Return the offset up to which to acknowledge to skip so many unacknowledged messages, or all of them."""
+        """Return the offset up to which to acknowledge, to skip `count` unacknowledged messages, or all of them."""
         return min(self.acks.behind(messages), end)
 
     # ---- acknowledging --------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Cursor:
     def deliver(self, batch: MessageBatch) -> None:
         """Note the entries of a batch, so that their messages can be acknowledged by offset.
 
-        Once for all slices of a batch.
+        One call suffices for all slices of a batch.
         """
         self.acks.deliver(batch)
 
@@ -166,15 +164,18 @@ class Cursor:
         self.acks.note_entries(first, count, size, entries_before, bytes_before)
 
     def find(self, offset: int) -> EntryPosition | None:
-        """Return the noted entry that holds a message, or ends before it; None: not noted, or done. Its ids are -1."""
+        """Return the noted entry that holds a message, or ends before it; None: not noted, or acknowledged.
+
+        Its ids are -1.
+        """
         entry = self.acks.find(offset) or self.acks.find(offset - 1)
         return None if entry is None else EntryPosition(-1, -1, *entry)
 
     def acknowledge(self, offsets: NDArray[np.int64], end: int, now_us: int) -> NDArray[np.int64]:
-        """Acknowledge messages; doing so again is no error.
+        """Acknowledge messages; acknowledging them again is no error.
 
         Returns the offsets whose entries are not known. They are not acknowledged: locate and `note` each entry, and
-        call this again. Raises OutOfRangeError, and acknowledges nothing, if an offset is not below `end`.
+        call this again. Raises OutOfRangeError, and acknowledges no message, if an offset is not below `end`.
         """
         unknown = self.acks.acknowledge(offsets, end)
         self.last_acked_us = now_us
@@ -193,11 +194,10 @@ class Cursor:
         return self.acks.cumulative_start(to)
 
     def cumulative(self, place: EntryPosition, to: int, end: int, now_us: int) -> None:
-        """Acknowledge everything below `to`.
+        """Acknowledge all messages below `to`. place: the entry that contains `cumulative_start(to)`, or ends there.
 
-        place: the entry that contains `cumulative_start(to)`, or ends there. Nothing is acknowledged if an error is
-        raised: InvalidArgumentError if `to` is below the mark, or the place is another; OutOfRangeError if it is beyond
-        `end`.
+        No message is acknowledged if an error is raised: InvalidArgumentError if `to` is below the mark, or `place` is
+        another entry; OutOfRangeError if `to` is beyond `end`.
         """
         if to > end:
             raise OutOfRangeError(f"cursor {self.name}: cannot acknowledge up to {to}: the topic ends at {end}")
@@ -210,7 +210,7 @@ class Cursor:
         self.last_acked_us = now_us
 
     def advance(self, total: TopicPosition, now_us: int) -> None:
-        """Move the mark to `total`, the position of an entry, because everything before the entry was removed.
+        """Move the mark to `total`, the position of an entry, because all entries before it were removed.
 
         If that entry and the one before it are acknowledged, the acknowledgements beyond are forgotten, unless the
         start of their range is known.
@@ -227,7 +227,7 @@ class Cursor:
         self.last_acked_us = now_us
 
     def seek(self, total: TopicPosition, now_us: int) -> None:
-        """Set the mark to `total`, which may lie below the mark; nothing behind it is acknowledged then."""
+        """Set the mark to `total`, which may lie below the mark; no message behind it is acknowledged then."""
         self.acks.reset(total)
         self._begins = True
         self.last_acked_us = now_us
@@ -244,9 +244,10 @@ class Cursor:
         return self.acks.version, self._properties_version
 
     def take_changes(self) -> tuple[int, bytes] | None:
-        """Return (sequence, record) of the changes since the last record, or of the whole state; None: nothing changed.
+        """Return (sequence, record) of the changes since the last record, or of the whole state; None: there are no
+        changes.
 
-        Sequences ascend by one. After a record that is lost, or may be, the next one must be a `snapshot_record`.
+        Sequences ascend by one. After a record that was lost, or may be, the next one must be a `snapshot_record`.
         """
         if not self.has_changes:
             return None
@@ -271,14 +272,14 @@ class Cursor:
         return self._sequence, CursorRecord(self._sequence, is_snapshot, properties, acks).to_bytes()
 
     def persisted(self, sequence: int) -> None:
-        """Note that a record is stored, with all that it needs."""
+        """Note that a record is stored, and all records that it depends on."""
         while self._unconfirmed and self._unconfirmed[0][0] <= sequence:
             self._stored_mark = self._unconfirmed.popleft()[1]
 
     @classmethod
     def restore(cls, name: str, records: Iterable[bytes]) -> Cursor:
-        """Return the durable cursor of these records, in any order: the last snapshot and what follows it without a
-        gap.
+        """Return the durable cursor of these records, in any order: the last snapshot and the records that follow it
+        without a gap.
 
         Raises InvalidRecordsError if a record is malformed or does not fit the others, or there is no snapshot.
         """

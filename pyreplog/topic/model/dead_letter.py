@@ -74,7 +74,7 @@ def dead_letter_properties(message: Message, topic: str, subscription: str, fail
 
 
 def redriven_properties(properties: Mapping[str, str | bytes]) -> Properties:
-    """Return the properties of the message that a dead letter becomes: its own, the subscription, and its redrives."""
+    """Return the properties of a redriven message: its own, the subscription, and the number of redrives."""
     return {**own_properties(properties), REDRIVES: str(redrives(properties) + 1)}
 
 

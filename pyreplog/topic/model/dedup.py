@@ -66,7 +66,7 @@ class StoredMessages(Protocol):
 
 
 class DedupVerdict(Enum):
-    """What to do with a message: NEW: publish it; DUPLICATE: drop it; IN_DOUBT: wait."""
+    """The decision about a message: NEW: publish it; DUPLICATE: drop it; IN_DOUBT: wait."""
 
     NEW = 0
     DUPLICATE = 1
@@ -81,12 +81,12 @@ class _Producer:
     def __init__(self) -> None:
         self.persisted = self.pushed = -1
         self.in_flight = 0  # number of messages
-        self.failed: RangeSet | None = None  # numbers known not to be stored, below `pushed`
+        self.failed: RangeSet | None = None  # numbers below `pushed` that are known not to be stored
         self.retried: RangeSet | None = None  # numbers below `pushed` that are in flight again
         self.waiting: list[Any] = []
         self.active_us = 0
 
-    def judge(self, sequence: int) -> DedupVerdict:
+    def check_sequence(self, sequence: int) -> DedupVerdict:
         if sequence > self.pushed or (self.failed and sequence in self.failed):
             return DedupVerdict.NEW
         if sequence > self.persisted or (self.retried and sequence in self.retried):
@@ -143,10 +143,10 @@ class Producers:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def judge(self, name: bytes, sequence: int) -> DedupVerdict:
-        """Return what to do with one message."""
+    def check_sequence(self, name: bytes, sequence: int) -> DedupVerdict:
+        """Return how to handle one message."""
         producer = self._producers.get(name)
-        return DedupVerdict.NEW if producer is None else producer.judge(sequence)
+        return DedupVerdict.NEW if producer is None else producer.check_sequence(sequence)
 
     def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
         """Return which messages of a batch are new; None: some are in doubt, so the whole batch has to wait."""
@@ -176,7 +176,7 @@ class Producers:
         producer.pushed = max(producer.pushed, int(sequences[-1]))
 
     def _known(self, name: bytes) -> _Producer:
-        """Return a producer, which is made if it is not known."""
+        """Return a producer, which is created if it is not known."""
         producer = self._producers.get(name)
         if producer is None:
             self._make_room()
@@ -187,7 +187,10 @@ class Producers:
         return _Producer()
 
     def wait(self, name: bytes, waiter: Any) -> None:
-        """Register a waiter with messages in doubt. `persisted` or `failed` returns it, to be judged again."""
+        """Register a waiter with messages in doubt.
+
+        `persisted` or `failed` returns it when it has to be decided again.
+        """
         self._producers[name].waiting.append(waiter)
 
     def persisted(self, name: bytes, sequences: Sequences, now_us: int) -> list[Any]:
@@ -230,8 +233,9 @@ class Producers:
         return len(idle)
 
     def _make_room(self) -> None:
-        """Forget idle producers, so that one more fits; more of them if the limit was exceeded while all had messages
-        in flight.
+        """Forget idle producers, so that there is space for another one.
+
+        If the limit was exceeded while all producers had messages in flight, more of them are forgotten.
         """
         surplus = len(self._producers) + 1 - self._producers_max
         if surplus > 0:
@@ -262,10 +266,11 @@ class Producers:
             producer.failed = state.failed if state.failed else None
 
     def replay(self, batch: StoredMessages, ahead_us: int = 0) -> None:
-        """Apply entries of the topic, in order, from the end of the snapshot or from before.
+        """Apply entries of the topic, in order, from the end of the snapshot or from before. No message may be in
+        flight.
 
-        Nothing may be in flight. Producers of other clusters, whose entries were replicated, are others than those of
-        this one with the same names.
+        Producers of other clusters, whose entries were replicated, differ from producers of this cluster with the same
+        names.
         """
         first = 0
         times, sequences = batch.publish_time, batch.sequence
@@ -287,10 +292,12 @@ class Producers:
 
 
 class _GlobalProducer(_Producer):
-    """The state of one global producer, each set by the origin of the messages.
+    """The state of one global producer; its sets of numbers are kept by origin of the messages.
 
-    stored: numbers that are stored. flying: those in flight: each in as many sets as there are messages of it. floor:
-    numbers of this topic below it were forgotten.
+    Attributes:
+        stored: numbers that are stored.
+        flying: numbers in flight, each in as many sets as there are messages of it.
+        floor: numbers of this topic below it were forgotten.
     """
 
     __slots__ = ("floor", "flying", "stored")
@@ -306,7 +313,7 @@ class _GlobalProducer(_Producer):
         """Number of ranges of stored numbers."""
         return sum(map(len, self.stored.values()))
 
-    def judge(self, sequence: int) -> DedupVerdict:
+    def check_sequence(self, sequence: int) -> DedupVerdict:
         if sequence > self.pushed:
             return DedupVerdict.NEW
         if sequence < self.floor or any(sequence in numbers for numbers in self.stored.values()):
@@ -349,15 +356,14 @@ class _GlobalProducer(_Producer):
 
 
 class GlobalProducers(Producers):
-    """The producers of a topic with `global_producers`: a name is one producer in all clusters. The caller has to hold
-    its lock.
+    """The producers of a topic with `global_producers`: a name is one producer in all clusters.
 
-    A number that is stored, from whichever cluster it came, is a duplicate; a number that is not known is new, even if
-    higher ones are stored. For messages published here one thing more holds: the numbers below the lowest range that is
-    remembered of them are duplicates, as without `global_producers`.
+    The caller has to hold its lock. A number that is stored, from whichever cluster it came, is a duplicate; a number
+    that is not known is new, even if higher ones are stored. In addition, numbers of messages published in this cluster
+    are duplicates if they are below the lowest range that is remembered of them, as without `global_producers`.
 
     At most `producers_max` producers are known, with STORED_RANGES_MAX ranges for each origin and TOTAL_RANGES_MAX in
-    all. Consecutive numbers are one range, whatever came between.
+    all. Consecutive numbers are one range, whichever messages came between.
     """
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
@@ -381,18 +387,18 @@ class GlobalProducers(Producers):
         flying = _mask(chain.from_iterable(producer.flying.values()), column)
         return None if (flying & ~stored).any() else ~stored
 
-    def judge_copy(self, name: bytes, sequences: Sequences, same_cluster: Collection[int]) -> DedupVerdict:
-        """Return what to do with an entry that another cluster sent.
+    def check_copy(self, name: bytes, sequences: Sequences, same_cluster: Collection[int]) -> DedupVerdict:
+        """Return how to handle an entry that another cluster sent.
 
         Args:
             name: the producer of its messages.
             sequences: their numbers.
-            same_cluster: keys of the origins in that cluster. What came from there is for their gates to judge: if a
-                topic there was made anew, its producers may begin anew.
+            same_cluster: keys of the origins in that cluster. Their gates decide about messages from there: if a topic
+                there was created anew, its producers may begin anew.
 
         Returns:
             DUPLICATE: each message is stored already, published here or sent by a third cluster. IN_DOUBT: each is
-            stored or in flight. NEW: store the whole entry.
+                stored or in flight. NEW: store the whole entry.
         """
         producer = self._get(name)
         if producer is None:
@@ -505,7 +511,10 @@ def _state(name: bytes, producer: _Producer, ahead_us: int) -> ProducerState:
 
 
 def check_sequence(sequence: int | None) -> int:
-    """Return the number of one message; -1: it has none. Raises WrongTypeError or InvalidArgumentError."""
+    """Return the sequence number of one message; -1: it has none.
+
+    Raises WrongTypeError if it is no int, InvalidArgumentError if it is out of bounds.
+    """
     if sequence is None:
         return -1
     if isinstance(sequence, bool) or not isinstance(sequence, int):
@@ -516,9 +525,10 @@ def check_sequence(sequence: int | None) -> int:
 
 
 def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[np.int64]:
-    """Return the numbers of `count` messages, as a range if they are consecutive.
+    """Return the sequence numbers of `count` messages, as a range if they are consecutive.
 
-    Raises SequenceError if they do not ascend; WrongTypeError; InvalidArgumentError.
+    Raises SequenceError if they do not ascend, WrongTypeError if they are no integers, and InvalidArgumentError if
+    there are not `count` of them or one is out of bounds.
     """
     column = np.asarray(sequences)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and len(column)):

@@ -46,7 +46,7 @@ class SubscriptionLike(Protocol):
         ...
 
     def flow(self, consumer: int, messages: int) -> None:
-        """Permit so many more messages to be delivered."""
+        """Add a number of messages to a consumer's permits."""
         ...
 
     def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
@@ -55,8 +55,8 @@ class SubscriptionLike(Protocol):
     def acknowledge_noted(self, consumer: int, take: Callable[[], AckedOffsets | None]) -> None:
         """Acknowledge the offsets that `take` returns.
 
-        `take` is called in order with all other calls: a call of another thread comes before it, or behind what it
-        took.
+        `take` is called in order with all other calls: another thread's call comes before it, or after the
+        acknowledgement.
         """
         ...
 

@@ -55,7 +55,7 @@ def partitioned_key(topic: str) -> str:
 def find_partitioned(store: MetadataStore, topic: str) -> PartitionedMetadata | None:
     """Return the metadata of a partitioned topic; None: it does not exist.
 
-    Raises InvalidMetadataError, and errors of the store.
+    Raises InvalidMetadataError if they are malformed, and errors of the store.
     """
     stored = store.get(partitioned_key(topic))
     return None if stored is None else PartitionedMetadata.decode(stored.value)
@@ -69,7 +69,7 @@ def list_partitioned(store: MetadataStore) -> list[str]:
 def create_partitioned(store: MetadataStore, topic: str, partitions: int, now_us: int) -> PartitionedMetadata:
     """Store a new partitioned topic. If the reply was lost, the token tells whether it was stored.
 
-    Raises KeyExistsError, and errors of the store.
+    Raises KeyExistsError if the topic exists, and errors of the store.
     """
     metadata = PartitionedMetadata(partitions=partitions, created_us=now_us, token=secrets.token_hex(16))
     try:
@@ -84,8 +84,8 @@ def create_partitioned(store: MetadataStore, topic: str, partitions: int, now_us
 def grow_partitioned(store: MetadataStore, topic: str, partitions: int) -> PartitionedMetadata:
     """Raise the number of partitions to at least `partitions`; return the stored metadata.
 
-    It may be called again after an OutcomeUnknownError. Raises NoSuchTopicError, InvalidMetadataError, and errors of
-    the store.
+    It may be called again after an OutcomeUnknownError. Raises NoSuchTopicError if the topic was deleted,
+    InvalidMetadataError if its metadata are malformed, and errors of the store.
     """
     while True:
         stored = store.get(partitioned_key(topic))

@@ -101,7 +101,7 @@ def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
 
     The future fails with TrimmedError or OutOfRangeError if the offset is below the first message that is kept, or
     beyond the end, and with the errors of `ManagedLedger.locate`, those of a closed log included. Raises
-    InvalidArgumentError or WrongTypeError for what is no start.
+    InvalidArgumentError or WrongTypeError for an invalid start.
     """
     done: AppendFuture[TopicPosition] = AppendFuture()
     check_start(start)
@@ -166,7 +166,8 @@ def is_offset(start: Any) -> bool:
 
 
 def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[int]]:
-    """Return the offsets of messages for each partition. Raises WrongTypeError."""
+    """Return the offsets of messages for each partition. Raises WrongTypeError for other objects than messages and
+    places."""
     if not isinstance(what, Iterable) or isinstance(what, str | bytes | bytearray | memoryview):
         raise WrongTypeError(
             f"what: expected messages, a batch of them, or PartitionOffsets, found {type(what).__name__}"

@@ -1,5 +1,6 @@
-"""Retention and expiry: which closed ledgers of a topic may be deleted, which messages are too old for a subscription,
-and which subscriptions are not used. Decisions only, without I/O or clock. `log.retention` decides for logs.
+"""Retention and expiry: ledgers that may be deleted, messages that are too old, and subscriptions that are not used.
+
+Decisions only, without I/O or clock. `log.retention` decides for logs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def trimmable(
     """Return how many ledgers, from the front, may be deleted.
 
     Ledgers that every durable cursor has passed are kept up to the limit that is reached first: None is no limit of
-    this kind, 0 keeps nothing. A ledger stays together with all behind it.
+    this kind, 0 keeps none. A ledger is deleted only after all ledgers before it.
 
     Args:
         ledgers: the closed ledgers, oldest first.
@@ -65,7 +66,7 @@ def trimmable(
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Everything that was appended before `before_us` is to be acknowledged for the cursor."""
+    """All messages that were appended before `before_us` are to be acknowledged for the cursor."""
 
     cursor: str
     before_us: int
@@ -87,7 +88,7 @@ def expired(cursors: Iterable[CursorBacklog], ttl_ms: int | None, now_us: int) -
 
 
 def next_expiry(cursors: Iterable[CursorBacklog], ttl_ms: int | None) -> int | None:
-    """Return when `expired` will return more, if nothing is published or acknowledged until then; None: never."""
+    """Return when `expired` will return more, if no message is published or acknowledged until then; None: never."""
     oldest = [cursor.oldest_us for cursor in cursors if cursor.oldest_us is not None and not is_system(cursor.name)]
     return None if ttl_ms is None or not oldest else min(oldest) + ttl_ms * 1000 + 1
 
@@ -113,10 +114,8 @@ class Usage:
 def unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us: int, now_us: int) -> list[str]:
     """Return the durable subscriptions that had no consumer for more than `expiry_ms`; None: they do not expire.
 
-    System subscriptions are never returned.
-
-    owned_since_us: when this process began to serve the topic. Nobody could connect before, so that time does not
-    count.
+    System subscriptions are never returned. owned_since_us: when this process began to serve the topic. No consumer
+    could connect before, so that time does not count.
     """
     if expiry_ms is None:
         return []

@@ -64,9 +64,9 @@ class Router:
         return self._next() if key is None else key_hash(key) % self.partitions
 
     def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[np.int64]]:
-        """Return, for each partition, the ascending rows of a batch that go there.
+        """Return, for each partition, the ascending rows of a batch that are routed to it.
 
-        All messages without a key go to the same partition.
+        All messages without a key are routed to the same partition.
         """
         hashes, keyed = hash_keys(keys)
         chosen = self._chosen(hashes)

@@ -21,26 +21,27 @@ _STEPS = 6
 class RateMeter:
     """Measures how fast counters grow. For one thread at a time.
 
-    Each look compares the counters with their values about `window_s` seconds before. If a counter went back, all start
+    Each call compares the counters with their values about `window_s` seconds before. If a counter went back, all start
     again.
     """
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_us = round(window_s * 1e6)
-        self._seen: deque[tuple[int, dict[str, int]]] = deque()
+        self._samples: deque[tuple[int, dict[str, int]]] = deque()
 
-    def look(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
-        """Return the growth per second of each counter; 0.0 at the first look. now_us: on a clock that does not go
-        back.
+    def measure(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
+        """Return the growth per second of each counter; 0.0 at the first call.
+
+        now_us: the time on a clock that does not go back, microseconds.
         """
-        seen = self._seen
-        if seen and any(counts.get(name, before) < before for name, before in seen[-1][1].items()):
-            seen.clear()
-        while len(seen) > 1 and seen[1][0] <= now_us - self._window_us:
-            seen.popleft()
-        if not seen or now_us - seen[-1][0] >= self._window_us // _STEPS:
-            seen.append((now_us, dict(counts)))
-        since_us, before = seen[0]
+        samples = self._samples
+        if samples and any(counts.get(name, before) < before for name, before in samples[-1][1].items()):
+            samples.clear()
+        while len(samples) > 1 and samples[1][0] <= now_us - self._window_us:
+            samples.popleft()
+        if not samples or now_us - samples[-1][0] >= self._window_us // _STEPS:
+            samples.append((now_us, dict(counts)))
+        since_us, before = samples[0]
         seconds = (now_us - since_us) / 1e6
         return {name: _growth(before.get(name, 0), n) / seconds if seconds > 0 else 0.0 for name, n in counts.items()}
 

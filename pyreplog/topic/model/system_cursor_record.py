@@ -43,7 +43,7 @@ class StoredMark(NamedTuple):
     """The mark of a stored system cursor.
 
     Attributes:
-        mark: the newest mark that is known; None: none is.
+        mark: the newest known mark; None: no mark is known.
         problem: why the newest record could not be understood; "" if it was.
     """
 

@@ -1,4 +1,4 @@
-"""Times as arguments of topics: one time or a column, in a unit that is not in doubt. `pyreplog.times` has moments."""
+"""Times as arguments of topics: one time or a column, whose unit is certain. `pyreplog.times` has moments."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PLAIN_MIN_US, PLAIN_MAX_US = YEAR_2100_US // 1_000, YEAR_2001_US * 1_000
 
 
 class KnownTime(int):
-    """Microseconds since the epoch from a datetime or a stored message: the unit is not in doubt."""
+    """Microseconds since the epoch from a datetime or a stored message: the unit is certain."""
 
 
 class KnownTimes(np.ndarray[Any, np.dtype[np.int64]]):
-    """A column of microseconds since the epoch whose unit is not in doubt; see `KnownTime`."""
+    """A column of microseconds since the epoch whose unit is certain; see `KnownTime`."""
 
 
 def known_time(time_us: int | None) -> KnownTime | None:
@@ -102,7 +102,9 @@ def has_other_unit(time: int) -> bool:
 def refuse_unit(name: str, time: int, where: str = "", *, bounds: str = "", otherwise: str = "") -> NoReturn:
     """Raise InvalidArgumentError: a number is not in microseconds since the epoch.
 
-    bounds: the expected range, as text. otherwise: alternatives to a datetime, as text.
+    Args:
+        bounds: the expected range, as text.
+        otherwise: alternatives to a datetime, as text.
     """
     hint = f"give an aware datetime{otherwise}"
     if time >= YEAR_2001_US * 1_000:

@@ -1,4 +1,4 @@
-"""Trends: how fast a subscription works off its backlog, when it will be done, and whether it is stalled. No I/O."""
+"""Trends: how fast a subscription works off its backlog, when that will be empty, and whether it is stalled. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Sample(NamedTuple):
     Attributes:
         at_us: the moment, on the monotonic clock.
         end: offset behind the topic's last message.
-        mark: everything before it is acknowledged.
+        mark: all messages before it are acknowledged.
         backlog: unacknowledged messages from the mark on.
         first: the first of these that is due; `end`: none is due; None: the one at the mark.
     """
@@ -31,12 +31,12 @@ class Sample(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What becomes of a backlog at present rates.
+    """The future of a backlog at present rates.
 
     Attributes:
-        drain_s: seconds until it is empty; 0.0: it is; None: never at these rates, or not known.
-        status: "done": it is empty; "stalled": nothing is taken off it; "growing": messages come at least as fast;
-            "draining": it gets smaller; None: not known.
+        drain_s: seconds until it is empty; 0.0: it is empty; None: never at these rates, or not known.
+        status: "done": it is empty; "stalled": no message is consumed; "growing": messages arrive at least as fast as
+            they are consumed; "draining": it shrinks; None: not known.
     """
 
     drain_s: float | None
@@ -44,12 +44,12 @@ class Outlook(NamedTuple):
 
 
 def outlook(backlog: int, rate_in: float | None, rate_out: float | None) -> Outlook:
-    """Return what becomes of a backlog.
+    """Return the outlook of a backlog.
 
     Args:
         backlog: messages.
-        rate_in: messages that come, per second; None: not known.
-        rate_out: messages that are taken off, per second; None: not known.
+        rate_in: messages published per second; None: not known.
+        rate_out: messages consumed per second; None: not known.
     """
     if backlog == 0:
         return Outlook(0.0, "done")
@@ -63,7 +63,7 @@ def outlook(backlog: int, rate_in: float | None, rate_out: float | None) -> Outl
 
 
 def slowest_drain(drains: Iterable[float | None]) -> float | None:
-    """Return how long several backlogs take until all are empty, seconds; None: one never is, or it is not known."""
+    """Return the seconds until all of several backlogs are empty; None: one never is, or it is not known."""
     known = list(drains)
     return None if None in known else max((drain for drain in known if drain is not None), default=None)
 
@@ -102,7 +102,7 @@ def trend(samples: Sequence[Sample], *, stalled_s: float = STALLED_S) -> Trend:
 
 
 def _first_of_window(samples: Sequence[Sample]) -> Sample:
-    """Return the oldest sample of the window, and not from before the mark, by a seek, or the clock went back."""
+    """Return the oldest sample of the window after the last seek or step back of the clock."""
     first = samples[-1]
     for sample in reversed(samples):
         if sample.mark > first.mark or sample.at_us > first.at_us:
@@ -114,7 +114,7 @@ def _first_of_window(samples: Sequence[Sample]) -> Sample:
 
 
 def _stalled_us(samples: Sequence[Sample]) -> int:
-    """Return the time for which the first message that is due stayed the same, and none before it was acknowledged."""
+    """Return how long the first due message has been the same, without acknowledgements before it."""
     now = first = samples[-1]
     for sample in reversed(samples):
         if _due(sample) != _due(now) or sample.mark != now.mark or sample.backlog == 0 or _due(sample) >= sample.end:

@@ -165,7 +165,7 @@ class Locator:
         count = len(self._unread)
         for unread in self._unread:
             self._on_retry(unread)
-        self._events.post(partial(self._retried, count))  # behind the events that add the ranges again
+        self._events.post(partial(self._retried, count))  # after the events that add the ranges again
 
     def _retried(self, count: int) -> None:
         del self._unread[:count]
@@ -176,7 +176,7 @@ class Locator:
     def _read_next(self, left: _Pass) -> None:
         """Read the first of the remaining entries."""
         if not len(left.starts):
-            self._events.post(self._next_pass)  # behind the events of the last step
+            self._events.post(self._next_pass)  # after the events of the last step
             return
         start = int(left.starts[0])
         is_near = 0 <= start - self._behind <= self._span

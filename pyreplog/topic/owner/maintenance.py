@@ -33,7 +33,7 @@ class TopicMaintenance:
         self._lock = threading.Lock()  # held while `run` runs
         self._quota = Quota()
         self._since_us = context.clock.monotonic_us()
-        self._due_us: dict[str, int | None] = {}  # on the wall clock
+        self._due_us: int | None = None  # on the wall clock
         self._unused_us: int | None = None  # on the monotonic clock, like `_since_us`
         self.decision = QuotaDecision()
         self._by_quotas = self.decision
@@ -69,8 +69,7 @@ class TopicMaintenance:
 
     def is_due(self) -> bool:
         """Return whether a step is due by time alone, so that an idle topic has to be maintained, too."""
-        now_us = self._clock.now_us()
-        if any(due_us is not None and due_us <= now_us for due_us in self._due_us.values()):
+        if self._due_us is not None and self._due_us <= self._clock.now_us():
             return True
         return self._unused_us is not None and self._unused_us <= self._clock.monotonic_us()
 
@@ -92,8 +91,8 @@ class TopicMaintenance:
         ]
         cursors += [CursorBacklog(cursor.name, True, cursor.mark) for cursor in self._system_cursors.all()]
         durable = [cursor for cursor in cursors if cursor.durable]
-        self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
-        self._due_us["quota"] = next_expiry(durable, config.quota_ms)
+        expiries = next_expiry(cursors, config.ttl_ms), next_expiry(durable, config.quota_ms)
+        self._due_us = min((due_us for due_us in expiries if due_us is not None), default=None)
         for expiry in expired(cursors, config.ttl_ms, now_us):
             self._expire(self._subscription(expiry.cursor), expiry.before_us)
         self._by_quotas = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
@@ -179,7 +178,7 @@ class TopicMaintenance:
         marks = [sub.durable_mark() for sub in self._subscriptions.all() if sub.cursor.durable]
         cursors = self._system_cursors.all()
         marks += [cursor.mark.offset for cursor in cursors]
-        if is_held:  # other clusters may not know yet of what was acknowledged
+        if is_held:  # other clusters may not have these acknowledgements yet
             marks.append(self._managed.start.offset)
         below, now_us = min(marks, default=self._managed.end.offset), self._clock.now_us()
         done: AppendFuture[int] = AppendFuture()
@@ -206,7 +205,7 @@ class TopicMaintenance:
             logger.warning("topic %s: its ledgers are not trimmed yet: %s", self._context.name, error)
 
     def _expects_cursor(self, cursors: Collection[str]) -> bool:
-        """Return whether a cursor that is none of these will be created, and keeps messages."""
+        """Return whether another cursor will be created that holds messages back."""
         return any(guard(cursors) for guard in self.trim_guards)
 
     def _on_trimmed(self, done: AppendFuture[int], count: int) -> None:

@@ -251,7 +251,7 @@ class Ownership(Handle):
         session = self._session()
         try:
             return self._take_under(session, topic, on_lost, changed)
-        except LeaseLostError:  # the lease's thread will hear of it
+        except LeaseLostError:  # the thread of the lease notices the loss as well
             with self._lock:
                 self._current = None if self._current is session else self._current
         return self._take_under(self._session(), topic, on_lost, changed)
@@ -382,7 +382,7 @@ class Ownership(Handle):
         if session is not None and session.lease is not None:
             session.lease.close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """End the leases, and with them the keys; `on_lost` is not called."""
         self._wake()
         with self._beginning, self._lock:

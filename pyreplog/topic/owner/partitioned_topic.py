@@ -164,7 +164,7 @@ class PartitionedTopic(PartitionedHandle[Topic]):
             check_may_wait()
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._registry.forget, self)
             for topic in self._served:

@@ -44,27 +44,42 @@ class _Column(NamedTuple, Generic[T]):
 
 
 _TOPIC: tuple[_Column[TopicStats], ...] = (
-    _Column("published_messages", "counter", "Messages published and confirmed.", lambda t: t.published_messages),
-    _Column("published_entries", "counter", "Entries those messages are in.", lambda t: t.published_entries),
-    _Column("published_bytes", "counter", "Value bytes of those entries.", lambda t: t.published_bytes),
-    _Column("publish_errors", "counter", "Messages whose publishing failed.", lambda t: t.publish_errors),
-    _Column("duplicates", "counter", "Messages dropped: published before.", lambda t: t.duplicates),
-    _Column("pending_entries", "gauge", "Entries published that are not confirmed yet.", lambda t: t.pending_entries),
-    _Column("pending_bytes", "gauge", "Value bytes of those entries.", lambda t: t.pending_bytes),
-    _Column("storage_bytes", "gauge", "Value bytes that are kept, of one copy.", lambda t: t.storage_bytes),
     _Column(
-        "backlog_bytes", "gauge", "Value bytes behind the slowest durable subscription's mark.",
+        "published_messages", "counter", "Messages that were published and confirmed.",
+        lambda t: t.published_messages,
+    ),
+    _Column("published_entries", "counter", "Entries that hold the published messages.", lambda t: t.published_entries),
+    _Column("published_bytes", "counter", "Value bytes of the published entries.", lambda t: t.published_bytes),
+    _Column("publish_errors", "counter", "Messages whose publishing failed.", lambda t: t.publish_errors),
+    _Column(
+        "duplicates", "counter", "Messages that were dropped as duplicates, because they had been published before.",
+        lambda t: t.duplicates,
+    ),
+    _Column(
+        "pending_entries", "gauge", "Entries that are published and not confirmed yet.",
+        lambda t: t.pending_entries,
+    ),
+    _Column(
+        "pending_bytes", "gauge", "Value bytes of the entries that are not confirmed yet.",
+        lambda t: t.pending_bytes,
+    ),
+    _Column(
+        "storage_bytes", "gauge", "Value bytes of the entries that the topic stores, of one copy.",
+        lambda t: t.storage_bytes,
+    ),
+    _Column(
+        "backlog_bytes", "gauge", "Value bytes of the entries after the mark of the slowest durable subscription.",
         lambda t: t.backlog_bytes,
     ),
-    _Column("producers", "gauge", "Producers that are open.", lambda t: t.producers),
-    _Column("subscriptions", "gauge", "Subscriptions that there are.", lambda t: len(t.subscriptions)),
+    _Column("producers", "gauge", "Producers whose sequence numbers the topic knows.", lambda t: t.producers),
+    _Column("subscriptions", "gauge", "Subscriptions of the topic.", lambda t: len(t.subscriptions)),
     _Column(
-        "publishing_stopped", "gauge", "1: publishers wait, or are refused, for a quota is exceeded.",
+        "publishing_stopped", "gauge", "1 if publishers wait or are refused, because a quota is exceeded.",
         lambda t: t.publishing != "open",
     ),
-    _Column("quota_bytes", "gauge", "Backlog quota; missing: there is none.", lambda t: t.quota_bytes),
+    _Column("quota_bytes", "gauge", "Backlog quota in bytes; missing if there is none.", lambda t: t.quota_bytes),
     _Column(
-        "quota_seconds", "gauge", "Backlog quota, of the oldest message's age; missing: there is none.",
+        "quota_seconds", "gauge", "Backlog quota for the age of the oldest message; missing if there is none.",
         lambda t: None if t.quota_ms is None else t.quota_ms / 1000,
     ),
 )  # fmt: skip
@@ -72,47 +87,73 @@ _TOPIC: tuple[_Column[TopicStats], ...] = (
 _SUBSCRIPTION: tuple[_Column[SubscriptionStats], ...] = (
     _Column(
         "lag_seconds", "gauge",
-        "Age of the oldest message that is not acknowledged, whether anybody is connected or not; 0: there is none; "
-        "missing: it could not be read.",
+        "Age of the oldest message that is not acknowledged, with or without connected consumers; 0 if there is none, "
+        "missing if it could not be read.",
         lambda s: s.lag_s,
     ),
     _Column("backlog_messages", "gauge", "Messages that are not acknowledged.", lambda s: s.backlog_messages),
-    _Column("backlog_entries", "gauge", "Entries with any such message.", lambda s: s.backlog_entries),
-    _Column("backlog_bytes", "gauge", "Value bytes of those entries.", lambda s: s.backlog_bytes),
-    _Column("unacked_messages", "gauge", "Messages sent to consumers, not acknowledged.", lambda s: s.unacked),
+    _Column(
+        "backlog_entries", "gauge", "Entries with messages that are not acknowledged.",
+        lambda s: s.backlog_entries,
+    ),
+    _Column(
+        "backlog_bytes", "gauge", "Value bytes of the entries with messages that are not acknowledged.",
+        lambda s: s.backlog_bytes,
+    ),
+    _Column(
+        "unacked_messages", "gauge", "Messages that were sent to consumers and are not acknowledged.",
+        lambda s: s.unacked,
+    ),
     _Column(
         "delayed_messages", "gauge",
-        "Messages that wait for their time; missing: nobody is connected, and the backlog is too long to be read.",
+        "Messages that wait for their delivery time; missing if no consumer is connected and the backlog is too long "
+        "to be read.",
         lambda s: s.delayed,
     ),
-    _Column("replay_messages", "gauge", "Messages that are to be sent again.", lambda s: s.replay),
+    _Column("replay_messages", "gauge", "Messages that wait to be sent again.", lambda s: s.replay),
     _Column(
-        "permits", "gauge", "Messages that consumers may yet be sent.",
+        "permits", "gauge", "Messages for which consumers have room now.",
         lambda s: sum(consumer.permits for consumer in s.consumers),
     ),
     _Column("consumers", "gauge", "Consumers that are connected.", lambda s: len(s.consumers)),
-    _Column("blocked", "gauge", "1: nothing is sent until consumers acknowledge something.", lambda s: s.blocked),
-    _Column("stalled", "gauge", "1: its mark does not move although messages wait.", lambda s: s.stalled),
-    _Column("ack_ranges", "gauge", "Ranges acknowledged behind the mark.", lambda s: s.ack_ranges),
-    _Column("delivered_messages", "counter", "Messages sent, those again included.", lambda s: s.delivered_messages),
-    _Column("delivered_bytes", "counter", "Bytes of those messages.", lambda s: s.delivered_bytes),
-    _Column("redelivered_messages", "counter", "Messages sent again.", lambda s: s.redelivered_messages),
-    _Column("acked_messages", "counter", "Messages acknowledged by consumers.", lambda s: s.acked_messages),
-    _Column("expired_messages", "counter", "Messages acknowledged because of their age.", lambda s: s.expired_messages),
+    _Column("blocked", "gauge", "1 if no message is sent until consumers acknowledge some.", lambda s: s.blocked),
     _Column(
-        "evicted_messages", "counter", "Messages acknowledged because a quota was exceeded.",
+        "stalled", "gauge", "1 if the mark of the subscription does not move although messages wait.",
+        lambda s: s.stalled,
+    ),
+    _Column("ack_ranges", "gauge", "Ranges of messages that are acknowledged after the mark.", lambda s: s.ack_ranges),
+    _Column(
+        "delivered_messages", "counter", "Messages sent to consumers, including those sent again.",
+        lambda s: s.delivered_messages,
+    ),
+    _Column(
+        "delivered_bytes", "counter", "Bytes of the messages sent to consumers, including those sent again.",
+        lambda s: s.delivered_bytes,
+    ),
+    _Column("redelivered_messages", "counter", "Messages sent to consumers again.", lambda s: s.redelivered_messages),
+    _Column("acked_messages", "counter", "Messages acknowledged by consumers.", lambda s: s.acked_messages),
+    _Column(
+        "expired_messages", "counter", "Messages that expired: acknowledged because of their age.",
+        lambda s: s.expired_messages,
+    ),
+    _Column(
+        "evicted_messages", "counter", "Messages that were evicted: acknowledged because a quota was exceeded.",
         lambda s: s.evicted_messages,
     ),
     _Column(
         "dead_lettered_messages", "counter", "Messages moved to the dead-letter topic.",
         lambda s: s.dead_lettered_messages,
     ),
-    _Column("persists", "counter", "Times that its acknowledgements were stored.", lambda s: s.persists),
-    _Column("last_acked_timestamp_seconds", "gauge", "When it acknowledged last; missing: never.",
+    _Column(
+        "persists", "counter", "Times that the acknowledgements of the subscription were stored.",
+        lambda s: s.persists,
+    ),
+    _Column("last_acked_timestamp_seconds", "gauge", "Time of the last acknowledgement; missing if there was none.",
         lambda s: _seconds(s.last_acked_us)),
-    _Column("last_delivered_timestamp_seconds", "gauge", "When it was sent something last; missing: never.",
+    _Column("last_delivered_timestamp_seconds", "gauge",
+        "Time at which a message was last sent to a consumer; missing if none was.",
         lambda s: _seconds(s.last_delivered_us)),
-    _Column("last_mark_timestamp_seconds", "gauge", "When its mark moved last; missing: never.",
+    _Column("last_mark_timestamp_seconds", "gauge", "Time at which the mark last moved; missing if it never did.",
         lambda s: _seconds(s.last_mark_us)),
 )  # fmt: skip
 
@@ -143,9 +184,12 @@ def _metric(prefix: str, column: _Column[T], rows: Iterable[tuple[Labels, T]]) -
 
 
 def _quotas(topics: Iterable[TopicStats]) -> list[Metric]:
-    exceeded = Metric("pyreplog_topic_quota_exceeded", "gauge", "1: the backlog is beyond this quota.", [])
+    exceeded = Metric("pyreplog_topic_quota_exceeded", "gauge", "1 if the backlog exceeds this quota.", [])
     evictions = Metric(
-        "pyreplog_topic_quota_evictions", "counter", "Times that a subscription lost messages to this quota.", []
+        "pyreplog_topic_quota_evictions",
+        "counter",
+        "Times that messages of a subscription were evicted because of this quota.",
+        [],
     )
     for topic in topics:
         for quota, limit in (("bytes", topic.quota_bytes), ("age", topic.quota_ms)):
@@ -191,7 +235,7 @@ class TopicReport:
         managed, config, now_us = self._context.managed, self._context.managed.config, self._context.clock.now_us()
         counts, chain = publisher.counts, managed.stats()
         subscriptions = tuple(_subscription(self._context, sub, now_us) for sub in self._subscriptions.all())
-        rates = self._rates.look(
+        rates = self._rates.measure(
             self._context.clock.monotonic_us(), _counted(counts.messages, counts.bytes, subscriptions)
         )
         rated = tuple(_with_rates(sub, rates) for sub in subscriptions)

@@ -158,7 +158,7 @@ class SnapshotCursor(ABC):
         persister = self._persister
         with self._taking:
             self._taken += 1
-            number = self._taken  # before: what is taken meanwhile, by what follows from this, is newer
+            number = self._taken  # first: taking a snapshot may lead to another one, which is newer
             taken = None if persister is None else self._take()
         if taken is None or persister is None:
             set_result(done, None)

@@ -283,7 +283,7 @@ class Subscription:
             elif isinstance(effect, Locate):
                 self._locator.add(effect, self._era)
             elif isinstance(effect, ActiveConsumerChanged):
-                self._tell_active(effect)
+                self._notify_active(effect)
             elif isinstance(effect, DeadLetter):
                 self._publish_dead_letters(effect)
             else:
@@ -300,7 +300,7 @@ class Subscription:
             attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
             consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
-    def _tell(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
+    def _call_consumer(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
         attachment = self._consumers.get(number)
         consumer = None if attachment is None else attachment.reference()
         if consumer is not None:
@@ -308,12 +308,12 @@ class Subscription:
 
     def _discard(self, effect: _Discard) -> None:
         for number in effect.consumers:
-            self._tell(number, lambda consumer: consumer.discard(sought=effect.sought))
+            self._call_consumer(number, lambda consumer: consumer.discard(sought=effect.sought))
 
-    def _tell_active(self, effect: ActiveConsumerChanged) -> None:
+    def _notify_active(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
-            self._tell(effect.consumer, lambda consumer: consumer.discard())
-        self._tell(effect.consumer, lambda consumer: consumer.set_active(effect.active))
+            self._call_consumer(effect.consumer, lambda consumer: consumer.discard())
+        self._call_consumer(effect.consumer, lambda consumer: consumer.set_active(effect.active))
 
     def _note_dirty(self) -> None:
         mark = self.cursor.acks.mark_offset
@@ -752,12 +752,12 @@ class Subscription:
             raise TrimmedError(f"{self._label}: messages are kept from offset {start} on")
         self._era += 1
         era, numbers = self.cursor.begin_era(), tuple(self._consumers)
-        if self._watcher is not None:  # a crash must not take what follows for the state that other clusters know
+        if self._watcher is not None:  # after a crash, these must not count as the state that other clusters know
             self.cursor.set_properties({HEADER: 0, EXPIRED: 0})
             self._expired.clear()
             self._expired_lately.clear()
         for number in numbers:
-            self._tell(number, lambda consumer: consumer.forget_acks(era))
+            self._call_consumer(number, lambda consumer: consumer.forget_acks(era))
         return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
 
     def follow_topic(self) -> None:
@@ -779,7 +779,7 @@ class Subscription:
     # ---- replication to other clusters ------------------------------------------------------------------
 
     def watch(self, watcher: SubscriptionWatcher | None) -> None:
-        """Tell a watcher of changes from now on; None: nobody."""
+        """Report changes to a watcher from now on; None: to no watcher."""
         with self._lock:
             self._watcher = watcher
             self.cursor.acks.forget_taken()

@@ -849,7 +849,7 @@ class Topic(Handle):
 
     def _end_ledger(self, ended: AppendFuture[None]) -> None:
         """Stop publishing, and close the managed ledger."""
-        self._publisher.stop(self._ending())
+        self._publisher.stop(self._closed_error())
         self.managed.begin_close().add_done_callback(lambda _: set_result(ended, None))
 
     @property
@@ -857,11 +857,11 @@ class Topic(Handle):
         """Whether nothing can be published any more, because another process owns it, or it was deleted."""
         return self.managed.stats().state in ("fenced", "closed")
 
-    def _ending(self) -> ReplogError:
-        return self._cause or super()._ending()
+    def _closed_error(self) -> ReplogError:
+        return self._cause or super()._closed_error()
 
-    def _let_go(self) -> None:
-        error = self._ending()
+    def _do_close(self) -> None:
+        error = self._closed_error()
         with ExitStack() as stack:
             stack.callback(partial(set_result, self.gone), None)
             stack.callback(self._topics.forget, self)

@@ -54,8 +54,8 @@ MAINTENANCE_S = 1.0
 CLOCK_S = 1.0
 """Seconds until a step of the wall clock is noticed."""
 
-RUNS_PER_FULL_RUN = 60
-"""Maintenance runs after which all topics are maintained, used or not."""
+RUNS_PER_TURN = 60
+"""Maintenance runs in which each topic that is not used is maintained once."""
 
 RUNS_PER_ORPHAN_SEARCH = 3600
 """Maintenance runs between searches for orphans, each of which reads the metadata of all ledgers."""
@@ -326,17 +326,18 @@ class Topics(Handle):
         self._watch_clock_later()
 
     def _maintain(self) -> None:
-        """Maintain the topics that were used, or have a step that is due, and from time to time all of them."""
+        """Maintain the topics that were used, or have a step that is due, and a part of the others in turn."""
         self._runs += 1
+        turn = self._runs % RUNS_PER_TURN
         for topic in self.opened():
-            if topic.is_used or topic.maintenance.is_due() or self._runs % RUNS_PER_FULL_RUN == 0:
+            if topic.is_used or topic.maintenance.is_due() or hash(topic.name) % RUNS_PER_TURN == turn:
                 try:
                     topic.maintain()
                 except ClosedError:
                     continue  # it was closed meanwhile
                 except Exception as error:
                     logger.warning("topic %s: %s", topic.name, error)
-        if self._runs % RUNS_PER_ORPHAN_SEARCH == RUNS_PER_FULL_RUN:
+        if self._runs % RUNS_PER_ORPHAN_SEARCH == RUNS_PER_TURN:
             self.work(self._drop_orphans)
         with self._lock:
             self._is_scheduled = False
@@ -376,7 +377,7 @@ class Topics(Handle):
             self._close_by = math.inf if timeout is None else time.monotonic() + timeout
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self.ownership.close)
             stack.callback(lambda: self.cursors.close(max(self.close_s, CURSORS_MIN_S)))

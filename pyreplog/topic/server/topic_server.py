@@ -211,9 +211,9 @@ class TopicService:
     def _open(self, session: ClientSession, number: int, request: protocol.Open) -> None:
         topic = self._topics.open(request.topic, create=request.create, settings=_settings(request.settings))
         last = -1
-        if request.lane:
+        if request.session:
             producer_session = ProducerSession(topic, request.producer, request.client, session.reply)
-            session.add_producer(request.lane, producer_session)
+            session.add_producer(request.session, producer_session)
             if request.producer and topic.config.deduplicate:
                 self._take_over(producer_session)
                 last = topic.publisher.last_assigned(request.producer)
@@ -238,7 +238,7 @@ class TopicService:
                 del self._producers[key]
 
     def _publish(self, session: ClientSession, number: int, request: protocol.Publish | protocol.PublishTo) -> None:
-        producer_session = session.producer_session(request.lane)
+        producer_session = session.producer_session(request.session)
         if producer_session is None:
             session.reply(number, NOT_KNOWN)
         else:
@@ -246,13 +246,13 @@ class TopicService:
             producer_session.publish(number, request.entries, attributes)
 
     def _leave(self, session: ClientSession, number: int, request: protocol.CloseProducer) -> None:
-        producer_session = session.producer_session(request.lane)
+        producer_session = session.producer_session(request.session)
         if producer_session is None:
             session.done(number)
             return
 
         def left() -> None:  # until then another session of its producer, or the end of the connection, ends it
-            session.remove_producer(request.lane)
+            session.remove_producer(request.session)
             self._forget(producer_session)
             session.done(number)
 
@@ -386,7 +386,7 @@ class TopicService:
 
     def leave(self) -> None:
         """Open no more topics, and detach all consumers, so that none waits for an answer."""
-        self._leaving = error = ClosedError("this server is about to end")
+        self._leaving = error = ClosedError("this server is shutting down")
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
@@ -600,7 +600,7 @@ class TopicServer(Handle):
         self.close()
         return answered
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._reactor.close)
             stack.callback(self._service.close)

@@ -43,7 +43,7 @@ class Checker:
         self._ledgers: dict[int, Acknowledged] = {}
         self.said: set[str] = set()
 
-    def hear(self, writer: str, line: dict[str, Any]) -> None:
+    def add_line(self, writer: str, line: dict[str, Any]) -> None:
         """Take a line of the writers."""
         with self._lock:
             if "ledger" not in line:

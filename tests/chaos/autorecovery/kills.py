@@ -77,7 +77,7 @@ class Kills:
             for number in range(RECOVERIES)
         ]
         writing = ["tests.chaos.autorecovery.writing", url, str(OPEN_LEDGERS)]
-        self._writers = Victim("writers", folder, writing, self.checker.hear, has_clock=False)
+        self._writers = Victim("writers", folder, writing, self.checker.add_line, has_clock=False)
         self._killed: list[Victim] = []
         self._deserters: list[Victim] = []  # writers that are killed
         self._began = time.monotonic()
@@ -128,10 +128,10 @@ class Kills:
             self._random.choice((self._lose, self._lose, self._away, self._drain))()
             self._settle()
             self._fill(2)
-        self._writers.tell("flush")
+        self._writers.send_line("flush")
         until_none(lambda: [] if "flushed" in self.checker.said else ["a flush", *self._broken()], SETTLE_S)
         self._check("with open ledgers")
-        self._writers.tell("end")
+        self._writers.send_line("end")
         assert self._writers.wait() == 0, self._writers.errors
         self._killed.append(self._writers)
         self._check("with closed ledgers")
@@ -141,14 +141,14 @@ class Kills:
         """Have ledgers filled and closed."""
         closed = self._count_closed() + count
         for _ in range(count):
-            self._writers.tell("fill")
+            self._writers.send_line("fill")
         until_none(lambda: [] if self._count_closed() >= closed else ["closed ledgers", *self._broken()], SETTLE_S)
 
     def _desert(self) -> None:
         """Have writers killed; their ledgers stay open. None has a password: only an operator could recover it."""
         name = f"deserter-{len(self._deserters)}"
         writing = ["tests.chaos.autorecovery.writing", self._url, "1", "--no-password"]
-        self._deserters.append(deserter := Victim(name, self._folder, writing, self.checker.hear, has_clock=False))
+        self._deserters.append(deserter := Victim(name, self._folder, writing, self.checker.add_line, has_clock=False))
         deserter.start()
         self._pass_entries(name, self._random.choice((1, 50, 200)))
         (ledger,) = self.checker.desert(name)

@@ -1,4 +1,4 @@
-"""The client's side of appending, without I/O: order, what is sent again, and under which numbers."""
+"""The append session of a client, without I/O: the order, what is sent again, and with which sequence numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATER = 1 << 40
 
 
 class Session(AppendSession):
-    """Values are bytes of their number; ids are 1, 2, …"""
+    """A session whose values are bytes of their number, and whose client ids are 1, 2, …"""
 
     def __init__(self, **settings: Any) -> None:
         ids = count(1)
@@ -59,7 +59,7 @@ def test_single_entries_are_gathered_while_others_are_on_their_way() -> None:
         assert [batch.count for batch in session.send()] == [1]
     for _ in range(8):
         session.put()
-    assert [batch.count for batch in session.send()] == [3, 3]  # the last two may become more
+    assert [batch.count for batch in session.send()] == [3, 3]  # the last two may still be gathered with later ones
     assert session.entries == 10 and session.bytes == 10
 
 
@@ -120,7 +120,7 @@ def test_what_has_no_answer_is_sent_again_under_its_numbers() -> None:
     assert [batch.is_doubtful for batch in again] == [True, True, False] and session.number == 1
 
 
-def test_a_master_that_is_none_has_appended_nothing() -> None:
+def test_a_node_that_is_no_master_has_appended_nothing() -> None:
     session = Session()
     for _ in range(2):
         session.batch()
@@ -133,14 +133,14 @@ def test_a_master_that_is_none_has_appended_nothing() -> None:
 
 
 def test_a_refused_batch_leaves_no_gap() -> None:
-    """Those behind it are refused for that, and sent again under other numbers of another client."""
+    """The batches behind it are refused for the gap, and sent again with new sequence numbers of another client id."""
     session = Session()
     futures = [session.batch() for _ in range(3)]
     first = session.send()
     settled = session.refused(first[0], refusal(ClientRefusal.NOT_ENOUGH_REPLICAS))
     assert [(settled[0][0], errors(settled))] == [(futures[0], [NotEnoughReplicasError])]
     session.batch()
-    assert session.send() == []  # not before the others have their answers
+    assert session.send() == []  # not before the other batches have their answers
     for batch in first[1:]:
         assert session.refused(batch, refusal(ClientRefusal.OUT_OF_ORDER)) == []
     assert session.number == 2
@@ -163,7 +163,7 @@ def test_a_batch_that_may_be_there_is_never_sent_under_other_numbers() -> None:
 
 
 def test_a_connection_that_ends_while_numbers_change() -> None:
-    """What was sent and not answered is unknown; what was rejected begins anew."""
+    """The outcome of a batch that was sent and not answered is unknown; a batch that was rejected is sent anew."""
     session = Session()
     for _ in range(3):
         session.batch()
@@ -183,14 +183,14 @@ def test_time_runs_out() -> None:
     session.send()
     assert errors(session.expire(9, "")) == []
     assert errors(session.expire(10, "")) == [OutcomeUnknownError]
-    assert session.appended(sent[0], [Run(0, 1)]) == []  # too late
+    assert session.appended(sent[0], [Run(0, 1)]) == []  # this answer comes too late
     queued = Session()
     queued.batch(deadline_us=10)
     assert errors(queued.expire(10, "")) == [NotConnectedError]
 
 
 class Master:
-    """What a master does, by the rules: a log of (client, sequence) that may fail, with a part of its end."""
+    """A master that follows the rules of deduplication: a log of (client, sequence), which may lose its end."""
 
     def __init__(self) -> None:
         self.log: list[bytes] = []
@@ -211,7 +211,7 @@ class Master:
         return [Run(self.places[client, number], 1) for number in range(sequence, sequence + len(values))]
 
     def lose(self, end: int) -> None:
-        """A new master has the log up to there."""
+        """Replace the master by one whose log ends there."""
         del self.log[end:]
         self.places = {key: place for key, place in self.places.items() if place < end}
         self.next = {}
@@ -221,7 +221,7 @@ class Master:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_whatever_happens(seed: int) -> None:
-    """Acknowledged entries are in the log once and in their order; refused ones are not; unknown ones at most once."""
+    """Acknowledged entries are in the log once and in order, refused ones are not, and unknown ones are at most once."""
     chance = random.Random(seed)
     session, master = Session(batch_entries=3), Master()
     values: dict[AppendFuture[Any], list[bytes]] = {}
@@ -265,7 +265,7 @@ def test_whatever_happens(seed: int) -> None:
         elif event < 0.9 and answers:
             batch, answer = answers.pop(0)
             settle(session.refused(batch, answer) if isinstance(answer, Refused) else session.appended(batch, answer))
-        elif event < 0.96:  # the connection is lost, and what was on the wire arrives in part
+        elif event < 0.96:  # the connection is lost, and only a part of what was in flight arrives
             for _, client, sequence, sent in on_wire[: chance.randrange(len(on_wire) + 1)]:
                 master.append(client, sequence, sent)
             on_wire, answers = [], []

@@ -1,4 +1,4 @@
-"""Records of a batch: encoded by a client, verified and appended by a master, parsed from what a node sends."""
+"""Records of a batch: a client encodes them, a master verifies and appends them, and a client parses stored ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_damaged_byte_is_found_before_anything_is_written(log: CommitLog, at: 
 
 
 def sealed(attributes: bytes) -> bytes:
-    """A record with attribute bytes, whatever they are, and the right CRC."""
+    """Return a record with these attribute bytes and a correct CRC."""
     record = bytearray(encode_record(b"v", None, None, {"n" * max(len(attributes) - 6, 0): b"v"}))
     begin = 34
     assert len(attributes) + begin <= len(record)
@@ -86,13 +86,13 @@ def sealed(attributes: bytes) -> bytes:
     ("attributes", "is_whole"),
     [
         (b"\x01\x08\x00" + b"t" * 8, True),
-        (b"\x02\x03\x00\x01\x00nv" * 1, False),  # a byte behind it that is no attribute
+        (b"\x02\x03\x00\x01\x00nv" * 1, False),  # a byte after them that is no attribute
         (b"\x02\x04\x00\x01\x00nv", True),
-        (b"\x02\x04\x00\x09\x00nv", False),  # a name beyond its property
+        (b"\x02\x04\x00\x09\x00nv", False),  # a name longer than its property
         (b"\x02\x01\x00x", False),
         (b"\x01\x07\x00" + b"t" * 7, False),
-        (b"\x02\x04\x00\x01\x00nv\x01\x08\x00" + b"t" * 8, False),  # descending
-        (b"\x01\x08\x00" + b"t" * 8 + b"\x01\x08\x00" + b"t" * 8, False),  # twice
+        (b"\x02\x04\x00\x01\x00nv\x01\x08\x00" + b"t" * 8, False),  # in descending order
+        (b"\x01\x08\x00" + b"t" * 8 + b"\x01\x08\x00" + b"t" * 8, False),  # the same name twice
         (b"\x02\xff\xff\x01\x00nv", False),
         (b"\x07\x01\x00x", True),  # of a later version
     ],
@@ -119,7 +119,7 @@ def test_as_many_records_as_were_said(log: CommitLog, count: int) -> None:
 
 
 def test_a_record_of_a_log_is_none_of_a_batch(log: CommitLog) -> None:
-    """It has a stamp, a time and a place."""
+    """A record of a log has a stamp, a time and a position."""
     log.append(b"own")
     with pytest.raises(InvalidRecordsError):
         append_received(log, bytes(log.get(0).raw), 1, 0, None)
@@ -133,12 +133,14 @@ def test_a_record_that_fits_into_no_segment(log: CommitLog) -> None:
 
 
 def test_stored_records_are_parsed(log: CommitLog) -> None:
-    log.append_batch([b"0", b"1"])
+    log.append_batch([b"0", b"1" * 9])
     log.append_batch([b"2"], control=b"between")
     batch = next(log.read(1, 3))
     parsed = parse_records(bytes(batch.buffer), batch[0].position, 1)
-    assert parsed.values() == [b"1", b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
-    assert parsed.position.tolist() == batch.position.tolist()
+    assert parsed.values() == [b"1" * 9, b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
+    for column in ("position", "size", "key_size", "stride", "timestamp"):
+        assert getattr(parsed, column).tolist() == getattr(batch, column).tolist(), column
+    assert parsed.next_position == batch.position[0] + len(batch.buffer) == log.end_position
 
 
 def test_stored_records_that_take_several_numbers_are_parsed(tmp_path: Path) -> None:
@@ -168,4 +170,4 @@ def test_stored_records_that_are_damaged_or_others(log: CommitLog) -> None:
     with pytest.raises(InvalidRecordsError, match="the next entry number"):
         parse_records(data[:stride] + data[2 * stride :], 4096, 0)
     with pytest.raises(InvalidRecordsError):
-        parse_records(data[stride:], 4096, 0)  # entry 1 cannot be entry 0: its segment would begin before 0
+        parse_records(data[stride:], 4096, 0)  # entry 1 cannot become entry 0, as its segment would begin before 0

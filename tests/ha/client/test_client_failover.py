@@ -1,4 +1,4 @@
-"""A client whose master is killed, stopped or cut off: nothing acknowledged is lost, nothing is there twice."""
+"""The master of a client is killed, stopped or cut off: no acknowledged entry is lost, and none is stored twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(processes: Processes, name: str) -> NodeProcess:
 
 
 class Appender:
-    """Appends numbers, each as one entry, in batches and alone, by a thread of its own."""
+    """A thread that appends numbers, each as one entry, in batches and alone."""
 
     def __init__(self, client: ha.GroupClient) -> None:
         self._client = client
@@ -68,8 +68,8 @@ class Appender:
         self._client.flush()
 
     def check(self, log: list[bytes]) -> int:
-        """Acknowledged entries are where it was said, in their order, and nothing is there twice; how many outcomes are
-        unknown."""
+        """Check that acknowledged entries are at their offsets, in order, and none is stored twice; return how many
+        outcomes are unknown."""
         places: list[int] = []
         unknown = 0
         for future, values in self.futures:
@@ -89,7 +89,7 @@ class Appender:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_master_that_is_gone(processes: Processes, number: signal.Signals) -> None:
-    """Failover by lease, in the middle of appends: the client goes on with the master that is elected."""
+    """Failover by lease during appends: the client goes on with the newly elected master."""
     nodes = {name: start(processes, name) for name in "abc"}
     for name in "bc":
         processes.until(nodes[name], lambda status: status.get("streaming") and status["members"])
@@ -107,7 +107,7 @@ def test_a_master_that_is_gone(processes: Processes, number: signal.Signals) -> 
 
 
 def test_a_client_that_is_cut_off_with_its_master(tmp_path: Path) -> None:
-    """A partition: its master commits nothing any more, the others elect another one."""
+    """A partition of the network: the client's master commits nothing any more, and the other members elect a new one."""
     with ExitStack() as stack:
         lab = Lab(tmp_path, stack)
         a = lab.master(ack_timeout_ms=500)
@@ -116,7 +116,7 @@ def test_a_client_that_is_cut_off_with_its_master(tmp_path: Path) -> None:
         client = stack.enter_context(ha.connect([a.address, b.address], timeout_ms=60_000))
         assert client.append(b"before") == 0
         for node in (b, c):
-            node.follow("127.0.0.1:1")  # nobody follows a now
+            node.follow("127.0.0.1:1")  # no replica follows a any more
         until(lambda: all(replica["state"] == "gone" for replica in a.stats()["replicas"]))
         lost = client.submit(b"during")
         until(lambda: a.log.tail.end_entry == 2)

@@ -1,16 +1,29 @@
-"""Bytes between a client and a node: as FORMAT.md says, and nothing else is believed."""
+"""Messages between a client and a node: they match FORMAT.md, and all other bytes are refused."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyreplog
 from pyreplog._native.ha.client_batch import encode_record
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol import client_messages as wire
-from pyreplog.ha.protocol.client_messages import Append, Appended, CommittedEntries, Read, Refused, Run
+from pyreplog.ha.protocol.client_messages import (
+    Append,
+    Appended,
+    ClientKind,
+    ClientRefusal,
+    CommittedEntries,
+    Read,
+    Refused,
+    Run,
+)
 
+FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 CLIENT = bytes(range(16))
 RECORD = encode_record(b"value", b"key", 5, {"a": "b"})
 
@@ -35,18 +48,49 @@ REPLIES = [
 
 
 def test_golden_bytes() -> None:
-    """What version 3 sends, byte by byte."""
+    """The messages that version 3 sends, byte by byte."""
     for expected, encoded in [*REQUESTS, *REPLIES[:2]]:
         assert encoded.hex() == expected
     assert wire.encode_refused(Refused(1, "none", "b:7001")).hex() == "24010006623a3730303100046e6f6e65"
 
 
 def test_the_golden_record() -> None:
-    """MembersVersion, time and delta 0, and no claim of what is synced."""
+    """The members version, the time and its delta are 0, and nothing is claimed to be synced."""
     assert encode_record(b"v").hex() == (
         "21000000" + encode_record(b"v")[4:8].hex() + "00000000" + "0101" + "0000" + "00" * 8 + "00000000" + "ffffffff"
         "7600000000000000"
     )
+
+
+def test_kinds_and_codes_are_as_documented() -> None:
+    text = FORMAT.partition("\n## Clients of a replica group")[2].partition("\n## ")[0]
+    kinds = re.findall(r"^([A-Z]+), (\d+)\b", text, re.MULTILINE)
+    assert {name: int(number) for name, number in kinds} == {kind.name: kind.value for kind in ClientKind}
+    codes = text.partition("Codes: ")[2].partition(". After")[0]
+    assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in ClientRefusal}
+    assert f"1 to {wire.BATCH_ENTRIES_MAX:,} |" in text and f"1 to {wire.RUNS_MAX};" in text
+    assert f"of which {wire.WAIT_MS_MAX:,} count" in text
+
+
+def test_requests_and_replies_are_told_apart() -> None:
+    for kind in range(256):
+        is_request = kind in (ClientKind.APPEND, ClientKind.READ)
+        assert wire.is_client_request(memoryview(bytes([kind]) + bytes(40))) is is_request
+    assert not wire.is_client_request(memoryview(b""))
+
+
+@pytest.mark.parametrize(("sequence", "count"), [(0, 1), (wire.NUMBER_MAX, wire.BATCH_ENTRIES_MAX)])
+def test_an_append_at_its_limits(sequence: int, count: int) -> None:
+    append = wire.decode_request(memoryview(wire.encode_append(CLIENT, sequence, count)))
+    assert append == Append(CLIENT, sequence, count, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [Read(0, -1, 0, 0), Read(wire.NUMBER_MAX, wire.NUMBER_MAX, (1 << 32) - 1, wire.WAIT_MS_MAX), Read(0, 0, 1, 1)],
+)
+def test_a_read_at_its_limits(read: Read) -> None:
+    assert wire.decode_request(memoryview(wire.encode_read(read))) == read
 
 
 def test_requests_come_back() -> None:
@@ -67,6 +111,10 @@ def test_requests_come_back() -> None:
         Appended((Run(5, 3), Run(9, 1))),
         CommittedEntries(2, 8, 3, 4096, True, memoryview(RECORD)),
         CommittedEntries(2, 8, -1, 0, False, memoryview(b"")),
+        Appended((Run(0, 1),)),
+        Appended((Run(wire.NUMBER_MAX, wire.BATCH_ENTRIES_MAX),) * wire.RUNS_MAX),
+        CommittedEntries(0, 0, -1, 0, True, memoryview(b"")),
+        CommittedEntries(2, wire.NUMBER_MAX, 2, 0, False, memoryview(RECORD)),
         Refused(1, "this is no master", "host:7001"),
     ],
 )
@@ -95,11 +143,21 @@ def spoiled() -> list[bytes]:
         wire.encode_read(Read(-1, 12, 0, 0)),
         wire.encode_read(Read(0, -2, 0, 0)),
         b"\x25" + read[1:],
+        wire.encode_read(Read(wire.NUMBER_MAX + 1, -1, 0, 0)),
+        wire.encode_read(Read(0, wire.NUMBER_MAX + 1, 0, 0)),
+        *(changed(append, at) for at in range(1, 4)),
+        *(changed(read, at) for at in (1, 2, 3, 12, 13, 14, 15)),
     ]
 
 
+def changed(body: bytes, at: int) -> bytes:
+    """Return the body with another byte in place of a 0."""
+    assert body[at] == 0
+    return body[:at] + b"\x01" + body[at + 1 :]
+
+
 @pytest.mark.parametrize("body", spoiled())
-def test_requests_that_are_none(body: bytes) -> None:
+def test_malformed_requests(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_request(memoryview(body))
 
@@ -118,15 +176,29 @@ def test_requests_that_are_none(body: bytes) -> None:
         wire.encode_entries(CommittedEntries(2, 8, 1, 0, False, memoryview(b""))) + b"records",
         wire.encode_refused(Refused(1, "text", "master")) + b"x",
         wire.encode_refused(Refused(1, "text", "master"))[:-1],
+        wire.encode_appended(Appended((Run(1, 1),) * (wire.RUNS_MAX + 1))),
+        wire.encode_appended(Appended((Run(1, wire.BATCH_ENTRIES_MAX + 1),))),
+        wire.encode_appended(Appended((Run(wire.NUMBER_MAX + 1, 1),))),
+        wire.encode_appended(Appended((Run(1, 1),))) + b"\x00",
+        *(changed(wire.encode_appended(Appended((Run(1, 1),))), at) for at in range(2, 8)),
+        *(
+            changed(wire.encode_entries(CommittedEntries(0, 8, -1, 0, False, memoryview(b""))), at)
+            for at in range(2, 8)
+        ),
+        b"\x23\x02" + wire.encode_entries(CommittedEntries(0, 8, -1, 0, False, memoryview(b"")))[2:],
+        wire.encode_entries(CommittedEntries(-1, 8, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(0, wire.NUMBER_MAX + 1, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, -2, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, 3, -1, False, memoryview(b""))) + b"records",
     ],
 )
-def test_replies_that_are_none(body: bytes) -> None:
+def test_malformed_replies(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_reply(body)
 
 
 def test_every_cut_and_every_bit_is_an_answer_or_an_error() -> None:
-    """Whatever the bytes are, nothing but InvalidMessageError comes of them."""
+    """Decoding any bytes returns a message or raises InvalidMessageError."""
     whole = [bytes.fromhex(text) for text, _ in [*REQUESTS, *REPLIES]]
     for body in whole:
         for changed in [body[:at] for at in range(len(body))] + [

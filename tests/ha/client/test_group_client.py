@@ -1,4 +1,4 @@
-"""A client of a replica group: appends and reads, finds the master, and follows it."""
+"""A client of a replica group: it appends and reads, finds the master, and follows changes of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def group(lab: Lab) -> Lab:
-    """A master, a, and a replica, b."""
+    """Master a and replica b."""
     master = lab.master(members="ab")
     lab.replica("b", master)
     return lab
@@ -49,7 +49,7 @@ def group(lab: Lab) -> Lab:
 
 @pytest.fixture
 def client(group: Lab) -> Iterator[ha.GroupClient]:
-    with ha.connect([group.nodes["b"].address]) as opened:  # which says who is the master
+    with ha.connect([group.nodes["b"].address]) as opened:  # a replica, which names the master
         yield opened
 
 
@@ -74,7 +74,7 @@ def test_what_is_submitted_keeps_its_order(client: ha.GroupClient, group: Lab) -
     assert [future.result() for future in futures] == list(range(3000))
     assert client[:] == [b"%d" % number for number in range(3000)]
     stats: ClientStats = group.nodes["a"].clients.stats
-    assert stats.entries == 3000 and stats.appends < 1500  # gathered
+    assert stats.entries == 3000 and stats.appends < 1500  # gathered into one batch
 
 
 def test_entries_that_are_not_there(client: ha.GroupClient, group: Lab) -> None:
@@ -141,7 +141,7 @@ def test_coroutines(client: ha.GroupClient) -> None:
 
 
 def test_the_window_is_bounded(group: Lab) -> None:
-    """Nobody takes anything: threads wait, and coroutines are told."""
+    """No master answers: threads wait, and coroutines get an error."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], window_entries=4, timeout_ms=500) as client:
 
         async def fill() -> None:
@@ -153,12 +153,12 @@ def test_the_window_is_bounded(group: Lab) -> None:
 
         asyncio.run(fill())
         before = [client.submit(b"x") for _ in range(4)]
-        client.submit(b"x")  # in a thread it waits
+        client.submit(b"x")  # a thread waits here for room
         assert all(future.done() for future in before)
 
 
 def test_a_flush_says_how_many_entries_have_no_outcome(group: Lab) -> None:
-    """Nobody takes anything: the flush ends before the appends do, which go on."""
+    """No master answers: the flush ends before the appends, which go on."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=1000) as client:
         futures = [client.submit(b"x") for _ in range(3)]
         with pytest.raises(OutcomeUnknownError, match=r"3 entries have no outcome after 0\.02 s"):
@@ -195,9 +195,9 @@ def test_too_few_replicas(lab: Lab) -> None:
 
 def test_a_record_that_is_too_large(client: ha.GroupClient) -> None:
     with pytest.raises(RecordTooLargeError):
-        client.append(b"x" * (64 << 10))  # than a segment
+        client.append(b"x" * (64 << 10))  # larger than a segment
     with pytest.raises(RecordTooLargeError):
-        client.append(b"x" * (5 << 20))  # than a frame
+        client.append(b"x" * (5 << 20))  # larger than a frame
     with pytest.raises(RecordTooLargeError):
         client.append(b"x", b"k" * 70_000)
     assert client.append(b"next") == 0
@@ -225,9 +225,9 @@ def test_a_closed_client(client: ha.GroupClient) -> None:
     assert future.done() and client.room().done()
 
 
-def test_closing_tells_who_waits(lab: Lab) -> None:
-    """What was sent is unknown, what was not is refused."""
-    master = lab.master(members="ab")  # and nobody follows
+def test_closing_ends_waiting_calls(lab: Lab) -> None:
+    """The outcome of an append that was sent is unknown; one that was not sent is refused."""
+    master = lab.master(members="ab")  # no replica follows
     with ha.connect([master.address]) as client:
         sent = client.submit(b"sent")
         until(lambda: master.log.tail.end_entry == 1)
@@ -260,7 +260,7 @@ def test_a_synced_group(lab: Lab) -> None:
 
 
 def test_a_planned_change_over(group: Lab) -> None:
-    """While it appends: everything once, in its order."""
+    """Appends go on during the change: each is stored once, and in order."""
     with ha.connect([node.address for node in group.nodes.values()], batch_entries=7) as client:
         futures = []
         for number in range(400):

@@ -1,4 +1,5 @@
-"""A master appends each batch of a client once: as long as it runs, when it is opened again, and after another was elected."""
+"""A master appends each batch of a client once: while it runs, after it was opened again, and after another master was
+elected."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def test_a_long_poll_ends_in_time(lab: Lab) -> None:
             other.append(ONE, 0, [b"x"])
         read = wire.end(poll)
         assert isinstance(read, CommittedEntries) and read.first == 0
-        assert monotonic() - began < 40.0  # it is woken
+        assert monotonic() - began < 40.0  # the poll is woken by an append
 
 
 def test_a_connection_of_the_older_version_takes_no_requests(lab: Lab) -> None:
@@ -116,7 +117,8 @@ def test_a_master_that_is_opened_again_knows_them(lab: Lab) -> None:
     lab.close(master)
     master = lab.master(members="a", sync_replicas=0)
     master.append(b"own")
-    assert [record.value[:7] for record in master.log.control_records()][-1] == b"RPCLNT\x02"  # "own" is of no batch
+    # the value "own" belongs to no batch
+    assert [record.value[:7] for record in master.log.control_records()][-1] == b"RPCLNT\x02"
     with Wire(master.address) as wire:
         assert wire.append(ONE, 0, [b"a", b"b"]) == Appended((Run(0, 2),))
         assert wire.append(ONE, 2, [b"c"]) == Appended((Run(3, 1),))
@@ -137,7 +139,7 @@ def test_an_elected_master_knows_them(lab: Lab) -> None:
 
 
 def test_answers_wait_for_replicas(lab: Lab) -> None:
-    """One that was there before, too: it may be there and not committed."""
+    """A repeated batch waits as well, as it may be stored and not committed."""
     master = lab.master(members="ab", ack_timeout_ms=300)
     with Wire(master.address) as wire:
         for _ in range(2):
@@ -169,7 +171,7 @@ def test_entries_behind_the_batch_are_none_of_it(log: CommitLog) -> None:
 
 
 def test_a_batch_that_was_cut(log: CommitLog) -> None:
-    """A snapshot ends it: entries behind are none of it."""
+    """A snapshot ends the batch: later entries do not belong to it."""
     put(log, ONE, 0, 5)
     log.truncate(3)
     known = ProducerStateManager.of(log)
@@ -192,7 +194,8 @@ def test_a_snapshot_stands_for_what_is_not_read(log: CommitLog, monkeypatch: pyt
     expected = {client: ProducerStateManager.of(log).get(client) for client in (ONE, TWO)}
     log.trim(400)
     assert log.start > 3
-    log.append_batch([b"own"], control=ProducerStateManager.of(log).snapshot())  # of what is left
+    # the snapshot is of the records that are left
+    log.append_batch([b"own"], control=ProducerStateManager.of(log).snapshot())
     assert expected[ONE] is not None and expected[ONE].numbers(0, 2) == (Run(0, 2),)
     assert expected[TWO] is not None and expected[TWO].numbers(0, 2) == (Run(2, 1), Run(503, 1))
 

@@ -1,4 +1,4 @@
-"""Requests of a client, one by one, as bytes."""
+"""Single requests of a client, as bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_S
 
 
 class Wire(Closeable):
-    """A connection to a node that asks what it is told to. version: of the hello."""
+    """A connection to a node, over which a test sends single requests. version: that of the hello."""
 
     def __init__(self, address: str, version: int = CLIENT_VERSION) -> None:
         self._reactor = Reactor()
@@ -37,13 +37,13 @@ class Wire(Closeable):
     def begin(self, *body: bytes) -> AppendFuture[bytes]:
         answer: AppendFuture[bytes] = AppendFuture()
 
-        def heard(reply: memoryview | ReplogError) -> None:
+        def replied(reply: memoryview | ReplogError) -> None:
             if isinstance(reply, ReplogError):
                 set_exception(answer, reply)
             else:
                 set_result(answer, bytes(reply))
 
-        self._channel.request(*body, on_reply=heard, timeout=PATIENCE_S)
+        self._channel.request(*body, on_reply=replied, timeout=PATIENCE_S)
         return answer
 
     def end(self, answer: AppendFuture[bytes]) -> Appended | CommittedEntries | Refused:

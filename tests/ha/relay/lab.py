@@ -1,4 +1,4 @@
-"""A relay log that tests append to, callbacks, and stores in memory."""
+"""A relay log to which tests append, callbacks, and stores in memory."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ def relay_log(path: Path, *, clock: pyreplog.Clock | None = None) -> pyreplog.Co
 
 
 def fill(log: pyreplog.CommitLog, count: int, *, keys: int = 7, size: int = 0) -> None:
-    """Entries whose value is their number, then `size` bytes."""
+    """Append entries whose value is their number, followed by `size` bytes."""
     first = log.end
     log.append_batch([b"%d" % n + bytes(size) for n in range(first, first + count)],
                      [b"key %d" % (n % keys) for n in range(first, first + count)])  # fmt: skip
 
 
 def paced_pipe() -> tuple[int, int]:
-    """A pipe that takes a write once the one before has been read: who tells through it gets no further than one that
-    was read allows, however late whoever is told comes to kill it."""
+    """Return a pipe that takes one write at a time.
+
+    The process that writes cannot get further than one write ahead of its reader, however late the reader kills it.
+    """
     reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1)  # rounded up to a page, of which each write takes one
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1)  # one page, and each write takes a page
     return reader, writer
 
 
 class Memory:
-    """A database in memory: what is applied, and the position with it when it is transactional."""
+    """A database in memory, with the applied values, and the position if it is transactional."""
 
     def __init__(self, *, transactional: bool = False) -> None:
         self.transactional = transactional
         self.position: Applied | None = None
         self.values: list[bytes] = []
         self.batches: list[tuple[int, int]] = []
-        self.bad: dict[bytes, int] = {}  # values that are refused, and how often
+        self.bad: dict[bytes, int] = {}  # values that are refused, and how often each one is
         self._lock = threading.Lock()
 
     def load(self) -> Applied | None:
@@ -84,7 +86,7 @@ class Memory:
 
 
 class Table:
-    """An SQLite table of what is applied, in the order it came."""
+    """An SQLite table of applied values, in their order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +96,7 @@ class Table:
         self.positions = SqlPosition(self.connect, "test")
 
     def connect(self) -> sqlite3.Connection:
-        """Commits need not survive a power cut here: kill -9 leaves what was written."""
+        """Commit without a sync, as kill -9 loses nothing that was written."""
         database = sqlite3.connect(self.path)
         database.execute("PRAGMA synchronous = OFF")
         return database
@@ -104,7 +106,7 @@ class Table:
         database.executemany("INSERT INTO applied (value) VALUES (?)", rows)
 
     def apply(self, batch: RecordBatch, advance: Advance) -> None:
-        """Exactly once: the rows and the position in one transaction."""
+        """Apply exactly once: rows and position are one transaction."""
         database = self.connect()
         try:
             with database:

@@ -1,6 +1,7 @@
-"""What an applier meets, in memory and in small steps: a relay log, a database, a position file. Any step may crash.
+"""The parts that an applier uses, in memory and in small steps: a relay log, a database and a position file. Each step
+may crash.
 
-The relay log has segments of SEGMENT records, each of which takes STRIDE bytes.
+The relay log has segments of SEGMENT records. Each record has STRIDE bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ UUID = bytes(range(16))
 
 
 class Crash(BaseException):
-    """The process has ended here."""
+    """The process ends here."""
 
 
 class BrokenInvariantError(BaseException):
-    """`name` does not hold. No Exception: the applier would take it for the callback's."""
+    """The invariant `name` does not hold. It is no Exception, as the applier would take that for an error of the
+    callback."""
 
     def __init__(self, name: str, subject: str) -> None:
         super().__init__(f"{name}: {subject}")
@@ -34,7 +36,7 @@ def demand(holds: bool, name: str, subject: str) -> None:
 
 
 class Steps:
-    """Counts what is done to disk and database, and crashes at the step it is told."""
+    """Counts steps on the disk and in the database, and crashes at one of them."""
 
     def __init__(self, crash_at: int | None) -> None:
         self.done, self._crash_at = 0, crash_at
@@ -76,7 +78,7 @@ class Relay:
 
     def __init__(self, master: list[Record], start: int, steps: Steps) -> None:
         self._master, self._steps = master, steps
-        self.start = self.end = self.received_end = start  # entries; readers see those before `end`
+        self.start = self.end = self.received_end = start  # entry numbers; readers see records before `end`
         self.retention_floor = 1 << 62
         self.purged: Callable[[int], None] = lambda entry: None
 
@@ -117,22 +119,28 @@ class Relay:
 
 @dataclass
 class Disk:
-    """What survives a crash. rows: entries applied, as they came. row, file: the applied position."""
+    """The state that survives a crash.
+
+    Attributes:
+        rows: applied entries, in their order.
+        row: applied position in the database.
+        file: applied position in the file.
+    """
 
     rows: list[int] = field(default_factory=list)
     row: Applied | None = None
     file: Applied | None = None
     skipped: set[int] = field(default_factory=set)
     repeats: int = 0
-    applied_to: int = 0  # all before it is applied, or was skipped
+    applied_to: int = 0  # each entry before this one was applied or skipped
 
     def skip(self, entry: int) -> None:
-        """It counts as applied: that is stored."""
+        """Count an entry as applied, as its skipping is stored."""
         self.skipped.add(entry)
         self.applied_to = entry + 1
 
     def add(self, record: Record, *, exactly_once: bool) -> None:
-        """A row becomes durable."""
+        """Make a row durable."""
         if record.entry == self.applied_to:
             self.applied_to += 1
         else:
@@ -145,7 +153,7 @@ class Disk:
 
 
 class Store:
-    """The position, in the database or in a file."""
+    """The stored position, in the database or in a file."""
 
     def __init__(self, disk: Disk, steps: Steps, *, transactional: bool) -> None:
         self._disk, self._steps, self.transactional = disk, steps, transactional
@@ -158,7 +166,7 @@ class Store:
         self._put(applied)
 
     def save(self, advance: Advance) -> None:
-        """In one step: a file is replaced, a transaction of its own commits."""
+        """Store the position in one step: replace a file, or commit a transaction."""
         self._steps.step()
         demand(self.load() == advance.before, "PositionsFollow", f"{advance}, {self.load()} is stored")
         self._put(advance.after)
@@ -172,11 +180,15 @@ class Store:
 
 
 class Callback:
-    """Applies to the disk. refuses: entries and how often they are refused."""
+    """Applies records to the disk.
+
+    Attributes:
+        refuses: entries, and how often each is refused.
+    """
 
     def __init__(self, disk: Disk, steps: Steps, *, exactly_once: bool, refuses: dict[int, int]) -> None:
         self._disk, self._steps, self._exactly_once, self._refuses = disk, steps, exactly_once, refuses
-        self._at_work: dict[bytes, int] = {}  # key: entry that is prepared and not committed
+        self._at_work: dict[bytes, int] = {}  # by key, the entry that is prepared and not committed
         self.check: Callable[[Record], None] = lambda record: None
 
     def apply(self, batch: Batch, advance: Advance) -> None:
@@ -211,7 +223,7 @@ class Callback:
         )
 
     def _refuse(self, batch: Batch, *, committing: bool) -> None:
-        """Entries of odd numbers are refused when they are committed, the others before."""
+        """Refuse entries with odd numbers when they are committed, and others before."""
         self._steps.step()
         for record in batch:
             if record.entry % 2 == committing and self._refuses.get(record.entry, 0):
@@ -226,5 +238,5 @@ class Callback:
         for record in batch:
             self._disk.add(record, exactly_once=self._exactly_once)
             if not self._exactly_once:
-                self._steps.step()  # not one transaction: a part of the batch may stay
+                self._steps.step()  # without a transaction, a part of the batch may remain
         self._steps.step()

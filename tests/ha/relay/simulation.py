@@ -1,7 +1,7 @@
-"""Seeded lives of an applier, its own code but for the threads: crashes at any step, restarts, refusals, stops, delays.
+"""Simulation of an applier in one thread, from a seed: crashes at any step, restarts, refusals, stops and delays.
 
-`Schedule(seed, crash_at=n).run()` crashes once, at the n-th step that touches disk or database, and then goes on to the
-end; BrokenInvariantError names what did not hold.
+`Schedule(seed, crash_at=n).run()` crashes once, at the n-th step on the disk or in the database, and then runs to the
+end. BrokenInvariantError names the invariant that did not hold.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ TURNS_MAX = 4000
 
 
 class Stepped(Applier):
-    """An applier whose threads are the schedule's."""
+    """An applier without threads: the schedule runs their steps."""
 
     def _spawn(self) -> None:
         return
 
     def vanish(self) -> None:
-        """The process is gone: nothing is let go."""
+        """Abandon the applier, as a process that was killed does."""
         self._error = ClosedError("crashed")
 
 
 class Schedule:
-    """One life after the other on the same disk, until everything is applied."""
+    """Runs on one disk, each ended by a crash, until all entries are applied."""
 
     def __init__(self, seed: int, *, exactly_once: bool, crash_at: int | None = None) -> None:
         self._rng = rng = Random(f"applier {seed} {exactly_once}")
@@ -54,7 +54,7 @@ class Schedule:
         self.workers = rng.choice((1, 1, 2, 4))
         self._delay_s = rng.choice((0, 0, 3))
         self._limited = rng.random() < 0.5
-        self._uncommitted = rng.choice(((0,), (0,), (0, 3, 9, 25)))  # entries that the commit point may be behind
+        self._uncommitted = rng.choice(((0,), (0,), (0, 3, 9, 25)))  # how many received entries may be uncommitted
         self._clock = ManualClock(10**15)
         self._keys = rng.choice((1, 3, 20))
         self.master: list[Record] = []
@@ -69,7 +69,7 @@ class Schedule:
     # ---- a life -----------------------------------------------------------------------------------------------
 
     def _begin_life(self, *, lost: int) -> None:
-        """lost: entries received that a power cut takes; None of them: all is received again from what is applied."""
+        """Start the applier again. lost: how many of the received entries a power cut removed."""
         self.lives += 1
         self.taken: list[ApplyTask] = []
         self.prepared: list[ApplyTask] = []
@@ -87,7 +87,8 @@ class Schedule:
         )  # fmt: skip
 
     def _relay_after(self, store: Store, lost: int) -> Relay:
-        """Discarded, or what a power cut left of it."""
+        """Return the relay log after a restart: discarded and received again from the applied position, or the former
+        one without the entries that a power cut removed."""
         applied = store.load()
         if self.lives == 1 or self._rng.random() < 0.5:
             start = refetch_from(applied, SEGMENT_BYTES) // STRIDE
@@ -151,7 +152,7 @@ class Schedule:
         return -1 if stored is None else stored.entry
 
     def _live(self) -> None:
-        """Begin the next life, which may crash, too."""
+        """Restart until a restart does not crash."""
         while True:
             if self.applier is not None:
                 self.applier.vanish()
@@ -179,11 +180,11 @@ class Schedule:
             self._show(ENTRIES)
 
     def _show(self, entry: int) -> None:
-        """The commit point: behind the bytes in the stream, and not in it for a receiver that is paused."""
+        """Move the commit point. It follows the records in the stream, so a receiver that is paused does not get it."""
         self._relay.end = max(self._relay.end, entry)
 
     def _work(self) -> None:
-        """What one of the applier's threads does next."""
+        """Run the next step of one of the applier's threads."""
         if len(self.taken) + len(self.prepared) < self.workers and self._rng.random() < 0.5:
             if self.applier.state is ApplierState.RUNNING:
                 self._take()
@@ -210,7 +211,7 @@ class Schedule:
             self.taken.append(taken_items)
 
     def _command(self) -> None:
-        """Somebody stops, starts, skips."""
+        """Stop the applier, start it, or skip an entry."""
         applier = self.applier
         if applier.state is ApplierState.RUNNING:
             if self._rng.random() < 0.1:
@@ -233,16 +234,16 @@ class Schedule:
     def _skip(self, entry: int) -> None:
         try:
             self.applier.skip(entry)
-        finally:  # a crash after it was stored counts, too
+        finally:  # an entry counts as skipped also if the process crashes after storing that
             if self._stored() > entry:
                 self.disk.skip(entry)
 
 
 def explore(seed: int, *, exactly_once: bool, stride: int = 1) -> int:
-    """One schedule without a crash, then one for every step it could crash at, or for every `stride`-th, the seed says
-    which; how many steps there were.
+    """Run a schedule without a crash, then with a crash at each step, or at each `stride`-th one from a random first
+    one.
 
-    AssertionError names the schedule that broke an invariant.
+    Return the number of steps. An AssertionError names the schedule that broke an invariant.
     """
     steps = _run(seed, exactly_once, None)
     for step in range(1 + seed % stride, steps + 1, stride):

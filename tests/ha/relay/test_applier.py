@@ -1,4 +1,4 @@
-"""The applier on real threads: order, batches, until, delay, errors, skips, waiters, space, purge."""
+"""The applier with real threads: order, batches, until, delay, errors, skips, waiters, space, purge."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def applier_of(relay: pyreplog.CommitLog, memory: Memory, workers: int = 1, **se
 
 
 def test_a_log_that_was_opened_for_reading(relay, workers) -> None:
-    """Nothing is removed by the applier; what comes is applied, and its position is that of the log."""
+    """The applier applies new records, removes nothing, and its position is one of the log."""
     memory = Memory()
     fill(relay, 200)
     with pyreplog.open(relay.path, mode="r") as reader, applier_of(reader, memory, workers) as applier:
@@ -65,7 +65,7 @@ def test_a_log_that_was_opened_for_reading(relay, workers) -> None:
 
 
 def test_a_cursor_keeps_what_is_not_applied(relay, workers) -> None:
-    """From the retention of the process that writes the log, as long as the cursor is there."""
+    """The cursor holds back the retention of the process that writes the log, until the cursor is deleted."""
     memory = Memory()
     fill(relay, 5000)
     segments = relay.stats().segments
@@ -86,7 +86,7 @@ def test_a_cursor_keeps_what_is_not_applied(relay, workers) -> None:
 
 
 def test_a_cursor_beyond_the_stored_position_goes_back(relay) -> None:
-    """The database was put back: what it lacks is applied again, and kept until then."""
+    """A database was restored from a backup: the records that it lacks are applied again, and kept until then."""
     fill(relay, 5000)
     relay.cursor("applier", 4000).close()
     memory = Memory()
@@ -280,7 +280,7 @@ def test_a_refused_entry_stops_the_applier_and_is_named(relay, workers):
         assert applier.state is ApplierState.FAILED
         assert "entry 42" in applier.stats().error
         assert memory.numbers() == list(range(42))
-        fill(relay, 10)  # receiving goes on
+        fill(relay, 10)  # records are still received
         assert applier.stats().lag_entries == 110 - 42
         with pytest.raises(InvalidArgumentError, match="the next one is 42"):
             applier.skip(43)
@@ -353,7 +353,7 @@ def test_a_callback_that_does_not_store_its_position(relay):
 
 
 def test_a_commit_that_fails_and_has_happened(relay):
-    """The connection is lost while it commits: the store is asked what became of it."""
+    """The connection is lost during the commit; the applier reads the stored position to learn the outcome."""
     memory = Memory(transactional=True)
 
     def apply(batch: RecordBatch, advance: Advance) -> None:
@@ -402,7 +402,7 @@ def test_groups_without_a_key_in_common_are_prepared_side_by_side(relay):
     memory, both = Memory(), threading.Barrier(2)
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
-        both.wait(WAIT_S)  # each waits for the other one's preparation
+        both.wait(WAIT_S)  # each callback waits until the other one is being prepared, too
         yield
         memory.commit(batch, advance)
 
@@ -414,7 +414,7 @@ def test_groups_without_a_key_in_common_are_prepared_side_by_side(relay):
 
 
 def test_records_of_one_key_are_prepared_in_order(relay):
-    """A later group of the same key is not prepared before the earlier one has committed."""
+    """A later group with the same key is prepared after the earlier one has committed."""
     state: dict[bytes, int] = {}
     memory = Memory()
 
@@ -523,7 +523,7 @@ def test_a_position_of_another_log(relay):
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_entries_that_were_applied_and_then_cut(relay, restarted):
-    """A failover that lost the tail: another entry of the same number comes."""
+    """A failover removed the end of the log: the entry with this number is another one."""
     memory = Memory()
     fill(relay, 10)
     applier = applier_of(relay, memory)
@@ -543,7 +543,7 @@ def test_entries_that_were_applied_and_then_cut(relay, restarted):
 
 
 def test_a_relay_log_that_is_behind_what_is_applied_catches_up(relay):
-    """A relay log that lost its tail in a power cut, and receives it again."""
+    """A relay log lost its end in a power cut, and receives it again."""
     memory = Memory()
     fill(relay, 10)
     with applier_of(relay, memory) as applier:
@@ -552,7 +552,8 @@ def test_a_relay_log_that_is_behind_what_is_applied_catches_up(relay):
     position = memory.position
     relay.truncate(5)
     assert position is not None
-    memory.position = position._replace(check=0)  # what comes again has another stamp here, not from a master
+    # these records are appended here, and have other stamps than those of a master
+    memory.position = position._replace(check=0)
     with applier_of(relay, memory) as applier:
         applier.start()
         fill(relay, 10)
@@ -565,7 +566,8 @@ def test_a_relay_log_that_is_behind_what_is_applied_catches_up(relay):
 
 
 class Tap:
-    """A receiver. Whoever applies waits until it is paused, or has `ended`: applying is what is slow."""
+    """A receiver. `await_pause` lets the callback wait until the receiver is paused, so that applying is slower than
+    receiving."""
 
     def __init__(self) -> None:
         self.open, self.ended = threading.Event(), threading.Event()
@@ -651,7 +653,7 @@ def test_exactly_once_in_sqlite(relay, tmp_path):
         ("until_time", datetime(2001, 9, 9), InvalidArgumentError),
     ],
 )
-def test_what_no_end_is(relay, name, wrong, error):
+def test_malformed_ends(relay, name, wrong, error):
     with applier_of(relay, Memory()) as applier:
         with pytest.raises(error, match=name):
             applier.start(**{name: wrong})

@@ -1,4 +1,4 @@
-"""The applier's decisions, one by one."""
+"""The state machine of the applier, one decision at a time."""
 
 from __future__ import annotations
 
@@ -154,13 +154,13 @@ def test_a_broken_log_dooms_all_and_keeps_the_first_error():
 
 class _Tap:
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def pause(self) -> None:
-        self.said.append("pause")
+        self.calls.append("pause")
 
     def resume(self) -> None:
-        self.said.append("resume")
+        self.calls.append("resume")
 
 
 SEGMENT_BYTES = 1 << 20
@@ -174,21 +174,22 @@ def space_of(limit: int | None, tap: _Tap, *, end: int = 0, visible: int = 10) -
 
 def test_space_pauses_while_a_frame_still_fits():
     tap = _Tap()
-    last = 2 * SEGMENT_BYTES - (incoming_bytes(SEGMENT_BYTES) - FRAME_BYTES)  # from where two segments are reached
+    # the position at which two segments are full
+    last = 2 * SEGMENT_BYTES - (incoming_bytes(SEGMENT_BYTES) - FRAME_BYTES)
     space = space_of(reach(last, SEGMENT_BYTES), tap, end=last)
     assert not space.paused
     space.note_received(last + 1, 10)
     space.note_received(last + FRAME_BYTES, 10)
-    assert (space.paused, tap.said) == (True, ["pause"])
+    assert (space.paused, tap.calls) == (True, ["pause"])
     space.applied(600, 5, 10)
     assert space.paused
     space.applied(SEGMENT_BYTES, 8, 10)
-    assert (space.paused, space.pauses, tap.said) == (False, 1, ["pause", "resume"])
+    assert (space.paused, space.pauses, tap.calls) == (False, 1, ["pause", "resume"])
     assert not space_of(None, tap, end=1 << 60).paused
 
 
 def test_a_receiver_is_not_paused_when_only_more_can_help():
-    """What is there is applied, or waits for its commit, which comes behind it in the stream."""
+    """The records that were received are applied, or wait for the commit point, which follows them in the stream."""
     tap = _Tap()
     space = space_of(SEGMENT_BYTES, tap, end=5000, visible=10)
     assert space.paused
@@ -197,4 +198,4 @@ def test_a_receiver_is_not_paused_when_only_more_can_help():
     space.note_received(6000, 10)
     assert not space.paused
     space.note_received(7000, 11)
-    assert (space.paused, tap.said) == (True, ["pause", "resume", "pause"])
+    assert (space.paused, tap.calls) == (True, ["pause", "resume", "pause"])

@@ -1,4 +1,4 @@
-"""kill -9 of the applying process, again and again, in the middle of its transactions."""
+"""The process that applies is killed again and again, in the middle of its transactions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ENTRIES, BATCH, KILLS = 3000, 20, 8
 
 
 class Life:
-    """One process that applies a relay log until it is killed, or done; a byte through `pipe` before and after each
-    commit."""
+    """A process that applies a relay log until it is killed, or has applied all. It writes a byte to `pipe` before and
+    after each commit."""
 
     def __init__(
         self, directory: Path, pipe: int, *, exactly_once: bool, workers: int, begins_anew: bool = False
@@ -64,7 +64,7 @@ class Life:
             self._apply_all(relay)
 
     def receive_and_run(self) -> None:
-        """Meanwhile, the master's stream comes, perhaps into a new relay log."""
+        """Apply while the master's stream is received, sometimes into a new relay log."""
         path = self._directory / "relay"
         with open_master(self._directory / "master") as master:
             if self._begins_anew:
@@ -98,7 +98,7 @@ class Life:
 def kill_again_and_again(
     directory: Path, seed: int, *, exactly_once: bool, workers: int, receiving: bool = False
 ) -> list[int]:
-    """What is in the table at the end."""
+    """Return the rows of the table at the end."""
     rng = Random(f"{seed} {exactly_once} {workers}")
     with relay_log(directory / ("master" if receiving else "relay")) as log:
         fill(log, ENTRIES, keys=ENTRIES, size=200)
@@ -124,14 +124,14 @@ def test_exactly_once(tmp_path: Path, seed: int, workers: int) -> None:
 
 
 def test_exactly_once_while_receiving(tmp_path: Path, seed: int) -> None:
-    """A relay log that is killed as well, and thrown away every now and then."""
+    """The process that receives is killed too, and the relay log is sometimes discarded."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=True, workers=1, receiving=True)
     assert report == list(range(ENTRIES))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_at_least_once(tmp_path: Path, seed: int, workers: int) -> None:
-    """Nothing is missing, and a kill repeats its last batch at most."""
+    """No entry is missing, and each kill repeats at most its last batch."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=False, workers=workers)
     expected = repeated = 0
     for number in report:

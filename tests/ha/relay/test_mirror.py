@@ -1,4 +1,4 @@
-"""The applier over a real relay log: a MirrorLog that takes a master's stream."""
+"""The applier on a real relay log, a MirrorLog to which a master's stream is appended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_committed_is_applied_and_no_more(tmp_path, master):
 
 
 def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
-    """The relay log never takes more than its limit, and everything comes through it."""
+    """The relay log never exceeds its limit, and all records are applied."""
     memory, may_go_on, may_apply = Memory(), threading.Event(), threading.Event()
 
     class Tap:
@@ -93,7 +93,7 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
 
 
 def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path, master):
-    """The commit point comes behind the bytes: a receiver that is paused would never learn of it."""
+    """The commit point follows the records in the stream, so that a receiver that is paused would not get it."""
     memory, may_go_on = Memory(), threading.Event()
 
     class Tap:
@@ -121,7 +121,7 @@ def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path
 
 
 def test_discard_and_receive_again(tmp_path, master):
-    """What was received and not applied is thrown away; the applier goes on where it was."""
+    """Records that were received and not applied are discarded. The applier goes on at its position."""
     memory = Memory()
     master.append_batch(values(300))
     with make_mirror(tmp_path / "relay", master) as relay:
@@ -146,7 +146,7 @@ def test_discard_and_receive_again(tmp_path, master):
 
 
 def test_a_cut_of_what_was_not_applied(tmp_path, master):
-    """A failover takes the tail of the relay log; what comes instead is applied."""
+    """A failover cuts the end of the relay log. The records that replace it are applied."""
     memory = Memory()
     master.append_batch(values(50))
     with make_mirror(tmp_path / "relay", master) as relay:
@@ -184,7 +184,8 @@ def test_a_cut_of_what_was_applied(tmp_path, master):
 
 
 def ends_and_sizes(log, transfer_bytes):
-    """Of the frames that a master sends of its log: where each ends, and the bytes of bodies up to there; from 0 on."""
+    """Return for the frames that a master sends, from the start, the end of each and the total bytes of bodies up to
+    there."""
     ends, sizes = [0], [0]
     for offset, body in frames_of(stream(log, 0, transfer_bytes=transfer_bytes)):
         ends.append(offset + len(body))
@@ -194,7 +195,7 @@ def ends_and_sizes(log, transfer_bytes):
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
 def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, segment_bytes):
-    """However large the records are, and however many segments a frame's worth of them fills."""
+    """The bound holds for records of any size, and for any number of segments in the bytes of one frame."""
     random = Random(seed)
     with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:
         room = min(FRAME_BYTES, segment_bytes - (8 << 10))
@@ -212,7 +213,7 @@ def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, 
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20, 1 << 21])
 def test_how_far_the_log_may_reach_at_the_next_look(tmp_path, seed, segment_bytes):
-    """Also with records of a whole segment, which leave whatever another one has free."""
+    """The bound holds for records of a whole segment, too, which leave the rest of the segment before unused."""
     random = Random(seed)
     with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:
         room = segment_bytes - (8 << 10)

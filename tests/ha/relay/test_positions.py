@@ -1,4 +1,4 @@
-"""Where the applied position is kept: a file, a row."""
+"""Stores of the applied position: a file, and a row of a database."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_file_is_as_documented():
 
 
 class _Cursor:
-    """A cursor of a driver with another paramstyle, over sqlite3."""
+    """A cursor with another paramstyle, on top of sqlite3."""
 
     def __init__(self, connection: _Driver) -> None:
         self._cursor, self._mark = sqlite3.Connection.cursor(connection), connection.mark

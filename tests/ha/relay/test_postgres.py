@@ -1,4 +1,4 @@
-"""A PostgreSQL server holds the applied position, through psycopg: in the callback's own transaction."""
+"""A PostgreSQL server stores the applied position through psycopg, in the transaction of the callback."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def position(server: Connect, name: str) -> SqlPosition:
 
 
 def rows_of(server: Connect) -> list[tuple[int, bytes]]:
-    """Seen from outside: what was committed."""
+    """Return committed rows, read over another connection."""
     with closing(server()) as database:
         return database.execute("SELECT entry, value FROM applied ORDER BY entry").fetchall()
 
 
 def test_exactly_once(server: Connect, tmp_path: Path) -> None:
-    """Refused half way, behind the rows and the position: both are undone. What goes on afterwards finds them as one."""
+    """The callback fails after it wrote rows and the position: both are undone. The next attempt finds rows and
+    position consistent."""
     positions, refusing = position(server, "exactly"), [True]
     with closing(server()) as database, relay_log(tmp_path / "relay") as relay:
         database.execute("CREATE TABLE applied (entry bigint, value bytea)")

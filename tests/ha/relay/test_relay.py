@@ -1,4 +1,4 @@
-"""Relay: a master's log over TCP, applied; slow appliers, masters that move, processes that are killed."""
+"""Relay: the log of a master is received over TCP and applied, with slow appliers, changes of the master and kills."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def first_of(values: list[bytes]) -> list[int]:
 
 
 def test_what_is_committed_is_applied(lab: Lab, tmp_path: Path) -> None:
-    """And nothing else: an append that no replica has waits for one."""
+    """An append that no replica has yet is not applied."""
     memory, master = Memory(), lab.master(sync_replicas=1, ack_timeout_ms=50)
     with pytest.raises(pyreplog.OutcomeUnknownError):
         master.append_batch(values(50))
@@ -81,13 +81,13 @@ def test_receiving_goes_on_when_the_applier_has_failed(lab: Lab, tmp_path: Path)
 
 
 def is_held(connection: Connection | None, *, former: Connection) -> bool:
-    """Whether there is another one that was told to read nothing."""
+    """Return whether there is a new connection, which is paused."""
     return connection is not None and connection is not former and bool(connection.reasons & ASKED)
 
 
 @pytest.mark.parametrize("loses_connection", [False, True])
 def test_a_slow_applier_holds_the_master_back(lab: Lab, tmp_path: Path, loses_connection: bool) -> None:
-    """The relay log never takes more than its limit, not from another connection either."""
+    """The relay log never exceeds its limit, also not after a new connection."""
     memory, master, limit = (
         Memory(),
         lab.master(members="a", sync_replicas=0),
@@ -97,7 +97,7 @@ def test_a_slow_applier_holds_the_master_back(lab: Lab, tmp_path: Path, loses_co
     may_apply, used = threading.Event(), []
 
     def is_behind() -> bool:
-        """Else the master would be faster by chance only."""
+        """Return whether the applier is slower than the master; the test would not exercise the limit otherwise."""
         stats = relay.applier.stats()
         used.append(stats.relay_bytes)
         return may_apply.is_set() and (stats.paused or stats.received_entry >= 2000)
@@ -144,7 +144,8 @@ def test_over_a_failover(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_what_was_applied_and_comes_again_takes_no_space(lab: Lab, tmp_path: Path) -> None:
-    """A relay log that was thrown away begins where the master's does; what is applied goes as it comes."""
+    """A relay log that was discarded begins where the master's log does. Records that were applied before are removed
+    as they arrive."""
     memory, master = Memory(), lab.master(members="a", sync_replicas=0)
     master.append_batch(values(1000))
     with open_relay(tmp_path, master, memory) as relay:
@@ -162,7 +163,7 @@ def test_what_was_applied_and_comes_again_takes_no_space(lab: Lab, tmp_path: Pat
 def test_a_master_that_has_not_everything_any_more(lab: Lab, tmp_path: Path) -> None:
     memory, master = Memory(), lab.master(members="a", sync_replicas=0)
     master.append_batch(values(500))
-    until(lambda: master.log.trim(300))  # not before the master knows that nobody needs it
+    until(lambda: master.log.trim(300))  # the master trims once it knows that no replica needs the records
     begins = master.log.start
     with pytest.raises(TrimmedError, match=f"begins at entry {begins}"):
         open_relay(tmp_path, master, memory)
@@ -193,7 +194,8 @@ def open_relay(folder: Path, master: Node, memory: Memory, **settings: int) -> R
 
 
 class Life:
-    """A process that receives and applies until it is killed, or done; a byte through `pipe` around each commit."""
+    """A process that receives and applies until it is killed, or has applied all. It writes a byte to `pipe` before and
+    after each commit."""
 
     def __init__(self, directory: Path, master: str, pipe: int, *, begins_anew: bool = False) -> None:
         self._directory, self._master, self._pipe, self._begins_anew = directory, master, pipe, begins_anew
@@ -222,7 +224,8 @@ class Life:
 
 
 def test_killed_again_and_again(lab: Lab, tmp_path: Path, seed: int) -> None:
-    """Exactly once, over TCP: a relay log that is killed as well, and thrown away every now and then."""
+    """Each record is applied exactly once. The process that receives is killed too, and the relay log is sometimes
+    discarded."""
     rng, master = Random(seed), lab.master(members="a", sync_replicas=0)
     master.append_batch([b"%d" % n + bytes(200) for n in range(ENTRIES)])
     Table(tmp_path / "table")

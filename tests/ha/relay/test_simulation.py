@@ -1,4 +1,4 @@
-"""The applier with a crash at every step, for both stores."""
+"""The applier crashes at each step, with both kinds of store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .simulation import Schedule, explore
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Failures are what this is about; each is logged."""
+    """Disable logging, as each of the many planned failures is logged."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -22,21 +22,21 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
 def test_crash_at_every_step(exactly_once: bool, seed: int) -> None:
-    """Of three schedules. Every third step of each, or every one (tests/thorough.py)."""
+    """Crash three schedules at every third step, or at every step (tests/thorough.py)."""
     stride = one_in(3)
     assert sum(explore((seed << 8) + n, exactly_once=exactly_once, stride=stride) for n in range(3)) > 300
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
 def test_schedules(exactly_once: bool, seed: int) -> None:
-    """Many without a crash, and what they meet."""
+    """Run many schedules without a crash, and count failures and groups that were prepared side by side."""
     failures = side_by_side = 0
     for n in range(200 // one_in(2)):
         schedule = Schedule((seed << 10) + n, exactly_once=exactly_once)
         schedule.run()
         failures += schedule.failures
         side_by_side += schedule.most_in_flight > 1
-    assert failures > 20 and side_by_side > 5  # of 350 and 34, on average
+    assert failures > 20 and side_by_side > 5  # the averages are 350 and 34
 
 
 def test_a_crash_repeats_at_least_once_and_never_exactly_once(seed: int) -> None:

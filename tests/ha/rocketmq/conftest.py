@@ -1,4 +1,4 @@
-"""A reactor that runs, and what is opened on it, closed in the end."""
+"""A running reactor, and the objects that use it, which are closed at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reactor() -> Iterator[Reactor]:
 
 @pytest.fixture
 def opened(reactor: Reactor, tmp_path: Path) -> Iterator[ExitStack]:
-    """Closed before the reactor is, and before its files go."""
+    """Closed before the reactor, and before the files are deleted."""
     with ExitStack() as stack:
         yield stack
 

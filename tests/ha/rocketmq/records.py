@@ -1,4 +1,4 @@
-"""Messages and logs for tests."""
+"""Messages and logs of RocketMQ for tests."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def message(number: int, size: int = 100) -> RocketMQMessage:
 
 
 def fill(log: RawLog, count: int, size: int = 100, first: int = 0) -> int:
-    """Put messages; where the log ends."""
+    """Append messages; return the end of the log."""
     for number in range(first, first + count):
         log.put(message(number, size))
     return log.end
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Of all segment files, by name."""
+    """Return the bytes of all segment files, by name."""
     return {path.name: path.read_bytes() for path in sorted((directory / "commitlog").iterdir())}
 
 
 def data_of(log: RawLog) -> bytes:
-    """All the bytes of a log."""
+    """Return all bytes of a log."""
     content, position = bytearray(), log.start
     while position < log.end:
         view = log.view(position, log.end)

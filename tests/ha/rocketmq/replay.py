@@ -1,4 +1,4 @@
-"""Transcripts (transcripts/README.md), and the two state machines on the other end of them."""
+"""Recorded sessions (transcripts/README.md), replayed with the state machines of this package in place of one end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TICK_US = 10_000
 class Line(NamedTuple):
     us: int
     side: str
-    data: bytes | None  # None: that side closes
+    data: bytes | None  # None: this side closes the connection
 
 
 class Transcript:
-    """One of the files."""
+    """One recorded session."""
 
     def __init__(self, path: Path) -> None:
         self.settings: dict[str, str] = {}
@@ -41,8 +41,8 @@ class Transcript:
     def number(self, name: str) -> int:
         return int(self.settings.get(name, 0))
 
-    def said(self, side: str) -> list[bytes | None]:
-        """What that side sent on each connection, in all, and None for each it ended itself."""
+    def sent(self, side: str) -> list[bytes | None]:
+        """Return the bytes that a side sent on each connection, with None where it closed the connection itself."""
         contents: list[bytes | None] = [b""]
         for line in self.lines:
             if line.data is None:
@@ -53,14 +53,15 @@ class Transcript:
 
 
 class MasterReplay:
-    """Our master hears what the slave said. Its log grows as that of the master in the transcript did."""
+    """Replays the bytes of the recorded slave to the master's machine, whose log grows as that of the recorded master
+    did."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._now = 0
         self._end = transcript.number("end")
         self.feeding = SlaveFeedMachine(0, transcript.number("file"))
-        self.said: list[bytes | None] = [b""]
+        self.sent: list[bytes | None] = [b""]
         self.progress: list[int] = []
 
     def run(self) -> None:
@@ -92,22 +93,22 @@ class MasterReplay:
                 case SendFrame(offset, size):
                     body = self._bodies[offset] if size else b""
                     assert len(body) == size, f"a frame of {size} bytes at {offset}, RocketMQ's has {len(body)}"
-                    self.said[-1] = (self.said[-1] or b"") + encode(offset, body)
+                    self.sent[-1] = (self.sent[-1] or b"") + encode(offset, body)
                 case SlaveAcked(offset):
                     self.progress.append(offset)
                 case Close():
-                    self.said += [None, b""]
+                    self.sent += [None, b""]
 
 
 class SlaveReplay:
-    """Our slave hears what the master said. Bytes are landed in a bytearray that has no opinion of them."""
+    """Replays the bytes of the recorded master to the slave's machine, whose log is a bytearray without any checks."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._now = 0
         self.landed: dict[int, int] = {}
         self.pulling = SlaveMachine(0, transcript.number("has"), transcript.number("file"), random=lambda: 1.0)
-        self.said: list[bytes | None] = [b""]
+        self.sent: list[bytes | None] = [b""]
 
     def run(self) -> None:
         self._wait(TICK_US)
@@ -116,12 +117,12 @@ class SlaveReplay:
             if line.side != "M":
                 continue
             if line.data is None:
-                self.said.append(b"")
+                self.sent.append(b"")
                 self.pulling.lost(self._now, DisconnectedError("the master closed the connection"))
             else:
-                self.hear(line.data)
+                self.receive(line.data)
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         while data and self.pulling.state is SlaveState.STREAMING:
             window = self.pulling.buffer()
             count = min(len(window), len(data))
@@ -142,6 +143,6 @@ class SlaveReplay:
                 case AppendToLog(offset, body):
                     self.landed.update((offset + i, byte) for i, byte in enumerate(bytes(body)))
                 case ReportToMaster(offset):
-                    self.said[-1] = (self.said[-1] or b"") + offset.to_bytes(8, "big", signed=True)
+                    self.sent[-1] = (self.sent[-1] or b"") + offset.to_bytes(8, "big", signed=True)
                 case Close():
-                    self.said += [None, b""]
+                    self.sent += [None, b""]

@@ -1,4 +1,5 @@
-"""A slave in a process of its own, to be killed: says where its log ends, at first and after everything that lands."""
+"""A slave in a process of its own, which a test kills. It prints the end of its log at the start, and after each
+append."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FORMAT.md says what the code does."""
+"""The tables of FORMAT.md match the code."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyreplog
 from pyreplog.rocketmq import records, synced_position
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text().partition("## RocketMQ mode")[2]
-FORMAT = FORMAT.partition("\n## ")[0]  # other formats follow
+FORMAT = FORMAT.partition("\n## ")[0]  # the sections of other formats follow
 TABLE = re.compile(r"`struct` format[^`]*`([^`]+)`\):\n\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
 
 
 def tables() -> list[tuple[str, list[tuple[int, int]]]]:
-    """Format, and (offset, bytes) of the rows that are at a fixed place."""
+    """Return each format, with offset and bytes of the rows at fixed offsets."""
     rows = []
     for layout, body in TABLE.findall(FORMAT):
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]

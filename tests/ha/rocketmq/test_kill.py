@@ -1,4 +1,4 @@
-"""kill -9 of a slave's process, and what it goes on with."""
+"""A slave's process is killed with kill -9, and goes on with its files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .records import FILE_BYTES, contents, data_of, fill
 
 _PROCESS = Path(__file__).with_name("slave_process.py")
 _STEPS = (1, 1, 12_000, 12_000)
-"""Bytes that must have come before each kill."""
+"""How many bytes must have arrived before each kill."""
 
 
 def run_until(directory: Path, port: int, end: int) -> None:
-    """Kill a slave as soon as it says that it has so much."""
+    """Run a slave, and kill it as soon as it prints that its log has this end."""
     command = [sys.executable, str(_PROCESS), str(directory), str(port), str(FILE_BYTES)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

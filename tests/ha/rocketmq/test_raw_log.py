@@ -1,4 +1,4 @@
-"""The raw log: positions, files, damage, and what is left after a crash."""
+"""The raw log: positions, files, damage, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(path: Path, **settings: object) -> RawLog:
 
 @pytest.fixture
 def master(ram_path: Path) -> Path:
-    """A closed log of a bit more than two files."""
+    """A closed log of slightly more than two files."""
     with opened(ram_path / "master") as log:
         fill(log, 80)
         assert 2 * FILE_BYTES < log.end < 3 * FILE_BYTES
@@ -69,7 +69,7 @@ def test_every_file_ends_in_a_blank_record(master: Path) -> None:
 
 
 def test_a_record_leaves_room_for_a_blank(tmp_path: Path) -> None:
-    """One that would leave 7 bytes goes to the next file; one that leaves 8 does not."""
+    """A record that would leave 7 bytes goes to the next file; one that leaves 8 bytes does not."""
     fixed = len(data_of_one(tmp_path / "one"))
     for room, base in ((7, FILE_BYTES), (8, 0)):
         with opened(tmp_path / str(room)) as log:
@@ -130,7 +130,7 @@ def test_an_empty_log_begins_at_any_file(tmp_path: Path, master: Path) -> None:
 
 
 def test_bytes_that_are_no_records_do_not_count(tmp_path: Path, master: Path) -> None:
-    """Silent divergence: at the point where RocketMQ goes on with another master's bytes."""
+    """RocketMQ appends the bytes of another master here, and diverges without an error."""
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         end = fill(other, 3, size=110)
         with pytest.raises(InvalidRecordsError) as refused:
@@ -142,7 +142,7 @@ def test_bytes_that_are_no_records_do_not_count(tmp_path: Path, master: Path) ->
 
 
 def test_another_masters_records_at_a_record_boundary(tmp_path: Path, master: Path) -> None:
-    """Where boundaries coincide nothing can be seen: the protocol has no terms (docs/rocketmq.md says so)."""
+    """If record boundaries coincide, the change cannot be noticed, as the protocol has no terms (docs/rocketmq.md)."""
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         end = fill(other, 1)
         other.append_replicated(end, log.view(end, 1000))
@@ -175,13 +175,13 @@ def test_a_log_is_trimmed_by_files(master: Path) -> None:
             list(log.records(0))
 
 
-def test_records_from_a_position_that_is_none(master: Path) -> None:
+def test_records_from_a_position_without_a_record(master: Path) -> None:
     with RawLog(master) as log, pytest.raises(InvalidRecordsError):
         list(log.records(1))
 
 
 def test_many_files(tmp_path: Path) -> None:
-    """More than are kept mapped."""
+    """The log has more files than are kept mapped."""
     with opened(tmp_path) as log:
         fill(log, 160, size=1000)
         assert log.end > 20 * FILE_BYTES
@@ -194,7 +194,7 @@ def test_many_files(tmp_path: Path) -> None:
 
 
 def crashed(log: RawLog, path: Path) -> Path:
-    """What kill -9 leaves."""
+    """Return a copy of the files, as kill -9 leaves them."""
     shutil.copytree(log.directory, path)
     return path
 
@@ -212,7 +212,7 @@ def test_after_a_crash_the_torn_record_is_cut(master: Path, stop: int) -> None:
             other.append_replicated(other.end, log.view(other.end, min(777, stop - other.end)))
         path = crashed(other, master.parent / "crashed")
         with opened(path) as again:
-            # A blank of the last file is fetched again: whether all of it had come nobody can tell.
+            # A blank at the end of the last file is fetched again, as nothing shows whether it is complete.
             blanks = {FILE_BYTES, 2 * FILE_BYTES} & {stop}
             assert again.end == max(end for end in ends if end <= stop and end not in blanks)
             assert all(
@@ -242,7 +242,7 @@ def test_a_power_cut_takes_what_was_not_synced(master: Path, tmp_path: Path) -> 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lost=st.sets(st.integers(0, FILE_BYTES // 512 - 1), min_size=1), size=st.sampled_from([0, 10, 100, 700]))
 def test_torn_pages(ram_path: Path, lost: set[int], size: int) -> None:
-    """A power cut loses any of the sectors that were not synced: what is left is a beginning of what there was."""
+    """A power cut loses any of the sectors that were not synced: the log is then a prefix of the former one."""
     for name in ("log", "crashed"):
         shutil.rmtree(ram_path / name, ignore_errors=True)
     with opened(ram_path / "log") as log:
@@ -286,7 +286,8 @@ def test_a_torn_new_file_has_no_name(master: Path) -> None:
 
 
 def unproven(path: Path) -> Path:
-    """As a broker leaves its store: without our checkpoint, with files prepared ahead."""
+    """Make a store as a broker leaves it: without the checkpoint of this package, and with a file that is prepared for
+    later."""
     (path / "pyreplog.checkpoint").unlink()
     (path / "commitlog" / f"{3 * FILE_BYTES:020d}").write_bytes(bytes(FILE_BYTES))
     return path
@@ -304,7 +305,7 @@ def test_damage_in_a_brokers_files_is_not_cut(master: Path) -> None:
     with RawLog(master) as log:
         positions = [position - FILE_BYTES for position, _ in log.records() if position // FILE_BYTES == 1]
     path = unproven(master) / "commitlog" / f"{FILE_BYTES:020d}"
-    for record in (positions[3], positions[-1]):  # intact records follow in the file, in the next one
+    for record in (positions[3], positions[-1]):  # intact records follow, in this file and in the next one
         at = record + 100
         data = bytearray(path.read_bytes())
         data[at] ^= 1

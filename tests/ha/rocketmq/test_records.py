@@ -1,4 +1,4 @@
-"""RocketMQ's records: bytes, damage, walks. That RocketMQ reads them is shown by benchmarks/peers/rocketmq."""
+"""RocketMQ's records: encoding, damage and scans. That RocketMQ can read them is tested in benchmarks/peers/rocketmq."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .records import message
 from .replay import FOLDER, Transcript
 
 BASE = 1 << 30
-LAYOUT = struct.Struct(">iIIiiqqiq4siq4siiqi")  # facts of RocketMQ's CommitLog, up to the body
+LAYOUT = struct.Struct(">iIIiiqqiq4siq4siiqi")  # sizes in RocketMQ's CommitLog, up to the body
 
 
 def file_of(records: list[bytes], size: int = 4096) -> memoryview:
@@ -46,7 +46,7 @@ def test_bytes_of_a_record() -> None:
 
 
 def test_a_record_of_rocketmq_itself() -> None:
-    """The first one of the recorded session: we read it, and encode what we read to the same bytes."""
+    """The first record of the recorded session is decoded, and encoded to the same bytes."""
     lines = Transcript(FOLDER / "session.txt").lines
     sent = b"".join(line.data or b"" for line in lines if line.side == "M")
     (position, body), *_ = FrameParser().feed(sent)
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused(changed: dict[str, object]) -> None:
 
 
 def ipv6(record: bytes, version_2: bool) -> bytes:
-    """The same with IPv6 hosts, and with two bytes for the length of the topic."""
+    """Return the record with IPv6 hosts, and in version 2 with two bytes for the length of the topic."""
     head, body = bytearray(record[:84]), record[84:]
     head[36:40] = (0x30).to_bytes(4, "big")
     for at in (64, 48):
@@ -147,13 +147,13 @@ def test_zeros_are_no_record() -> None:
 @pytest.mark.parametrize(
     ("at", "needed", "why"),
     [
-        (0, 8, "a record of 91 to"),  # a size beyond the file
+        (0, 8, "a record of 91 to"),  # a size beyond the end of the file
         (4, 8, "magic"),
         (28, 36, "position"),
         (9, None, "CRC"),
         (90, None, "CRC"),
-        (39, None, "in all"),  # the flags: hosts of another length
-        (88 + 100, None, "in all"),  # the topic's length
+        (39, None, "in all"),  # the flags say that hosts have another length
+        (88 + 100, None, "in all"),  # the length of the topic
     ],
 )
 def test_damage_is_told_as_soon_as_it_can_be_seen(at: int, needed: int | None, why: str) -> None:
@@ -169,7 +169,7 @@ def test_damage_is_told_as_soon_as_it_can_be_seen(at: int, needed: int | None, w
 
 
 def test_a_record_whose_end_was_never_written() -> None:
-    """RocketMQ issue 7437: zeros for properties pass its check."""
+    """RocketMQ issue 7437: zeros in place of properties pass its check."""
     (record,) = chain(1)
     for missing in range(1, 28):
         file = file_of([record[:-missing]])
@@ -179,7 +179,7 @@ def test_a_record_whose_end_was_never_written() -> None:
 
 @given(st.integers(0, 226), st.integers(1, 255))
 def test_a_damaged_record_is_not_decoded(at: int, flip: int) -> None:
-    """Fields that RocketMQ's CRC leaves out may say anything; lengths and body may not."""
+    """Fields that RocketMQ's CRC does not cover may be wrong; lengths and body may not."""
     record = bytearray(encode(message(3), BASE))
     at = at % len(record)
     record[at] ^= flip
@@ -191,8 +191,8 @@ def test_a_damaged_record_is_not_decoded(at: int, flip: int) -> None:
 
 
 @given(st.integers(0, 3 * 218 - 1), st.integers(1, 255), st.booleans())
-def test_the_short_way_and_the_careful_one_agree(at: int, flip: int, six: bool) -> None:
-    """`torn` takes the careful one only; it minds zeros, which are none of these."""
+def test_the_fast_scan_and_the_slow_one_agree(at: int, flip: int, six: bool) -> None:
+    """`torn` selects the slow scan, which also refuses zeros; the records of this test have none."""
     records = chain(3)
     if six:
         records[1:] = [ipv6(encode(message(1), BASE + len(records[0])), False)]

@@ -1,4 +1,4 @@
-"""The master's state machine: what a slave may say. Its exchanges as bytes: test_transcripts.py."""
+"""The master's state machine: which reports of a slave are accepted. Sessions as bytes are in test_transcripts.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sends(machine: SlaveFeedMachine, end: int, start: int = 0) -> list[Effect]:
 
 
 def refused(machine: SlaveFeedMachine, data: bytes, end: int, start: int = 0) -> str:
-    """Its reason. It says nothing more afterwards."""
+    """Return the reason of the refusal; check that no effect follows."""
     *before, last = machine.received(data, 1, start, end)
     assert isinstance(last, Close)
     assert all(isinstance(effect, SlaveAcked) for effect in before)
@@ -105,7 +105,7 @@ def test_one_that_never_asks_is_left_too() -> None:
 
 @pytest.mark.parametrize("first", [-1, -(2**63), 1001, 1 << 40, 2**63 - 1])
 def test_hole_1_an_absurd_request(first: int) -> None:
-    """RocketMQ: heartbeats for ever, or bytes of another history once the log is long enough (hole 2, #3388)."""
+    """RocketMQ sends heartbeats for ever, or bytes of another history once its log is long enough (hole 2, #3388)."""
     machine = feeding()
     assert f"found {first}" in refused(machine, words(first), 1000)
     assert (machine.acked, machine.next) == (0, None)
@@ -113,7 +113,7 @@ def test_hole_1_an_absurd_request(first: int) -> None:
 
 @pytest.mark.parametrize("absurd", [-1, -(2**63), 0, 999, 3001, 1 << 40, 2**63 - 1])
 def test_hole_1_an_absurd_ack(absurd: int) -> None:
-    """RocketMQ: 2^40 releases every producer, without a replica (#3015, #1155)."""
+    """In RocketMQ, an ack of 2^40 releases every producer without a replica (#3015, #1155)."""
     machine = feeding(1000, 5000)
     sends(machine, 3000)
     assert machine.received(words(2000), 1, 0, 5000) == [SlaveAcked(2000)]
@@ -157,7 +157,7 @@ def test_an_empty_slave_cannot_have_what_lies_before_its_file(ack: int) -> None:
 
 @pytest.mark.parametrize("stray", range(1, 8))
 def test_a_stream_of_reports_that_is_off_by_bytes(stray: int) -> None:
-    """RocketMQ reads other numbers from then on, for as long as the connection lasts."""
+    """RocketMQ reads shifted numbers from then on, as long as the connection lasts."""
     machine = feeding(FILE, 3 * FILE)
     sends(machine, 3 * FILE)
     refused(machine, b"\1" * stray + words(FILE + 1000, FILE + 2000), 3 * FILE)
@@ -166,7 +166,7 @@ def test_a_stream_of_reports_that_is_off_by_bytes(stray: int) -> None:
 
 @pytest.mark.parametrize("cut", range(17))
 def test_every_report_is_read_however_they_are_cut(cut: int) -> None:
-    """RocketMQ takes the last one of a read, and so can take an ack for the request."""
+    """RocketMQ uses the last report of each read, and so may take an ack for the request."""
     machine, data = feeding(), words(1000, 1000)
     messages = machine.received(data[:cut], 0, 0, 5000) + machine.received(data[cut:], 0, 0, 5000)
     assert (messages, machine.reports, machine.next) == ([SlaveAcked(1000)], 2, 1000)
@@ -188,7 +188,7 @@ def test_a_slave_that_was_too_slow_for_retention() -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 5000).map(words)), max_size=20), st.integers(0, 9))
 def test_whatever_a_slave_says(reads: list[bytes], growth: int) -> None:
-    """Progress only goes on, never beyond what was sent; and an error is the end."""
+    """Progress only ascends, and never exceeds what was sent; an error ends the session."""
     machine, end, acked = feeding(), 3000, 0
     for data in reads:
         for effect in machine.received(data, 0, 0, end):

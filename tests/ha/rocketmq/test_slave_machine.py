@@ -1,4 +1,5 @@
-"""The slave's state machine: what a master may say, and when it is tried again. As bytes: test_transcripts.py."""
+"""The slave's state machine: which bytes of a master are accepted, and when it connects again. Sessions as bytes are in
+test_transcripts.py."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def pulling(end: int = 0, start: int | None = None, *, connected: bool = True) -
     return slave_machine
 
 
-def hear(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
-    """What it asks for, bodies copied."""
+def receive(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
+    """Return the effects of received bytes, with copies of the bodies."""
     effects: list[Effect] = []
     while data and machine.state is SlaveState.STREAMING:
         window = machine.buffer()
@@ -47,7 +48,7 @@ def hear(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
 
 
 def reconnected(machine: SlaveMachine, now_us: int) -> int:
-    """Time at which it was connected again."""
+    """Let time pass until it is connected again; return that time."""
     while machine.tick(now_us) != [Connect()]:
         now_us += 10_000
     machine.connected(now_us)
@@ -70,10 +71,10 @@ def test_a_start_is_the_beginning_of_a_file(start: int) -> None:
 
 
 def test_all_from_the_beginning() -> None:
-    """RocketMQ gives an empty slave its last file only; from the second byte on it gives all."""
+    """RocketMQ sends only its last file to an empty slave that asks from 0; from position 1 it sends the whole log."""
     machine = pulling(0, 0)
-    assert hear(machine, heartbeat(1)) == []
-    assert hear(machine, encode(1, b"abc") + encode(4, b"d")) == [
+    assert receive(machine, heartbeat(1)) == []
+    assert receive(machine, encode(1, b"abc") + encode(4, b"d")) == [
         AppendToLog(0, b"\0"), AppendToLog(1, b"abc"), ReportToMaster(4), AppendToLog(4, b"d"), ReportToMaster(5),
     ]  # fmt: skip
     reconnected(machine, 0)
@@ -82,58 +83,58 @@ def test_all_from_the_beginning() -> None:
 
 def test_an_empty_slave_takes_the_beginning_of_any_file() -> None:
     for offset in (0, FILE, 7 * FILE):
-        assert hear(pulling(), encode(offset, b"abc")) == [AppendToLog(offset, b"abc"), ReportToMaster(offset + 3)]
+        assert receive(pulling(), encode(offset, b"abc")) == [AppendToLog(offset, b"abc"), ReportToMaster(offset + 3)]
 
 
 @pytest.mark.parametrize("offset", [1, FILE - 1, FILE + 1])
 @pytest.mark.parametrize("body", [b"", b"abc"])
 def test_an_empty_slave_takes_nothing_else(offset: int, body: bytes) -> None:
-    """RocketMQ puts it to the wrong place, and closes at the next frame."""
-    *before, last = hear(pulling(), encode(offset, body))
+    """RocketMQ appends it at the wrong position, and closes at the next frame."""
+    *before, last = receive(pulling(), encode(offset, body))
     assert before == []
     assert isinstance(last, Close)
     assert isinstance(last.error, InvalidMessageError)
 
 
 def test_control_frames_are_none_of_rocketmqs() -> None:
-    (close,) = hear(pulling(), encode(-1, b"abc"))
+    (close,) = receive(pulling(), encode(-1, b"abc"))
     assert isinstance(close, Close)
 
 
 @pytest.mark.parametrize("size", [FILE + 1, 4 * 1024 * 1024 - 12])
 def test_a_frame_across_files_does_not_land(size: int) -> None:
-    """RocketMQ ignores that its file refuses it, and closes at the next frame."""
-    (close,) = hear(pulling(), encode(0, bytes(size)))
+    """RocketMQ ignores that its file refused the frame, and closes at the next one."""
+    (close,) = receive(pulling(), encode(0, bytes(size)))
     assert isinstance(close, Close)
     assert "crosses the end" in str(close.error)
 
 
 def test_the_largest_frame_of_rocketmq() -> None:
-    """One byte more, on which RocketMQ's slave waits for ever: the transcript `oversize`."""
+    """RocketMQ's slave waits for ever on a frame that is one byte larger: the transcript `oversize`."""
     machine = SlaveMachine(0, 0, 8 << 20, random=lambda: 1.0)
     machine.tick(0)
     machine.connected(0)
     body = bytes(range(256)) * (1 << 14)
     body = body[: 4 * 1024 * 1024 - 12]
-    assert hear(machine, encode(0, body)) == [AppendToLog(0, body), ReportToMaster(4_194_292)]
+    assert receive(machine, encode(0, body)) == [AppendToLog(0, body), ReportToMaster(4_194_292)]
 
 
 def test_reports_when_idle() -> None:
     machine = pulling(10)
     assert machine.tick(4_999_999) == []
     assert machine.tick(5_000_000) == [ReportToMaster(10)]
-    hear(machine, encode(10, b"a"), 6_000_000)
+    receive(machine, encode(10, b"a"), 6_000_000)
     assert machine.tick(10_999_999) == []
     assert machine.tick(11_000_000) == [ReportToMaster(11)]
 
 
 def test_heartbeats_are_not_answered() -> None:
-    assert hear(pulling(10), heartbeat(10)) == []
+    assert receive(pulling(10), heartbeat(10)) == []
 
 
 def test_a_silent_master_is_left_after_20_s() -> None:
     machine = pulling(10)
-    hear(machine, heartbeat(10)[:1], 3_000_000)
+    receive(machine, heartbeat(10)[:1], 3_000_000)
     assert not any(isinstance(effect, Close) for effect in machine.tick(22_999_999))
     (close,) = machine.tick(23_000_000)
     assert isinstance(close, Close)
@@ -166,7 +167,7 @@ def test_delays_begin_anew_when_something_has_landed() -> None:
     for _ in range(5):
         machine.lost(now_us, LOST)
         now_us = reconnected(machine, now_us)
-    hear(machine, encode(0, b"abc"), now_us)
+    receive(machine, encode(0, b"abc"), now_us)
     machine.landed(3)
     machine.lost(now_us, LOST)
     assert machine.tick(now_us + 50_000) == [Connect()]
@@ -174,11 +175,11 @@ def test_delays_begin_anew_when_something_has_landed() -> None:
 
 def test_what_came_of_a_frame_is_dropped_with_the_connection() -> None:
     machine = pulling()
-    hear(machine, encode(0, b"abc") + encode(3, b"defgh")[:15])
+    receive(machine, encode(0, b"abc") + encode(3, b"defgh")[:15])
     assert (machine.buffered, machine.end) == (15, 3)
     machine.lost(0, LOST)
     now_us = reconnected(machine, 0)
-    assert hear(machine, encode(3, b"defgh"), now_us) == [AppendToLog(3, b"defgh"), ReportToMaster(8)]
+    assert receive(machine, encode(3, b"defgh"), now_us) == [AppendToLog(3, b"defgh"), ReportToMaster(8)]
 
 
 # ---- RocketMQ repeats an unrepaired mismatch for ever ---------------------------------------------------------------
@@ -186,12 +187,12 @@ def test_what_came_of_a_frame_is_dropped_with_the_connection() -> None:
 
 def test_a_mismatch_is_tried_once_more_and_not_for_ever() -> None:
     machine = pulling(10)
-    (close,) = hear(machine, encode(11, b"abc"))
+    (close,) = receive(machine, encode(11, b"abc"))
     assert isinstance(close, Close)
     assert isinstance(close.error, FrameError)
     assert machine.state is SlaveState.WAITING
     now_us = reconnected(machine, 0)
-    hear(machine, encode(11, b"abc"), now_us)
+    receive(machine, encode(11, b"abc"), now_us)
     assert machine.state is SlaveState.STOPPED
     assert machine.error is not None
     assert machine.tick(now_us + 10**9) == []
@@ -203,15 +204,15 @@ def test_a_mismatch_is_tried_once_more_and_not_for_ever() -> None:
 def test_two_mismatches_with_progress_in_between() -> None:
     machine, now_us = pulling(10), 0
     for end in (10, 13):
-        hear(machine, encode(end + 1, b"abc"), now_us)
+        receive(machine, encode(end + 1, b"abc"), now_us)
         now_us = reconnected(machine, now_us)
-        hear(machine, encode(end, b"abc"), now_us)
+        receive(machine, encode(end, b"abc"), now_us)
         machine.landed(end + 3)
     assert machine.state is SlaveState.STREAMING
 
 
 def test_records_that_the_log_does_not_take() -> None:
-    """Hole 2: the master is not the one that the log came from. Nothing more is asked of it."""
+    """Hole 2: this is not the master from which the log came. The slave asks it for no more."""
     machine, bad = pulling(10), InvalidRecordsError(10, "the magic of a record", "0x00000000")
     assert machine.refused(0, 10, bad) == Close(bad)
     reconnected(machine, 0)
@@ -248,11 +249,11 @@ def test_another_address_is_tried_at_once() -> None:
     st.sampled_from([(0, None), (0, 0), (0, FILE), (7, None)]),
 )
 def test_whatever_a_master_says(reads: list[bytes], begun: tuple[int, int | None]) -> None:
-    """What lands is contiguous, within one file per frame, and reported as far as it goes."""
+    """The appended bytes are contiguous, each frame lies within one file, and reports match them."""
     end, start = begun
     machine = pulling(end, start)
     at: int | None = end or None
-    for effect in (effect for data in reads for effect in hear(machine, data)):
+    for effect in (effect for data in reads for effect in receive(machine, data)):
         if isinstance(effect, AppendToLog):
             assert effect.offset % FILE + len(effect.body) <= FILE
             assert effect.offset == at if at is not None else effect.offset % FILE == 0

@@ -1,4 +1,4 @@
-"""Master and slave over real TCP."""
+"""A master and a slave of RocketMQ's protocol over real TCP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def copy(reactor: Reactor, opened: ExitStack) -> Copy:
 
 
 class StockSlave:
-    """As much of a slave as a test needs, by hand."""
+    """A slave that a test drives by hand."""
 
     def __init__(self, master: RocketMQMaster, host: str = "127.0.0.1") -> None:
         self._socket = socket.create_connection(master.address, TIMEOUT_S, source_address=(host, 0))
@@ -66,7 +66,7 @@ class StockSlave:
         self._socket.sendall(struct.pack(f">{len(offsets)}q", *offsets))
 
     def receive(self) -> bool:
-        """False: the master has closed the connection."""
+        """Receive once; return False if the master has closed the connection."""
         data = self._socket.recv(1 << 16)
         self.frames += [(offset, bytes(body)) for offset, body in self._parser.feed(data)]
         return bool(data)
@@ -130,7 +130,7 @@ def test_heartbeats_keep_an_idle_pair(make_log: MakeLog, serve: Serve, copy: Cop
 
 
 def test_a_chain(make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path) -> None:
-    """A copy is passed on."""
+    """A slave serves a slave of its own."""
     log, middle, last = make_log("master"), make_log("middle"), make_log("last")
     fill(log, 50)
     first, second = serve(log), serve(middle)
@@ -164,7 +164,7 @@ def test_a_master_that_comes_back(
 ) -> None:
     log = make_log("master")
     fill(log, 100)
-    host = "127.0.77.2"  # where nobody else takes the port meanwhile
+    host = "127.0.77.2"  # no other process takes the port of this address
     first = RocketMQMaster(reactor, log, host=host, times=QUICK)
     slave = copy(make_log("copy"), first.address, start=0)
     until(lambda: slave.log.end == log.end)
@@ -193,7 +193,7 @@ def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve)
     master = serve(log)
     with pytest.raises(OutcomeUnknownError):
         master.submit(message(0), timeout=0.05).result(TIMEOUT_S)
-    assert log.end > 0  # it stays in the log
+    assert log.end > 0  # the message stays in the log
     assert master.replicated == 0
     future = master.submit(message(1), timeout=TIMEOUT_S)
     master.close()
@@ -205,8 +205,8 @@ def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve)
 def test_messages_of_many_frames_are_acknowledged(
     size: int, opened: ExitStack, tmp_path: Path, serve: Serve, copy: Copy
 ) -> None:
-    """RocketMQ gave up after five reports, and a message has one for each 32 KiB (#1535); or after as many of other
-    messages (#1244)."""
+    """A message has one report for each 32 KiB, and RocketMQ gave up after five reports (#1535), or after as many of
+    other messages (#1244)."""
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     master = serve(log)
     copy(other, master.address)
@@ -236,7 +236,7 @@ def test_the_second_slave_decides(
 def test_hole_4_two_connections_of_one_host_are_one_copy(
     make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
-    """RocketMQ counts connections."""
+    """RocketMQ counts connections, not hosts."""
     log = make_log("master")
     end = fill(log, 10)
     master = serve(log, slaves=2)
@@ -325,9 +325,10 @@ def test_a_slave_that_does_not_read_holds_nobody_up(
 def test_hole_3_the_throttle_counts_bodies(
     rate: int, make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], reactor: Reactor
 ) -> None:
-    """RocketMQ: 312 MB/s at a limit of 1 MiB/s; 225,460 empty frames in 3 s at 3,000 B/s.
+    """RocketMQ sends 312 MB/s at a limit of 1 MiB/s, and 225,460 empty frames in 3 s at 3,000 B/s.
 
-    The time that it takes is not less than the limit says; how much more is the machine's business."""
+    The test checks that the stream takes at least as long as the limit says; it may take longer on a busy machine.
+    """
     log = make_log("master")
     end = min(fill(log, 400), FILE_BYTES + rate // 4)
     slave = slave_of(serve(log, max_bytes_per_s=rate, times=Timeouts()))
@@ -348,7 +349,7 @@ def test_settings_are_checked(make_log: MakeLog, reactor: Reactor, settings: dic
 
 
 class StockMaster:
-    """Accepts one slave after the other."""
+    """A master that accepts one slave after the other."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -356,7 +357,7 @@ class StockMaster:
         self.address = self._listener.getsockname()
 
     def accept(self) -> tuple[socket.socket, int]:
-        """A connection, and what its slave asks for."""
+        """Accept a connection; return it and the position that its slave asks for."""
         sock, _ = self._listener.accept()
         sock.settimeout(TIMEOUT_S)
         return sock, int.from_bytes(sock.recv(8), "big", signed=True)
@@ -369,7 +370,7 @@ class StockMaster:
 
 
 def test_hole_2_another_master_is_noticed(make_log: MakeLog, copy: Copy, until: Until) -> None:
-    """A master that was shortened, and has grown again: RocketMQ's slave takes its bytes."""
+    """The master was truncated and has grown again: RocketMQ's slave would append its bytes."""
     log, other = make_log("log"), make_log("other")
     end = fill(log, 5)
     fill(other, 20, size=333)
@@ -421,7 +422,7 @@ def test_one_byte_at_a_time(make_log: MakeLog, copy: Copy, until: Until) -> None
 
 
 class FailingFiles(RealFiles):
-    """A disk that is full, or broken, until it is repaired."""
+    """A disk that is full or broken until it is repaired."""
 
     full = broken = False
 
@@ -451,7 +452,7 @@ def failing(opened: ExitStack, tmp_path: Path, files: FailingFiles) -> RawLog:
 def test_a_slave_whose_disk_is_full(
     make_log: MakeLog, serve: Serve, copy: Copy, until: Until, files: FailingFiles, failing: RawLog, tmp_path: Path
 ) -> None:
-    """It goes on when there is room again."""
+    """It goes on when the disk has room again."""
     log = make_log("master")
     fill(log, 100)
     files.full = True
@@ -467,7 +468,7 @@ def test_a_slave_whose_disk_is_full(
 def test_a_slave_whose_syncs_fail(
     make_log: MakeLog, serve: Serve, copy: Copy, until: Until, files: FailingFiles, failing: RawLog
 ) -> None:
-    """It stops: what is on its disk is unknown. RocketMQ's counts it as written (#2706, #9713)."""
+    """It stops, because the state of its disk is unknown. RocketMQ counts the records as written (#2706, #9713)."""
     log = make_log("master")
     master = serve(log)
     fill(log, 5)
@@ -475,7 +476,7 @@ def test_a_slave_whose_syncs_fail(
     until(lambda: failing.end == log.end == master.replicated)
     files.broken = True
     acked = log.end
-    fill(log, 60, first=5)  # over the end of the file, which is synced first
+    fill(log, 60, first=5)  # beyond the end of the file, which is synced first
     master.wake()
     until(lambda: slave.state is SlaveState.STOPPED)
     assert isinstance(slave.error, PoisonedError)
@@ -483,7 +484,8 @@ def test_a_slave_whose_syncs_fail(
 
 
 def test_a_slave_ahead_of_its_master(make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path) -> None:
-    """RocketMQ's master sends it heartbeats (#3388); ours says why not. Its log stays as it is."""
+    """RocketMQ's master sends heartbeats to it (#3388). This one closes with a reason, and the slave's log stays
+    unchanged."""
     log, other = make_log("master"), make_log("ahead")
     fill(log, 5)
     end = fill(other, 6)
@@ -519,7 +521,7 @@ def test_a_master_that_is_not_there(make_log: MakeLog, copy: Copy, until: Until)
 def test_files_of_another_size(
     make_log: MakeLog, opened: ExitStack, serve: Serve, copy: Copy, until: Until, tmp_path: Path
 ) -> None:
-    """Nothing in the protocol tells it: it shows at the first frame, or record, that does not fit."""
+    """The protocol has no field for the size: it shows at the first frame or record that does not fit."""
     log = opened.enter_context(RawLog(tmp_path / "master", file_bytes=2 * FILE_BYTES))
     fill(log, 100)
     slave = copy(make_log("copy"), serve(log).address, start=0)
@@ -528,7 +530,7 @@ def test_files_of_another_size(
 
 
 def test_there_is_a_limit_of_connections(make_log: MakeLog, serve: Serve, until: Until) -> None:
-    """As of other servers: whoever reaches the port took descriptors without end."""
+    """Without a limit, any process that reached the port could use up all descriptors."""
     master = serve(make_log("master"), limits=Limits(connections=2))
     slaves = [socket.create_connection(master.address, TIMEOUT_S) for _ in range(2)]
     until(lambda: len(master.slaves()) == 2)

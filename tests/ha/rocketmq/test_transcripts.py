@@ -1,4 +1,5 @@
-"""Exchanges with RocketMQ, byte for byte: our end of each says what RocketMQ's said, or closes where that was fooled."""
+"""Recorded sessions of RocketMQ, byte by byte: each machine sends what RocketMQ sent, or closes where RocketMQ accepted
+an absurd value."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def load(name: str) -> Transcript:
 def test_there_are_transcripts_of_both_sides() -> None:
     assert len(of("M")) >= 16
     assert len(of("S")) >= 13
-    assert {"empty-master", "restarted-slave", "session"} <= {*of("M")} & {*of("S")}  # the recorded ones
+    assert {"empty-master", "restarted-slave", "session"} <= {*of("M")} & {*of("S")}  # the sessions that were recorded
 
 
 @pytest.mark.parametrize("name", of("M"))
@@ -28,7 +29,7 @@ def test_our_master_says_the_same(name: str) -> None:
     transcript = load(name)
     replay = MasterReplay(transcript)
     replay.run()
-    assert replay.said == transcript.said("M")
+    assert replay.sent == transcript.sent("M")
 
 
 @pytest.mark.parametrize("name", of("S"))
@@ -36,16 +37,16 @@ def test_our_slave_says_the_same(name: str) -> None:
     transcript = load(name)
     replay = SlaveReplay(transcript)
     replay.run()
-    assert replay.said == transcript.said("S")
+    assert replay.sent == transcript.sent("S")
 
 
 @pytest.mark.parametrize("name", of("S"))
 def test_our_slave_has_what_the_master_sent(name: str) -> None:
-    """What was landed is contiguous, and ends where the last report says."""
+    """The bytes that were appended are contiguous, and end where the last report says."""
     replay = SlaveReplay(load(name))
     replay.run()
-    said = [words for words in replay.said if words]
-    assert int.from_bytes(said[-1][-8:], "big") == replay.pulling.end
+    reports = [words for words in replay.sent if words]
+    assert int.from_bytes(reports[-1][-8:], "big") == replay.pulling.end
     positions = sorted(replay.landed)
     assert positions == list(range(positions[0], positions[0] + len(positions))) if positions else True
 
@@ -71,7 +72,7 @@ def test_our_master_says_why_it_closes(name: str, why: str) -> None:
 
 @pytest.mark.parametrize("name", of("M"))
 def test_what_cannot_be_never_counts(name: str) -> None:
-    """Progress only goes on, and never beyond what was sent."""
+    """Progress only ascends, and never exceeds what was sent."""
     replay = MasterReplay(load(name))
     replay.run()
     assert replay.progress == sorted(replay.progress)

@@ -66,7 +66,7 @@ class Counting:
     def woken(self, about: Any) -> Iterable[Effect]:
         return self._step([])
 
-    def look(self, number: int) -> tuple[int, list[Effect]]:
+    def step(self, number: int) -> tuple[int, list[Effect]]:
         return number, self._step([])
 
 
@@ -85,7 +85,7 @@ def driven(world: World) -> None:
         a=lambda: answers[0](reply),
         b=lambda: (answers[1](reply), told[0].result()),
         c=lambda: answers[2](ValueError()),
-        looker=lambda: driver.call(machine.look, 5),
+        looker=lambda: driver.call(machine.step, 5),
         waiter=lambda: (driver.done.result(), told[2].result()),
     )
     in_time(world, but=("timer",))

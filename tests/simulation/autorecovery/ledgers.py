@@ -71,12 +71,12 @@ class LedgerHost(MetadataHost):
         if fate < self.loss:
             if fate < self.loss / 2:
                 self.world.after(self._delay(), self._life.list_lost, effect)
-            self.world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+            self.world.after(TIMEOUT_S, client.deliver, machine, "store_unknown")
             return
 
         def do() -> None:
             self._life.list_lost(effect)
-            self.world.after(self._delay(), client.tell, machine, "noted")
+            self.world.after(self._delay(), client.deliver, machine, "noted")
 
         self.world.after(self._delay(), do)
 

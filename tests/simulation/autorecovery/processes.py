@@ -12,7 +12,7 @@ from pyreplog.autorecovery.protocol.absence import (
     NoteState,
     PlaceOrder,
     WithdrawOrder,
-    judge,
+    decide,
 )
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport
 from pyreplog.autorecovery.protocol.effects import NoteLost, lost_entries
@@ -64,7 +64,7 @@ class Auditor:
             now_us=int(1e15 + world.now * 1e6),
             settled=not world.chance(0.1) or world.is_calm,
         )
-        decisions = judge(view, int(DELAY_S * 1e6))
+        decisions = decide(view, int(DELAY_S * 1e6))
         away = sum(bookie not in view.registered for bookie in named)
         for decision in decisions:
             if isinstance(decision, PlaceOrder):
@@ -123,7 +123,7 @@ class Worker(Client):
             throttle=lambda count: world.random.random() * 0.002,
         )  # fmt: skip
         world.note(self.name, "copies ledger", life.ledger, "for", sorted(orders))
-        world.after(world.random.random() * 0.02, self.tell, self.machine, "start")
+        world.after(world.random.random() * 0.02, self.deliver, self.machine, "start")
 
     def _choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int, refused: Collection[str]) -> str | None:
         schedule: Any = self.schedule
@@ -153,7 +153,7 @@ class Worker(Client):
                 rest.append(effect)
         super().perform(machine, rest)
 
-    def heard(self, reply: Any) -> None:
+    def on_reply(self, reply: Any) -> None:
         """LACs in replies are checked by the clients of the ledger."""
 
     def finished(self, machine: Any, end: Finished) -> None:
@@ -205,7 +205,7 @@ class Watcher(Client):
             machine, [Wake(0.1, effect.about) if isinstance(effect, Wake) else effect for effect in effects]
         )
 
-    def heard(self, reply: Any) -> None:
+    def on_reply(self, reply: Any) -> None:
         """LACs in replies are checked by the clients of the ledger."""
 
     def finished(self, machine: Any, end: Finished) -> None:
@@ -228,7 +228,7 @@ class Watcher(Client):
         world.after(ROUND_S * world.random.random(), self.run)
 
 
-class Mender(Client):
+class Repairer(Client):
     """Repairs copies that are noted, and compares the replicas of closed ledgers, as the auditor's process does."""
 
     def __init__(self, schedule: Schedule, name: str) -> None:
@@ -266,13 +266,13 @@ class Mender(Client):
             return
         self._version = self._life.store.version
         world.note(self.name, type(self.machine).__name__, "of ledger", self._life.ledger, self._bookie)
-        world.after(world.random.random() * 0.02, self.tell, self.machine, "start")
+        world.after(world.random.random() * 0.02, self.deliver, self.machine, "start")
 
     def perform(self, machine: Any, effects: list[Effect]) -> None:
         if machine is self.machine:
             super().perform(machine, effects)
 
-    def heard(self, reply: Any) -> None:
+    def on_reply(self, reply: Any) -> None:
         """LACs in replies are checked by the clients of the ledger."""
 
     def finished(self, machine: Any, end: Finished) -> None:
@@ -337,7 +337,7 @@ class Finder(Client):
         machine = MemberRepair(life.store.metadata, self._members.pop(), absent=absent, others=self._others)
         self.perform(machine, machine.start())
 
-    def heard(self, reply: Any) -> None:
+    def on_reply(self, reply: Any) -> None:
         """LACs in replies are checked by the clients of the ledger."""
 
     def finished(self, machine: Any, end: Finished) -> None:

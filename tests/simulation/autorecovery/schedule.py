@@ -14,7 +14,7 @@ from ..invariants import BrokenInvariantError, demand
 from ..schedule import Plan
 from ..world import World
 from .ledgers import LedgerLife
-from .processes import DELAY_S, QUIET_S, ROUND_S, Auditor, Collector, Finder, Mender, Watcher, Worker
+from .processes import DELAY_S, QUIET_S, ROUND_S, Auditor, Collector, Finder, Repairer, Watcher, Worker
 
 SESSION_S = 0.02
 CALM_S = 8.0
@@ -39,7 +39,7 @@ class Schedule:
         self.lives = [LedgerLife(self, number, self._plan(count)) for number in range(random.randint(1, 6))]
         self.auditors = [Auditor(self, f"auditor{number}") for number in range(random.randint(1, 3))]
         self.workers = [Worker(self, f"worker{number}") for number in range(random.randint(1, 3))]
-        self.menders: list[Any] = [Mender(self, f"mender{number}") for number in range(random.randint(1, 2))]
+        self.menders: list[Any] = [Repairer(self, f"mender{number}") for number in range(random.randint(1, 2))]
         self.menders.append(Finder(self, "finder"))
         self.menders += [Watcher(self, f"watcher{number}") for number in range(random.randint(1, 2))]
         self.disk_losses = self.drains = self.orders_placed = 0
@@ -106,7 +106,7 @@ class Schedule:
         node.start()
         for life in self.lives:
             writer = life.writer
-            self.world.after(self.world.random.random() * 0.01, writer.tell, writer.machine, "reconsider")
+            self.world.after(self.world.random.random() * 0.01, writer.deliver, writer.machine, "reconsider")
 
     def _lose_disk(self) -> None:
         place = self.world.random.randrange(len(self.nodes.places))
@@ -159,7 +159,7 @@ class Schedule:
             for life in self.lives:
                 writer = life.writer
                 after = self.world.random.random() * 0.01
-                self.world.after(after, writer.tell, writer.machine, "replace_members", sorted(self.nodes.leaving))
+                self.world.after(after, writer.deliver, writer.machine, "replace_members", sorted(self.nodes.leaving))
 
     def _fill(self) -> None:
         node = self.world.random.choice(self.nodes.places)

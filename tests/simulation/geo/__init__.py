@@ -11,4 +11,5 @@
 | schedule | one run |
 | pip33 | the algorithm of Pulsar's PIP-33 as a reference |
 | scenarios | one story, told to PIP-33 and to the shipped machines |
+| failovers | the table of what fail-overs lose and repeat with both: stories, and random schedules |
 """

@@ -23,9 +23,17 @@ class Faults:
         if self.plan.recreates:
             self.kinds += [self.recreate_topic, self.recreate_subscription]
 
+        if self.plan.changes_policies:
+            self.kinds += [*[self.withdraw] * 3, *[self.replicate_again] * 2]
+
     def plan_all(self) -> None:
         for _ in range(self.plan.faults):
             self.world.at(self.plan.busy_s * self.world.random.random(), self._happen)
+        for _ in range(self.plan.restores):
+            site, random = self.site, self.world.random
+            at = self.plan.busy_s * random.random()
+            self.world.at(at, site.back_up)
+            self.world.at(at + (self.plan.busy_s - at) * random.random(), site.restore)
 
     def _happen(self) -> None:
         if not self.world.is_calm:
@@ -93,9 +101,9 @@ class Faults:
     def hand_over(self) -> None:
         name = self.name
         active = self.schedule.active[name]
-        if len(active) == 1 and active[0].is_up and active[0].links:
-            link = self.world.random.choice(active[0].links)
-            active[0].hand_over(name, link.other(active[0]))
+        links = [link for link in active[0].links if active[0] not in link.withdrawn] if len(active) == 1 else []
+        if links and active[0].is_up:
+            active[0].hand_over(name, self.world.random.choice(links).other(active[0]))
 
     def take_back(self) -> None:
         """An operator ends a handover, or forces the subscription to be open to all."""
@@ -147,6 +155,18 @@ class Faults:
     def _create_again(self, name: str) -> None:
         site = self.site
         site.create(name, self._position(site))
+
+    def withdraw(self) -> None:
+        """One end of a link, or both, are not in the policy of the other for a while."""
+        link = self.link
+        self.schedule.policies += 1
+        self.schedule.truth.forget_tombstones(self.schedule.present())
+        link.withdraw(self.world.random.sample(link.ends, self.world.random.randint(1, 2)))
+        self.world.after(self.world.random.random() * 2, link.name_again)
+
+    def replicate_again(self) -> None:
+        self.schedule.policies += 1
+        self.site.replicate_again()
 
     def readiness(self) -> None:
         link = self.link

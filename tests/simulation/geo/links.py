@@ -19,8 +19,13 @@ class Link:
         self.session = 0
         self.is_connected = False
         self.is_barred = False
+        self.withdrawn: set[Site] = set()  # ends whose policy does not name the other one for a while
         self.stalled: set[tuple[Site, str]] = set()  # directions in which nothing arrives any more
         self.withheld: dict[Site, int] = {}  # what a cluster published before is never sent
+        self.restored: set[Site] = set()  # ends that were restored since the link was connected last
+        self.diverged: set[Site] = set()  # ends that send nothing: the other one has messages that they lack
+        self.refusing: set[Site] = set()  # ends that got acknowledgements of messages that they lost, and take none
+        self._unproved: set[Site] = set()  # ends of whose own messages the other one has others
         self._arrivals: dict[tuple[Site, str], float] = {}
         self._next: dict[tuple[Site, Origin], int] = {}
         for site in self.ends:
@@ -36,18 +41,44 @@ class Link:
     # ---- up and down -----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        if self.is_connected or self.is_barred or not all(site.is_up and not site.is_removed for site in self.ends):
+        away = any(not site.is_up or site.is_removed or site.is_alone for site in self.ends)
+        if self.is_connected or self.is_barred or self.withdrawn or away:
             return
         self.session += 1
         self.is_connected = True
         self.stalled.clear()
         self._arrivals.clear()
         self._next.clear()
+        self.restored.clear()
+        self.refusing.clear()
         self.world.note(self, "connected, session", self.session)
+        self._compare()
         for site in self.ends:
-            site.do(site.exchange.connect(self.other(site).id, self.session, self.other(site).origin))
+            site.do(site.exchange.connect(self.other(site).id, self.session))
         for site in self.ends:
             self.prove_later(site)
+
+    def _compare(self) -> None:
+        """Compare the position of each end in the topic of the other one, as its replicator and the exchange do."""
+        self.diverged.clear()
+        self._unproved.clear()
+        for source in self.ends:
+            target = self.other(source)
+            stored, last = target.vector.get(source.origin, 0), target.last_of(source.origin)
+            is_same = last is None or source.has(last)
+            if not is_same or stored > len(source.log):
+                self._unproved.add(source)
+            if not is_same or stored > source.sent_end:
+                self.world.note(source, "has other messages than", target)
+                self.diverged.add(source)
+                self.world.after(0.5 * self.world.random.random(), self._resync, self.session, source)
+            else:
+                source.marks[target.id] = stored
+
+    def _resync(self, session: int, source: Site) -> None:
+        """An operator orders it."""
+        if session == self.session and self.is_connected and source.is_up and source in self.diverged:
+            source.renew(source.marks.get(self.other(source).id, 0))
 
     def cut(self) -> None:
         """Both ends learn it, maybe not at once; what is on its way is lost."""
@@ -58,6 +89,21 @@ class Link:
         for site in self.ends:
             if site.is_up:
                 site.do(site.exchange.disconnect(self.other(site).id))
+
+    def withdraw(self, ends: list[Site]) -> None:
+        """The policies of these ends do not name the other one from now on."""
+        self.world.note(ends, "withdraw", self)
+        self.cut()
+        self.withdrawn |= {*ends}
+        for site in ends:
+            site.configure()
+
+    def name_again(self) -> None:
+        """Both policies name the other end."""
+        ends, self.withdrawn = sorted(self.withdrawn, key=repr), set()
+        for site in ends:
+            self.world.note(site, "names the other end of", self, "again")
+            site.configure()
 
     def half_cut(self, site: Site) -> None:
         """Nothing of what `site` sends arrives any more, and nobody notices for a while."""
@@ -98,34 +144,39 @@ class Link:
         receiver.do(receiver.exchange.receive(sender.id, data))
 
     def prove_later(self, site: Site) -> None:
-        """What both hold of an origin is compared when the replicator opens it; some time later."""
+        """What both hold of the two topics is compared when the connection begins; some time later."""
         if self.is_connected:
             delay = self.schedule.plan.delay_s * 3 * self.world.random.random()
             self.world.after(delay, self._prove, self.session, site)
 
     def _prove(self, session: int, site: Site) -> None:
         if session == self.session and self.is_connected and site.is_up:
-            for origin in list(site.vector):
-                site.do(site.exchange.prove(self.other(site).id, origin))
+            for end in (site, self.other(site)):
+                if end not in self._unproved:
+                    site.do(site.exchange.prove(self.other(site).id, end.origin))
 
     # ---- messages of the topic -------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         for site in self.ends:
-            if self.is_connected and (site, "data") not in self.stalled:
+            if self.is_connected and (site, "data") not in self.stalled and site not in self.diverged:
                 self._replicate(site, self.other(site))
         self.world.after(0.05 + 0.1 * self.world.random.random(), self._pump)
 
     def _replicate(self, source: Site, target: Site) -> None:
         for origin in list(source.vector):
-            is_own = origin == source.origin
+            is_own = origin.cluster == source.id  # former identities of its topic, too
             if origin.cluster == target.id or not (is_own or self.schedule.plan.forwards):
                 continue
             at = self._next.setdefault((source, origin), target.vector.get(origin, 0))
-            end = min(source.vector[origin], at + self.world.random.randint(1, 8))
+            end = source.vector[origin]
+            if not self.schedule.plan.is_still:
+                end = min(end, at + self.world.random.randint(1, 8))
             if end > at:
                 entries = self._entries(source, origin, at, end, target)
                 self._next[source, origin] = end
+                if origin == source.origin:
+                    source.sent_end = max(source.sent_end, end)
                 self._carry(source, "data", self._store, target, target.topics, origin, at, end, entries)
 
     def _entries(self, source: Site, origin: Origin, at: int, end: int, target: Site) -> list[Entry]:
@@ -142,3 +193,6 @@ class Link:
     def _store(self, target: Site, topics: int, origin: Origin, at: int, end: int, entries: list[Entry]) -> None:
         if topics == target.topics:
             target.store(origin, at, end, entries)
+            source = self.other(target)
+            if origin == source.origin:
+                source.marks[target.id] = max(source.marks.get(target.id, 0), target.vector.get(origin, 0))

@@ -150,6 +150,7 @@ class Pip33:
     def __init__(self, links: list[str]) -> None:
         names = sorted({name for link in links for name in link})
         self.clusters = {name: Pip33Cluster(self, name) for name in names}
+        self.acknowledged: set[str] = set()
         self.failing: set[str] = set()
         self.resent: list[tuple[Pip33Cluster, Entry]] = []
         for one, two in (tuple(link) for link in links):
@@ -179,7 +180,9 @@ class Pip33:
 
     def acknowledge(self, cluster: str, name: str, *labels: str) -> None:
         site = self.clusters[cluster]
-        site.subscriptions[name].acked |= {place for place, entry in enumerate(site.log) if entry.label in labels}
+        places = {place: entry.label for place, entry in enumerate(site.log) if entry.label in labels}
+        site.subscriptions[name].acked |= {*places}
+        self.acknowledged |= {*places.values()}
 
     def resend(self) -> None:
         """What failed is sent again."""
@@ -205,6 +208,13 @@ class Pip33:
                 for name in cluster.subscriptions:
                     cluster.read_on(name)
             moving |= sum(len(cluster.log) for cluster in self.clusters.values()) > before
+
+    def advance(self, seconds: float) -> None:
+        """Nothing takes time, neither links nor disks."""
+        self.run()
+
+    def stored(self, cluster: str) -> list[str]:
+        return [entry.label for entry in self.clusters[cluster].log if entry.kind == "data"]
 
     def deliverable(self, cluster: str, name: str) -> list[str]:
         """What consumers get that go on in a cluster now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyreplog.origins.origin import Origin
 
@@ -15,6 +15,8 @@ from .sites import Site
 class Clusters(Protocol):
     """What a story needs of some clusters, called a, b, c, that are linked as given."""
 
+    acknowledged: set[str]
+
     def subscribe(self, name: str) -> None: ...
     def publish(self, cluster: str, label: str, only_to: str = "") -> None: ...
     def withhold(self, source: str, target: str) -> None: ...
@@ -24,7 +26,36 @@ class Clusters(Protocol):
     def acknowledge(self, cluster: str, name: str, *labels: str) -> None: ...
     def snapshot(self, cluster: str) -> None: ...
     def run(self) -> None: ...
+    def advance(self, seconds: float) -> None: ...
+    def stored(self, cluster: str) -> list[str]: ...
     def deliverable(self, cluster: str, name: str) -> list[str]: ...
+
+
+class FailOver(NamedTuple):
+    """What consumers get that go on in b, by the labels of messages.
+
+    Attributes:
+        acknowledged: how many messages were acknowledged, in any cluster.
+        delivered: the messages that they get.
+        lost: messages of b that nobody has acknowledged, and that they do not get.
+        repeated: messages that were acknowledged, and that they get all the same.
+    """
+
+    acknowledged: int
+    delivered: list[str]
+    lost: list[str]
+    repeated: list[str]
+
+
+Story = Callable[[Callable[[list[str]], Clusters]], FailOver]
+
+
+def fail_over(clusters: Clusters) -> FailOver:
+    """Consumers of the subscription s go on in b now."""
+    acknowledged, delivered = clusters.acknowledged, clusters.deliverable("b", "s")
+    passed = acknowledged | {*delivered}
+    lost = [label for label in clusters.stored("b") if label not in passed]
+    return FailOver(len(acknowledged), delivered, lost, [label for label in delivered if label in acknowledged])
 
 
 class Shipped:
@@ -35,6 +66,7 @@ class Shipped:
         shape = "mesh" if len(links) == 3 or len(letters) == 2 else "chain"
         self.schedule = Schedule(0, plan=Plan.still(len(letters), shape))
         self.sites = {site.letter: site for site in self.schedule.sites}
+        self.acknowledged: set[str] = set()
         self._labels: dict[tuple[Origin, int], str] = {}
         for site in self.schedule.sites:
             site.boot()
@@ -83,17 +115,23 @@ class Shipped:
         state = site.exchange.state(name)
         assert state is not None
         for local, entry in enumerate(site.log):
-            if self._labels[entry.origin, entry.number] in labels:
+            if (label := self._labels[entry.origin, entry.number]) in labels:
+                self.acknowledged.add(label)
                 site.acknowledge(name, local, min(state.tokens), state.generation)
 
     def snapshot(self, cluster: str) -> None:
         """There are none."""
-        self.run()
 
     def run(self) -> None:
         for link in self.schedule.links:
             link.connect()
-        self.schedule.world.run(until=self.schedule.world.now + 3.0)
+        self.advance(3.0)
+
+    def advance(self, seconds: float) -> None:
+        self.schedule.world.run(until=self.schedule.world.now + seconds)
+
+    def stored(self, cluster: str) -> list[str]:
+        return [self._labels[entry.origin, entry.number] for entry in self._site(cluster).log]
 
     def deliverable(self, cluster: str, name: str) -> list[str]:
         site = self._site(cluster)
@@ -104,7 +142,7 @@ class Shipped:
 # ---- what PIP-33 loses -----------------------------------------------------------------------------------------------
 
 
-def selective_replication(make: Callable[[list[str]], Clusters]) -> list[str]:
+def selective_replication(make: Callable[[list[str]], Clusters]) -> FailOver:
     """b has a message for its own consumers alone; what a acknowledged includes its position."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -113,7 +151,7 @@ def selective_replication(make: Callable[[list[str]], Clusters]) -> list[str]:
     return _acknowledged_in_a(clusters)
 
 
-def old_backlog(make: Callable[[list[str]], Clusters]) -> list[str]:
+def old_backlog(make: Callable[[list[str]], Clusters]) -> FailOver:
     """b had messages before it began to replicate to a, from the latest on."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -123,7 +161,7 @@ def old_backlog(make: Callable[[list[str]], Clusters]) -> list[str]:
     return _acknowledged_in_a(clusters)
 
 
-def cleared_backlog(make: Callable[[list[str]], Clusters]) -> list[str]:
+def cleared_backlog(make: Callable[[list[str]], Clusters]) -> FailOver:
     """The backlog of the replicator from b to a was cleared, or expired, or could not be sent."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -135,7 +173,7 @@ def cleared_backlog(make: Callable[[list[str]], Clusters]) -> list[str]:
     return _acknowledged_in_a(clusters)
 
 
-def reordered(make: Callable[[list[str]], Clusters]) -> list[str]:
+def reordered(make: Callable[[list[str]], Clusters]) -> FailOver:
     """A message failed on its way to a, and came again behind what was sent after it."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -147,7 +185,7 @@ def reordered(make: Callable[[list[str]], Clusters]) -> list[str]:
     return _acknowledged_in_a(clusters)
 
 
-def no_full_mesh(make: Callable[[list[str]], Clusters]) -> list[str]:
+def no_full_mesh(make: Callable[[list[str]], Clusters]) -> FailOver:
     """c replicates to b, not to a."""
     clusters = make(["ab", "bc"])
     clusters.subscribe("s")
@@ -157,7 +195,7 @@ def no_full_mesh(make: Callable[[list[str]], Clusters]) -> list[str]:
     return _acknowledged_in_a(clusters)
 
 
-def recreated_topic(make: Callable[[list[str]], Clusters]) -> list[str]:
+def recreated_topic(make: Callable[[list[str]], Clusters]) -> FailOver:
     """The topic in b was deleted and created again; a has a snapshot of the former one."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -170,26 +208,33 @@ def recreated_topic(make: Callable[[list[str]], Clusters]) -> list[str]:
         clusters.publish("b", "lost")
     clusters.acknowledge("a", "s", "one", "two")
     clusters.run()
-    return clusters.deliverable("b", "s")
+    return fail_over(clusters)
 
 
-def _acknowledged_in_a(clusters: Clusters) -> list[str]:
+def _acknowledged_in_a(clusters: Clusters) -> FailOver:
     clusters.run()
     clusters.snapshot("a")
     clusters.acknowledge("a", "s", "one", "two")
     clusters.run()
     clusters.resend()
     clusters.run()
-    return clusters.deliverable("b", "s")
+    return fail_over(clusters)
 
 
-LOSSES = (selective_replication, old_backlog, cleared_backlog, reordered, no_full_mesh, recreated_topic)
+LOSSES: tuple[Story, ...] = (
+    selective_replication,
+    old_backlog,
+    cleared_backlog,
+    reordered,
+    no_full_mesh,
+    recreated_topic,
+)
 
 
 # ---- what PIP-33 repeats ---------------------------------------------------------------------------------------------
 
 
-def out_of_order(make: Callable[[list[str]], Clusters]) -> list[str]:
+def out_of_order(make: Callable[[list[str]], Clusters]) -> FailOver:
     """All but the first message were acknowledged, one by one."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -199,10 +244,10 @@ def out_of_order(make: Callable[[list[str]], Clusters]) -> list[str]:
     clusters.snapshot("a")
     clusters.acknowledge("a", "s", *(f"{number}" for number in range(1, 10)))
     clusters.run()
-    return clusters.deliverable("b", "s")
+    return fail_over(clusters)
 
 
-def behind_the_snapshot(make: Callable[[list[str]], Clusters]) -> list[str]:
+def behind_the_snapshot(make: Callable[[list[str]], Clusters]) -> FailOver:
     """Messages came, and were acknowledged, behind the last snapshot."""
     clusters = make(["ab"])
     clusters.subscribe("s")
@@ -214,10 +259,10 @@ def behind_the_snapshot(make: Callable[[list[str]], Clusters]) -> list[str]:
     clusters.run()
     clusters.acknowledge("a", "s", *(f"{number}" for number in range(6)))
     clusters.run()
-    return clusters.deliverable("b", "s")
+    return fail_over(clusters)
 
 
-def in_order(make: Callable[[list[str]], Clusters]) -> list[str]:
+def in_order(make: Callable[[list[str]], Clusters]) -> FailOver:
     """What a snapshot is for: all before it was acknowledged, in order."""
     clusters = make(["ab", "ac", "bc"])
     clusters.subscribe("s")
@@ -227,9 +272,12 @@ def in_order(make: Callable[[list[str]], Clusters]) -> list[str]:
     clusters.snapshot("a")
     clusters.acknowledge("a", "s", "from a", "from b", "from c")
     clusters.run()
-    return clusters.deliverable("b", "s")
+    return fail_over(clusters)
 
 
-def compare(story: Callable[[Callable[[list[str]], Clusters]], list[str]]) -> tuple[list[str], list[str]]:
-    """Return what consumers in b get: of PIP-33, and of the shipped machines."""
+REPEATS: tuple[Story, ...] = (out_of_order, behind_the_snapshot)
+
+
+def compare(story: Story) -> tuple[FailOver, FailOver]:
+    """Return what a fail-over does with PIP-33, and with the shipped machines."""
     return story(Pip33), story(Shipped)

@@ -11,9 +11,11 @@ import numpy as np
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
@@ -26,9 +28,9 @@ from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.messages import Cursor as Reader
 from pyreplog.geo.acks.messages import TombstoneItem, decode_items
 from pyreplog.geo.acks.origin_ranges import OriginRanges
-from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
+from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation, SubscriptionState
 from pyreplog.geo.acks.translation import Translation
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 from ..invariants import demand
 
@@ -38,11 +40,39 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A message in the topic of one cluster."""
+    """A message in the topic of one cluster.
+
+    Origin and number are its identity there; `message` is the message itself. A cluster that was restored may give two
+    messages one identity, or one message two.
+    """
 
     origin: Origin
     number: int
     only_to: frozenset[bytes] | None  # clusters that it is replicated to; None: all
+    message: int
+
+    @property
+    def last(self) -> LastEntry:
+        return LastEntry(self.number, self.number + 1, self.origin.key & 0xFFFF_FFFF, self.message)
+
+
+class TopicFiles(NamedTuple):
+    """The messages of a topic in a backup, with what is known of their origins."""
+
+    origin: Origin
+    log: list[Entry]
+    vector: dict[Origin, int]
+    gaps: dict[Origin, list[tuple[int, int]]]
+
+
+class Backup(NamedTuple):
+    """A backup of a cluster. What is kept of its subscriptions may be a moment newer than its messages."""
+
+    topic: TopicFiles
+    journal: list[bytes]
+    saved: dict[str, tuple[bytes, bytes]]
+    seen_dead: set[str]
+    marks: dict[bytes, int]
 
 
 @dataclass
@@ -64,8 +94,11 @@ class Site:
         self.links: list[Link] = []
         self.is_up = True
         self.is_removed = False
+        self.is_alone = False  # nothing connects to it
         self.boots = 0
         self.topics = 0
+        self._identities = 0
+        self.backup: Backup | None = None
         self.handover: Handover | None = None
         self._handed, self._target, self._gives_back_at, self._gives_up_at = "", self, 0.0, 0.0
         self._late: list[tuple[str, int, str, Generation]] = []  # taken from consumers, which do not know
@@ -78,7 +111,8 @@ class Site:
 
     def _new_topic(self) -> None:
         self.topics += 1
-        self.origin = Origin(self.id, f"{self.letter}{self.topics}")
+        self.backup = None
+        self.origin = self._new_origin()
         self.log: list[Entry] = []
         self.vector: dict[Origin, int] = {self.origin: 0}
         self.translation = Translation(self.origin)
@@ -87,7 +121,13 @@ class Site:
         self.saved: dict[str, tuple[bytes, bytes]] = {}  # digest of the header, acknowledged
         self.cursors: dict[str, Cursor] = {}
         self.seen_dead: set[str] = set()  # tokens whose tombstones are durable here, or were
+        self.marks: dict[bytes, int] = {}  # by cluster, below which it has all messages of this topic's origin
+        self.sent_end = 0  # other clusters may have messages of this topic's origin below it
         self.idle_writes = 0
+
+    def _new_origin(self) -> Origin:
+        self._identities += 1
+        return Origin(self.id, f"{self.letter}{self._identities}")
 
     # ---- the process -----------------------------------------------------------------------------------------------
 
@@ -96,13 +136,14 @@ class Site:
         self.is_up = True
         self.handover = None
         self._late.clear()
-        others = self.schedule.participants()
+        neighbours, replayed = self.neighbours(), replay(self.journal)
+        self.sent_end = len(self.log)
+        if max([replayed.end_of(self.origin), *self.marks.values()]) > self.sent_end:
+            self._change_identity(self.sent_end)
         self.exchange = SubscriptionExchange(
-            self.origin,
-            participants=others,
-            neighbours=[link.other(self).id for link in self.links if not link.other(self).is_removed],
-            replayed=replay(self.journal),
-        )
+            self.origin, participants=[self.id, *neighbours], neighbours=neighbours, replayed=replayed,
+            positions=self.positions,
+        )  # fmt: skip
         self.cursors = {}
         for origin, end in self.vector.items():
             self.exchange.arrive(origin, end)
@@ -111,17 +152,36 @@ class Site:
         self.world.note(self, "boots with", self.exchange.names())
         self.world.after(0.2 * self.world.random.random(), self._flush, self.boots)
 
+    def neighbours(self) -> list[bytes]:
+        return [
+            link.other(self).id for link in self.links if not link.other(self).is_removed and self not in link.withdrawn
+        ]
+
+    def configure(self) -> None:
+        """The policy names other clusters than before."""
+        if self.is_up:
+            neighbours = self.neighbours()
+            if self.handover is not None and self._target.id not in neighbours:
+                self.schedule.cancelled += self.handover.cancel()
+                self.handover = None
+            self.do(self.exchange.configure([self.id, *neighbours], neighbours))
+            self._look_at_handover()
+
     def _restore(self, name: str) -> None:
         """The cursor is what the journal has; what the cursor was saved with behind it counts, too."""
         state = self.exchange.state(name)
         assert state is not None
         self._rebuild(name)
         header, acked = self.saved.get(name, (b"", b""))
-        if header == state.header_digest():
+        if header == self._header(state):
             token = min(state.tokens)
             for origin, ranges in self.translation.to_origins(RangeSet.load(acked).intersect()).items():
                 self.exchange.acknowledge(name, token, state.generation, origin, *ranges)
             self._rebuild(name)
+
+    def _header(self, state: SubscriptionState) -> bytes:
+        """What the acknowledgements of a cursor belong to: the present identity is part of it."""
+        return state.header_digest() + self.origin.token.encode()
 
     def crash(self) -> None:
         if self.is_up:
@@ -146,6 +206,108 @@ class Site:
             self._new_topic()
             self.boot()
 
+    # ---- backups ---------------------------------------------------------------------------------------------------
+
+    def back_up(self) -> None:
+        """Take a backup: first of the messages, then of the subscriptions, maybe a moment later."""
+        gaps = {origin: [*gaps] for origin, gaps in self.gaps.items()}
+        files = TopicFiles(self.origin, [*self.log], {**self.vector}, gaps)
+        self.world.after(self.world.random.choice((0.0, 0.0, 0.4)), self._end_backup, files, self.backup)
+
+    def _end_backup(self, files: TopicFiles, former: Backup | None) -> None:
+        if files.origin == self.origin and self.backup is former:
+            self.world.note(self, "has a backup up to", len(files.log))
+            self.backup = Backup(files, [*self.journal], {**self.saved}, {*self.seen_dead}, {**self.marks})
+
+    def restore(self) -> None:
+        """All is as in the backup again; nobody here knows that there ever was more."""
+        backup = self.backup
+        if backup is None or self.is_removed:
+            return
+        self.world.note(self, "is restored: it had", len(self.log), "and has", len(backup.topic.log))
+        self.schedule.restored += 1
+        self.truth.restored(self, backup)
+        self.is_up = False
+        for link in self.links:
+            link.cut()
+            link.restored.add(self)
+        self.origin, log, vector, gaps = backup.topic
+        self.log, self.vector = [*log], {**vector}
+        self.gaps = {origin: [*gaps] for origin, gaps in gaps.items()}
+        self.journal, self.saved, self.seen_dead = [*backup.journal], {**backup.saved}, {*backup.seen_dead}
+        self.marks = {**backup.marks}
+        self._translate()
+        self.boot()
+
+    def renew(self, offset: int) -> None:
+        """Give the messages that were published here from an offset on another identity, and exchange subscriptions
+        under this one: an operator ordered `resync`, because another cluster has messages of this topic that it lacks."""
+        if self.world.chance(0.5):
+            self.save_cursors()
+        for link in self.links:
+            link.cut()
+        self._change_identity(offset)
+        if self.is_up:
+            self.boot()
+
+    def _change_identity(self, offset: int) -> None:
+        self.origin = self._new_origin()
+        self.schedule.renewed += 1
+        self.world.note(self, "has the identity", self.origin.token, "from", offset, "on")
+        for local in range(offset, len(self.log)):
+            entry = self.log[local]
+            if entry.origin.cluster == self.id:
+                self.log[local] = entry._replace(origin=self.origin)
+                self.truth.published.setdefault((self.origin, local), set()).add(entry.message)
+        self.vector = {origin: end for origin, end in self.vector.items() if origin.cluster != self.id}
+        for entry in self.log:
+            if entry.origin.cluster == self.id:
+                self.vector[entry.origin] = entry.number + 1
+        self.vector[self.origin] = len(self.log)
+        self.marks = {cluster: min(mark, offset) for cluster, mark in self.marks.items()}
+        self._translate()
+
+    def _translate(self) -> None:
+        self.translation = Translation(self.origin)
+        for local, entry in enumerate(self.log):
+            self._note_place(entry.origin, entry.number, local)
+
+    def replicate_again(self) -> None:
+        """The policy did not replicate subscriptions for a while: they belonged to this cluster alone, and their
+        consumers went on."""
+        if not self.is_up:
+            return
+        self.world.note(self, "replicates its subscriptions again")
+        self.truth.forget_site(self)
+        for link in self.links:
+            link.cut()
+        cursors, self.journal, self.saved, self.seen_dead = self.cursors, [], {}, set()
+        self.backup = None
+        self.boot()
+        for name, former in cursors.items():
+            if not self.is_up:  # it crashed at a write
+                return
+            for local in sorted(former.pending):
+                if self.world.chance(0.5):
+                    former.acked.add(local, local + 1)
+            if self.is_up:
+                self._adopt(name, former)
+
+    def _adopt(self, name: str, former: Cursor) -> None:
+        """Replicate a subscription that this cluster alone had."""
+        position = next((local for local in range(len(self.log)) if local not in former.acked), len(self.log))
+        self.create(name, position)
+        if name not in self.cursors:
+            return  # the process has ended
+        cursor = self.cursors[name]
+        cursor.expired.add_ranges(*former.expired.intersect(position))  # those before it are a part of the base
+        cursor.acked.add_ranges(*former.acked.intersect())
+        for local in range(position, len(self.log)):
+            if local in former.expired:
+                self._expire(name, local)
+            elif local in former.acked:
+                self.acknowledge(name, local, cursor.token, cursor.generation)
+
     def _flush(self, boot: int) -> None:
         if boot == self.boots and self.is_up and not self.is_removed:
             self._do(self.exchange.flush())
@@ -159,8 +321,7 @@ class Site:
     # ---- the topic -------------------------------------------------------------------------------------------------
 
     def publish(self, only_to: frozenset[bytes] | None = None) -> None:
-        self.truth.published.add((self.origin, len(self.log)))
-        self.log.append(Entry(self.origin, len(self.log), only_to))
+        self.log.append(Entry(self.origin, len(self.log), only_to, self.truth.publish(self.origin, len(self.log))))
         self.translation.extend({}, len(self.log))
         self._arrived(self.origin, len(self.log))
 
@@ -174,26 +335,49 @@ class Site:
             if entry.number >= stored:
                 if entry.number > at:
                     self.gaps.setdefault(origin, []).append((at, entry.number))
-                self._note_place(origin, entry.number)
+                self._note_place(origin, entry.number, len(self.log))
                 self.log.append(entry)
                 at = entry.number + 1
         if end > at:
             self.gaps.setdefault(origin, []).append((at, end))
         self._arrived(origin, end)
-        if stored == 0:
-            for link in self.links:
-                link.prove_later(self)
 
-    def _note_place(self, origin: Origin, number: int) -> None:
-        at = len(self.log)
-        self.translation.extend({origin: (np.array([number]), np.array([at]), np.array([1]))}, at + 1)
+    def _note_place(self, origin: Origin, number: int, at: int) -> None:
+        place = np.array([number]), np.array([at]), np.array([1])
+        self.translation.extend({} if origin == self.origin else {origin: place}, at + 1)
 
     def _arrived(self, origin: Origin, end: int) -> None:
         """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
         self.vector[origin] = end
         self.vector[self.origin] = len(self.log)
-        self._do(self.exchange.arrive(origin, end))
+        if origin in self.translation.ends():  # otherwise gaps alone are stored of it
+            self._do(self.exchange.arrive(origin, end))
         self._do(self.exchange.arrive(self.origin, len(self.log)))
+
+    def positions(self) -> dict[Origin, OriginState]:
+        lasts = {entry.origin: entry for entry in self.log}
+        return {
+            origin: OriginState(end, lasts[origin].last if origin in lasts else None)
+            for origin, end in self.vector.items()
+            if origin.cluster != self.id
+        }
+
+    def has(self, entry: Entry) -> bool:
+        """Whether this is a message of the topic's present origin."""
+        return entry.number < len(self.log) and self.log[entry.number] == entry
+
+    def last_of(self, origin: Origin) -> Entry | None:
+        return next((entry for entry in reversed(self.log) if entry.origin == origin), None)
+
+    def _compare(self, boot: int, effect: CompareEntry) -> None:
+        """The entry is read; at times it is not there any more, or was never sent here."""
+        if boot == self.boots:
+            key = effect.origin, effect.last.first
+            here = next((entry.last for entry in self.log if (entry.origin, entry.number) == key), None)
+            if self.world.chance(self.schedule.plan.trimmed):
+                here = None
+            self.schedule.comparisons += here is not None
+            self._do(self.exchange.compared(effect, here))
 
     def held(self) -> OriginRanges:
         return self.translation.held_below(len(self.log))
@@ -242,8 +426,15 @@ class Site:
                     self.truth.lost_seeks += 1
                 case HomeChanged(name, home):
                     self.world.note(self, name, "has its home", home.number, home.cluster[:1])
-                case Diverged():
-                    demand(False, "NobodyDiverges", f"{self}: {effect}")
+                case CompareEntry():
+                    self.world.after(
+                        self.schedule.plan.disk_s * self.world.random.random(), self._compare, boot, effect
+                    )
+                case Diverged(peer, origin, _):
+                    demand(origin in self.truth.rolled_back, "NobodyDiverges", f"{self}: {effect}")
+                    next(link for link in self.links if link.other(self).id == peer).refusing.add(self)
+                case HistoryDiffers(_, origin, _):
+                    demand(self.truth.has_two_histories(origin), "NobodyDiverges", f"{self}: {effect}")
         for name in self._touched:
             if self.exchange.state(name) is not None:
                 self.truth.check_state(self, name)
@@ -272,6 +463,8 @@ class Site:
             item.token for item in decode_items(Reader(effect.data, 16), count) if isinstance(item, TombstoneItem)
         }
         self.seen_dead |= buried
+        if any(link.withdrawn for link in self.schedule.links):
+            self.truth.lost_tombstones |= buried
         for token in buried:
             self.truth.dead.setdefault(token, set()).add(self.letter)
         if self.world.chance(self.schedule.plan.crash_at_write / 2):
@@ -314,7 +507,7 @@ class Site:
             rest.remove_ranges(*cursor.expired.intersect())
             state = self.exchange.state(name)
             assert state is not None
-            self.saved[name] = state.header_digest(), rest.dump()
+            self.saved[name] = self._header(state), rest.dump()
 
     # ---- consumers and operators -----------------------------------------------------------------------------------
 
@@ -340,7 +533,7 @@ class Site:
             if most <= 0:
                 break
             if local not in cursor.acked and local not in cursor.pending:
-                self.truth.check_delivery(self, name, (entry.origin, entry.number))
+                self.truth.check_delivery(self, name, entry)
                 cursor.pending[local] = cursor.token, cursor.generation
                 most -= 1
         for local in sorted(cursor.pending):
@@ -358,7 +551,7 @@ class Site:
         entry = self.log[local]
         if counts:
             cursor.acked.add(local, local + 1)
-            self.truth.acknowledged(name, state, (entry.origin, entry.number))
+            self.truth.acknowledged(name, state, entry.message)
         for origin, ranges in self.translation.to_origins(whole).items():
             self._do(self.exchange.acknowledge(name, token, generation, origin, *ranges))
 
@@ -385,16 +578,19 @@ class Site:
             cursor.pending.pop(local, None)
             cursor.expired.add(local, local + 1)
             cursor.acked.add(local, local + 1)
-            whole = np.array([local]), np.array([local + 1])
-            for origin, ranges in self.translation.to_origins(whole).items():
-                self._do(self.exchange.expire(name, origin, *ranges))
+            self._expire(name, local)
+
+    def _expire(self, name: str, local: int) -> None:
+        whole = np.array([local]), np.array([local + 1])
+        for origin, ranges in self.translation.to_origins(whole).items():
+            self._do(self.exchange.expire(name, origin, *ranges))
 
     def create(self, name: str, position: int) -> None:
         if self.is_up and self.exchange.state(name) is None:
             token = self.schedule.next_token()
             self.world.note(self, "creates", name, token, "at", position)
             bases = self.translation.held_below(position)
-            self.truth.born(token, bases, self.exchange.tombstones(name))
+            self.truth.born(token, self.log[:position], self.exchange.tombstones(name))
             effects = self.exchange.create(name, token, bases)
             self._rebuild(name)
             self._do(effects)
@@ -406,7 +602,7 @@ class Site:
             state = self.exchange.state(name)
             assert state is not None
             self.world.note(self, "seeks", name, "to", position, "in", state.generation.counter)
-            self.truth.sought(name, state, bases)
+            self.truth.sought(name, state, self.log[:position])
             self._do(effects)
 
     def delete(self, name: str) -> None:
@@ -420,7 +616,7 @@ class Site:
             self._do(self.exchange.move(name, home))
 
     def hand_over(self, name: str, target: Site) -> None:
-        if self.delivers(name) and not target.is_removed:
+        if self.delivers(name) and target.id in self.neighbours():
             random = self.world.random
             self.handover = Handover(self.exchange, name, target.id)
             self._handed, self._target = name, target

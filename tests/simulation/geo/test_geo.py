@@ -3,7 +3,7 @@ SEEDS=1000000` runs more. PIP-33 beside what is shipped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +11,13 @@ from tests.thorough import one_in
 
 from ..program import simulate
 from ..runner import explain
-from .scenarios import LOSSES, Clusters, behind_the_snapshot, compare, in_order, out_of_order
+from . import failovers
+from .scenarios import LOSSES, REPEATS, FailOver, Story, behind_the_snapshot, compare, in_order, out_of_order
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.geo"
+FAIL_OVERS = "tests.simulation.geo.failovers"
+ROOT = Path(__file__).parents[3]
 SCHEDULES = 320 // one_in(16)
 
 
@@ -33,8 +36,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are acknowledgements that come early, and of what consumers hold; seeks that lose; handovers;
-    deaths; fail-overs that are ready and others that are not; messages that come twice, as they must at times."""
+    deaths; changes of policies; clusters that are restored, and topics that get another identity then; fail-overs that are
+    ready and others that are not; messages that come twice, as they must at times."""
     cancelled = taken_over = early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
+    failed_over = policies = restored = renewed = 0
     for seed in range(25):
         schedule = Schedule(seed)
         schedule.run()
@@ -48,11 +53,16 @@ def test_runs_are_worth_their_while() -> None:
         dead += len(truth.dead)
         ready += truth.ready
         compared += truth.compared
+        failed_over += truth.failed_over
+        policies += schedule.policies
         repeated += truth.repeated
+        restored += schedule.restored
+        renewed += schedule.renewed
         delivered += truth.delivered
-    assert cancelled > 1 and taken_over > 1
+    assert cancelled > 1 and taken_over > 1 and restored > 5 and renewed > 2
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
-    assert compared > ready > 20 and delivered > 1000
+    assert compared > ready > 20 and delivered > 1000 and failed_over > 5
+    assert policies > 5
     assert 0 < repeated < delivered / 4
 
 
@@ -60,20 +70,43 @@ def test_runs_are_worth_their_while() -> None:
 
 
 @pytest.mark.parametrize("story", LOSSES, ids=lambda story: story.__name__)
-def test_what_pip33_loses(story: Callable[[Callable[[list[str]], Clusters]], list[str]]) -> None:
+def test_what_pip33_loses(story: Story) -> None:
     """Nobody got the message; consumers that go on in b do not get it from PIP-33 either."""
     reference, shipped = compare(story)
-    assert "lost" not in reference
-    assert {*shipped} == {"lost"}
+    assert "lost" not in reference.delivered and {*reference.lost} == {"lost"}
+    assert {*shipped.delivered} == {"lost"} and not shipped.lost
 
 
 def test_what_pip33_repeats() -> None:
     reference, shipped = compare(out_of_order)
-    assert (len(reference), shipped) == (10, ["0"])
+    assert (len(reference.repeated), shipped) == (9, FailOver(9, ["0"], [], []))
     reference, shipped = compare(behind_the_snapshot)
-    assert (len(reference), shipped) == (5, [])
+    assert (len(reference.repeated), shipped) == (5, FailOver(6, [], [], []))
 
 
 def test_what_pip33_is_for() -> None:
     """The reference does what it should where it can: all was acknowledged in order, up to a snapshot."""
-    assert compare(in_order) == ([], [])
+    assert compare(in_order) == (FailOver(3, [], [], []), FailOver(3, [], [], []))
+
+
+def test_the_table_of_both() -> None:
+    """The command prints it and finds no broken promise; docs/geo.md has the rows of stories as they are printed."""
+    done = simulate(FAIL_OVERS, "--seeds", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    stories = 2 + len(LOSSES) + len(REPEATS)
+    page = (ROOT / "docs" / "geo.md").read_text()
+    assert "\n".join(lines[:stories]) in page and f"python -m {FAIL_OVERS}" in page
+    random = [[int(cell.replace(",", "")) for cell in line.split("|")[2:-1]] for line in lines[stories:]]
+    assert len(random) == len(failovers.TRAFFIC)
+    acknowledged, lost, shipped_lost, repeated, shipped_repeated, promised = zip(*random, strict=True)
+    assert not any(shipped_lost)
+    assert all(repeats <= most for repeats, most in zip(shipped_repeated, promised, strict=True))
+    assert sum(acknowledged) > sum(repeated) > sum(promised)
+    assert [count > 0 for count in lost] == [False] * 4 + [True], "messages for b alone are lost with PIP-33"
+
+
+def test_a_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(failovers, "PROMISE_S", 0.0)
+    assert failovers.main(["--seeds", "2"]) == 1
+    assert "pyreplog breaks its promise" in capsys.readouterr().err

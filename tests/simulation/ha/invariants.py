@@ -247,7 +247,7 @@ class Invariants:
         if group is not None:
             self._removed_by_masters = max(self._removed_by_masters, start)
 
-    def seen(self, node: Node) -> None:
+    def observe(self, node: Node) -> None:
         """What its readers see, at the default; a master that goes on alone shows what nobody else has, and says so."""
         start, visible = node.disk.start, node.visible
         if self.may_have_lost or node.disk.unreplicated:

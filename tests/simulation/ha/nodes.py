@@ -208,7 +208,7 @@ class Node:
         assert self.group is not None
         self.schedule.invariants.committed(self, self.group, self.group.committed)
         self.disk.unreplicated = False
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)
 
     def _do_Fenced(self, effect: do.Fenced) -> None:
         assert self.group is not None
@@ -265,7 +265,7 @@ class Node:
         self.disk.unreplicated |= effect.unreplicated
         self._show()
         self.disk.unreplicated = effect.unreplicated
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)
         self._tell_commit()
 
     def _do_SendToMaster(self, effect: do.SendToMaster) -> None:
@@ -382,7 +382,7 @@ class Node:
     def _hear(self, message: Any) -> None:
         """If the disk refuses, the connection ends."""
         try:
-            self.perform(self.following.heard(message))
+            self.perform(self.following.message_received(message))
         except OutOfRangeError as error:
             self.world.note(self.name, "does not follow:", error)
             self._hang_up()
@@ -596,6 +596,17 @@ class Node:
             return
         self.run(self._promote, force, if_lost)
 
+    def promote_after(self, lost: Term) -> None:
+        """As `Node.promote_after`: the node may not know the term of the candidate that was not elected."""
+        if self.is_up and self.stopped_until <= self.world.now:
+            self.run(self._step_down, lost)
+            self.promote()
+
+    def _step_down(self, lost: Term) -> None:
+        self.above = max(self.above, lost)
+        if self.group is not None:
+            self.perform(self.group.fence(lost, self.now_us))
+
     def _promote(self, force: bool, if_lost: bool) -> None:
         disk = self.disk
         master = self._leader
@@ -685,12 +696,14 @@ class Node:
 
     def _do_ElectionLost(self, lost: ElectionLost) -> None:
         self.world.note(self.name, "is not elected:", lost.error)
-        self.election = None
+        assert self.election is not None
+        term, self.election = self.election.term, None
         if lost.release is not None:
             self._do_SendPrepare(lost.release)
-        if lost.restore:
+        if lost.next_candidate:
             self.schedule.invariants.restored += 1
-            self.world.after(self.world.random.random() * self.plan.lag_s, self.schedule.by_name[lost.restore].promote)
+            candidate = self.schedule.by_name[lost.next_candidate]
+            self.world.after(self.world.random.random() * self.plan.lag_s, candidate.promote_after, term)
         if isinstance(lost.error, HigherTermError):
             self.above = max(self.above, Term(*lost.error.term))
         self._redial()
@@ -705,4 +718,4 @@ class Node:
 
     def _show(self) -> None:
         self.disk.shown = self.visible
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)

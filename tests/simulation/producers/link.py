@@ -50,8 +50,8 @@ class Link:
         self._sessions.clear()
         self._sender = Sender(
             self.here.origin, SendingSettings(False, None, None, None, self._window, self.there.letter),
-            epoch=owner.epoch, own_note=None if cursor is None else cursor.own,
-            notes=None if cursor is None else cursor.others, mark=0 if cursor is None else cursor.mark,
+            epoch=owner.epoch, own_position=None if cursor is None else cursor.own,
+            positions=None if cursor is None else cursor.others, mark=0 if cursor is None else cursor.mark,
             sent=owner.sent, random=random.Random(f"{self.here} {self.there} {owner.epoch}").random,
         )  # fmt: skip
         self.grow()

@@ -48,7 +48,7 @@ class Schedule:
         self.sites = [Site(self, place) for place in range(1 + max(max(pair) for pair, _ in edges))]
         plan = replace(
             replication.Plan.draw(random), others=0.0, poison=0.0, ttl_us=None, trims=False, latest=False,
-            rolls_back=False, restores=False, lists=0.0,
+            rolls_back=False, restores=False, restores_target=False, lists=0.0,
         )  # fmt: skip
         self.ways = [
             Way(self.sites[one], self.sites[two], replace(plan, forward_all=forwards)) for (one, two), forwards in edges

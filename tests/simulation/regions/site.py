@@ -37,6 +37,7 @@ class SiteInvariants(Invariants):
         self._site = site
         self.stored: dict[Origin, int] = {}
         self.logged: dict[Origin, int] = {}
+        self.messages: dict[Origin, int] = {}
 
     def store(self, origin: Origin, gaps: tuple[Gap, ...], entry: OriginEntry) -> None:
         site, at = self._site, self.logged.get(origin, 0)

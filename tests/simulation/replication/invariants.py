@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
@@ -22,6 +22,15 @@ class Invariants:
         self.logged: dict[Origin, int] = {}  # behind the last entry
         self.messages: dict[Origin, int] = {}
         self.causes: set[GapCause] = set()
+
+    def backup(self) -> Callable[[], None]:
+        """Return what makes this forget all that is stored from now on."""
+        stored, logged, messages = {**self.stored}, {**self.logged}, {**self.messages}
+
+        def restore() -> None:
+            self.stored, self.logged, self.messages = {**stored}, {**logged}, {**messages}
+
+        return restore
 
     def store(self, origin: Origin, gaps: tuple[Gap, ...], entry: OriginEntry) -> None:
         """An entry was stored, behind these gaps. They may be told already, when they lay behind the last entry."""

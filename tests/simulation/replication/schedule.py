@@ -42,6 +42,7 @@ class Plan:
     latest: bool
     rolls_back: bool  # in the end the source is restored, and publishes on
     restores: bool  # in the end the source is restored, and gets another history of the other origin
+    restores_target: bool  # in the end the target is restored
     lists: float  # share of the entries that name the clusters they go to
 
     @classmethod
@@ -65,6 +66,7 @@ class Plan:
             rolls_back=random.random() < 0.3,
             restores=random.random() < 0.3,
             lists=random.choice((0.0, 0.1, 0.6)),
+            restores_target=random.random() < 0.3,
         )
 
 
@@ -83,7 +85,7 @@ class Schedule:
         self.cursors: list[Progress] = []  # all that were stored
         self.ends: list[int] = []  # of the topic then
         self.expects_alarm = False
-        self.restored = self.renewed = 0
+        self.restored = self.renewed = self.targets_restored = 0
         self.connections = self.kills = self.rivals = 0
         self.is_apart = False
         self._epoch = 1
@@ -108,6 +110,39 @@ class Schedule:
             self._roll_back()
         elif plan.restores and plan.forward_all:
             self._restore_forwarder()
+        elif plan.restores_target and not plan.trims:
+            self._restore_target()
+
+    def _restore_target(self) -> None:
+        """The target is restored from a backup: it has less than it reported. Nothing is sent until people were told;
+        after `resync` it has all again, once."""
+        random, invariants, own = self.world.random, self.invariants, self.log.own
+        if not self.target.backups:
+            return
+        self.expects_alarm = True
+        self.world.run(until=self.world.now + 5.0)  # no request of a former connection is on its way
+        random.choice(self.target.backups)()
+        self.world.note("the target is restored to", invariants.stored, self.cursor)
+        self.process.cut(half=False)
+        for _ in range(random.choice((1, 1, 20))):
+            self._grow()
+        if self.plan.forward_all:  # it is noticed with the next message of an origin
+            self.log.append(self.log.other, 1, b"new")
+        self.process.grow()
+        before, sender = dict(invariants.messages), self.process.sender
+        if self.cursor is not None and invariants.stored.get(own, 0) < self.cursor.own.stored:
+            self._wait_for(SenderState.DIVERGED, "RollbackDetected")
+            is_same = invariants.messages.get(own, 0) == before.get(own, 0)
+            demand(is_same, "RollbackDetected", "messages were sent before people were told")
+        until = self.world.now + PATIENCE_S
+        while not self._is_done():
+            demand(self.world.now < until, "Liveness", self._lacking())
+            if sender.state is SenderState.DIVERGED:
+                demand("resync" in sender.alarm, "RollbackDetected", "people are not told what to do")
+                self.process.do(sender.resync)
+                self.targets_restored += 1
+            self.world.run(until=self.world.now + 0.5)
+        self._finish()
 
     def _roll_back(self) -> None:
         """The cluster here is restored from a backup, and publishes on. Its new messages are not taken for those that
@@ -140,17 +175,17 @@ class Schedule:
 
     def renew(self, effect: RenewOrigin) -> None:
         """Do as a Replicator does."""
-        log, note = self.log, effect.note
-        assert note is not None
-        if note.last is not None:
-            first = note.last.first
+        log, position = self.log, effect.position
+        assert position is not None
+        if position.last is not None:
+            first = position.last.first
             here = [(one.end, crc32c(one.value), one.time_us) for one in log.entries if one.first == first]
-            demand(here == [note.last[1:]], "RollbackDetected", "the backup has no cursor of its time")
+            demand(here == [position.last[1:]], "RollbackDetected", "the backup has no cursor of its time")
         self.process.kill()
         former = log.own
         log.renew(effect.mark)
         log.begin, log.withheld = effect.mark, GapCause.DUPLICATE
-        others = {**(self.cursor.others if self.cursor is not None else {}), former: note}
+        others = {**(self.cursor.others if self.cursor is not None else {}), former: position}
         self.cursor = None
         self._epoch += 1
         self.process = Process(self, self._epoch, mark=effect.mark, others=others)
@@ -172,8 +207,8 @@ class Schedule:
         self.expects_alarm = True
         older: list[Progress | None] = [None]  # cursors of that time
         for cursor in self.cursors:
-            note = cursor.others.get(self.log.other)
-            if note is None or note.stored <= first:
+            position = cursor.others.get(self.log.other)
+            if position is None or position.stored <= first:
                 older.append(cursor)
         self.cursor = self.world.random.choice(older)
         stored = dict(self.invariants.messages)

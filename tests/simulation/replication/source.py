@@ -14,13 +14,13 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     RenewOrigin,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.sender import Sender, SendingSettings
@@ -218,7 +218,7 @@ class Process:
         epoch: int,
         *,
         mark: int = 0,
-        others: dict[Origin, OriginNote] | None = None,
+        others: dict[Origin, TargetPosition] | None = None,
         opened_at: int | None = None,
     ) -> None:
         self._schedule, self._world, self._log = schedule, schedule.world, schedule.log
@@ -233,8 +233,8 @@ class Process:
         cursor = schedule.cursor
         self.sender = Sender(
             self._log.own, self.settings(), epoch=epoch, begin=self._log.begin,
-            withheld=self._log.withheld, own_note=None if cursor is None else cursor.own,
-            notes=others if cursor is None else cursor.others, mark=mark if cursor is None else cursor.mark,
+            withheld=self._log.withheld, own_position=None if cursor is None else cursor.own,
+            positions=others if cursor is None else cursor.others, mark=mark if cursor is None else cursor.mark,
             former=self._log.former_end, sent=self._sent, random=random.Random(f"{plan}{epoch}").random,
         )  # fmt: skip
         self.do(self.sender.grew, self._log.start, self._log.end)

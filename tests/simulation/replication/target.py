@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyreplog._native.system.checksum import crc32c
@@ -60,6 +61,7 @@ class Target:
         self._life = 0
         self.is_up = True
         self.is_full = False  # its quota refuses messages
+        self.backups: list[Callable[[], None]] = []  # each restores the topic as it was then
         self.crashes = self.refusals = 0
 
     # ---- requests --------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class Target:
         try:
             if self.is_full:
                 raise BacklogFullError(TOPIC, "full")
-            admission = gate.judge(call.session, call.entries, call.gaps)
+            admission = gate.admit(call.session, call.entries, call.gaps)
         except ReplogError as error:
             self.refusals += 1
             settle_all([(call.future, error)])
@@ -184,6 +186,7 @@ class Target:
         self._snapshot = mark, states
         for state in states:
             self._invariants.note_gaps(state.origin, state.stored, state.gaps)
+        self.backups.append(partial(self._restore, self._log[:], self._snapshot, self._invariants.backup()))
         for state in states:
             gate = self._gates.get(state.origin)
             assert gate is not None
@@ -214,6 +217,16 @@ class Target:
             gate.replay(attribute, entry.messages, crc32c(entry.value))
         for gate in self._gates:
             self._invariants.recovered(gate.origin, gate.stored)
+
+    def _restore(
+        self, log: list[tuple[OriginAttribute, OriginEntry]], snapshot: tuple[int, list[GateState]],
+        forget: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.crash()
+        self._log, self._snapshot = log[:], snapshot
+        forget()
+        self.crash()
+        self.recover()
 
     def recover(self) -> None:
         """The next owner answers."""

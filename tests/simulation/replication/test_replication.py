@@ -24,10 +24,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are crashes of both ends, lost connections, refusals, gaps, forwarded messages and
-    forwarders and sources that were restored."""
-    crashes = kills = connections = refusals = forwarded = own = trimmed = restored = renewed = 0
+    forwarders, sources and targets that were restored."""
+    crashes = kills = connections = refusals = forwarded = own = trimmed = restored = renewed = targets = 0
     causes: set[str] = set()
-    for seed in range(60):
+    for seed in range(80):
         schedule = Schedule(seed)
         schedule.run()
         crashes += schedule.target.crashes
@@ -39,7 +39,8 @@ def test_runs_are_worth_their_while() -> None:
         trimmed += schedule.log.start > 0
         restored += schedule.restored
         renewed += schedule.renewed
+        targets += schedule.targets_restored
         causes |= {cause.name for cause in schedule.invariants.causes}
     assert crashes > 10 and kills > 10 and connections > 80 and refusals > 20
-    assert own > 3000 and forwarded > 500 and trimmed > 10 and restored > 2 and renewed > 2
+    assert own > 3000 and forwarded > 500 and trimmed > 10 and restored > 2 and renewed > 1 and targets > 2
     assert {"FOREIGN", "FILTERED", "EXPIRED", "REFUSED", "DUPLICATE"} <= causes

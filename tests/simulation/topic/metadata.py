@@ -63,7 +63,7 @@ class Way(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> Lease:
         return self.call(lambda: HeldLease(self, ttl, on_loss))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         return
 
 
@@ -103,12 +103,12 @@ class HeldLease(Lease):
                 self._way.host._remove(key)
         self._keys.clear()
 
-    def tell(self) -> None:
+    def report_loss(self) -> None:
         """Its holder hears of it."""
         if self._error is None and self._has_ended and self._heartbeat.state is LeaseState.HELD:
             self._heartbeat.state = LeaseState.LOST  # type: ignore[misc]
             if self._on_loss is not None:
                 self._on_loss()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.end()

@@ -109,7 +109,7 @@ class Process:
     def lose_lease(self, told_after: float) -> None:
         for lease in self.leases:
             lease.end()
-            self.at(self.world.now + told_after, lease.tell)
+            self.at(self.world.now + told_after, lease.report_loss)
 
     def kill(self) -> None:
         """As SIGKILL; its lease is over a while later."""

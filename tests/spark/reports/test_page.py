@@ -90,7 +90,7 @@ def test_names_are_text_whatever_is_in_them(name: str) -> None:
 
 
 def test_messages_that_were_published_here_have_a_name() -> None:
-    columns = {"topic": ["t", "t"], "partition": [-1, -1], "originCluster": [None, "ab"]}
+    columns = {"topic": ["t", "t"], "partition": [-1, -1], "cluster": [None, "ab"]}
     assert names_of(pa.table(columns), tuple(columns)) == ["(published here)", "ab"]
 
 

@@ -539,21 +539,21 @@ class PartitionedConsumer(Handle):
         if self._failed is not None:
             raise self._failed
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._next = _NOTHING
         with ExitStack() as stack:
             stack.callback(self._wake)
             for part in self._parts.values():
                 stack.callback(part.close)
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._next = _NOTHING
 
     def __del__(self) -> None:
         """Release the consumers of the partitions, as a Consumer does."""
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            self._error = ClosedError(f"the {self._what} was forgotten")
-            warn_of_leak(self._what, self, self._opened_at)
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
+            warn_of_leak(self._label, self, self._opened_at)
             for part in self._parts.values():
                 part.abandon()
 

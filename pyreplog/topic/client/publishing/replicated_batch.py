@@ -21,7 +21,7 @@ PRODUCER_LENGTH = struct.Struct("<4xH")
 class ReplicatedBatch(BatchEntrant):
     """Entries of one origin, as they are stored there, and gaps behind them.
 
-    The producers of the topic do not judge them: the gate of the origin does. Global producers are asked before, for
+    The producers of the topic do not check them: the gate of the origin does. Global producers are asked before, for
     entries that are stored under other identities. What costs time is done for each entry, not for each message.
 
     Attributes:
@@ -91,8 +91,8 @@ class ReplicatedBatch(BatchEntrant):
         gaps: list[Gap] = []
         for entry in self._received:
             part = self._numbered.get(entry.first)
-            if part is not None and entry.first >= self.gate.pushed:  # the gate judges those before
-                verdict = producers.judge_copy(part.producer, part.sequences, same_cluster)
+            if part is not None and entry.first >= self.gate.pushed:  # the gate decides about those before
+                verdict = producers.check_copy(part.producer, part.sequences, same_cluster)
                 if verdict is DedupVerdict.IN_DOUBT:
                     return part.producer
                 if verdict is DedupVerdict.DUPLICATE:
@@ -104,16 +104,16 @@ class ReplicatedBatch(BatchEntrant):
         return None
 
     def numbers(self) -> Iterator[tuple[int, Share]]:
-        """Yield the number of each admitted entry that global producers have to know, and what they have to know."""
+        """Yield the number of each admitted entry that global producers have to know, with its share of the numbers."""
         assert self.admission is not None
         for number, entry in enumerate(self.admission.entries):
             part = self._numbered.get(entry.first)
             if part is not None:
                 yield number, (part.producer, part.sequences)
 
-    def judge(self) -> Admission | None:
-        """Ask the gate what of it is new; None: it has to wait. Raises as `OriginGate.judge`."""
-        self.admission = admission = self.gate.judge(self.session, self._entries, self._gaps)
+    def admit(self) -> Admission | None:
+        """Ask the gate what of it is new; None: it has to wait. Raises as `OriginGate.admit`."""
+        self.admission = admission = self.gate.admit(self.session, self._entries, self._gaps)
         if admission is not None:
             self.messages = sum([entry.messages for entry in admission.entries])
             self.run = admission.run

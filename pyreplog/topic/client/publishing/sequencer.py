@@ -230,7 +230,7 @@ class Sequencer:
                 self._carry_out(work, is_awaited=is_awaited)
 
     def with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
-        """Return the result of a call that uses the gates, with the lock, and settle what follows from it.
+        """Return the result of a call that uses the gates, with the lock, and settle the outcomes that it leads to.
 
         call: is passed the offset up to which the gates know the topic. admits: raise the error of `stop` instead, if
         that was called.
@@ -249,7 +249,7 @@ class Sequencer:
         return result
 
     def _follow(self, gate: OriginGate, work: _Work) -> None:
-        """Note what follows from an event of a gate."""
+        """Collect the outcomes and entrants of a gate after an event."""
         work.outcomes += gate.take_outcomes()
         work.readmitted += gate.take_waiting()
         work.has_news = work.has_news or gate.has_news
@@ -267,7 +267,7 @@ class Sequencer:
         name, producers = single.producer, self._producers
         if producers is not None and name:
             sequence = single.sequence if single.sequence >= 0 else check_sequence(producers.next_sequence(name))
-            verdict = producers.judge(name, sequence)
+            verdict = producers.check_sequence(name, sequence)
             if verdict is DedupVerdict.IN_DOUBT:
                 producers.wait(name, single)
                 return
@@ -323,7 +323,7 @@ class Sequencer:
             gate.settle_doubt(batch)
             self._follow(gate, work)
         try:
-            admission = batch.judge()
+            admission = batch.admit()
         except ReplogError as error:
             self.window.leave(batch.size, batch.messages_submitted)
             work.outcomes.append((batch.future, error))

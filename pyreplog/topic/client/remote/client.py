@@ -339,10 +339,10 @@ class Client(Handle):
             ReplogError: as `cluster_id`.
         """
         check_may_block("geo_handover")
-        told: dict[str, Any] | None = self._ask_owner(
+        status: dict[str, Any] | None = self._ask_owner(
             topic, "geo_handover", subscription=subscription, target=target, order=order, timeout=timeout, grace=grace
         )
-        return told
+        return status
 
     def geo_take_over(self, topic: str, subscription: str, *, any_cluster: bool) -> dict[str, Any] | None:
         """Take a replicated subscription over from the cluster that delivers it so far.
@@ -360,10 +360,10 @@ class Client(Handle):
             ReplogError: as `cluster_id`.
         """
         check_may_block("geo_take_over")
-        told: dict[str, Any] | None = self._ask_owner(
+        status: dict[str, Any] | None = self._ask_owner(
             topic, "geo_take_over", subscription=subscription, any_cluster=any_cluster
         )
-        return told
+        return status
 
     def partitioned_topics(self) -> list[str]:
         """List the names of all partitioned topics.
@@ -407,7 +407,7 @@ class Client(Handle):
                 del self._topics[topic.name]
                 self._forgotten.notify_all()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             topics = list(self._topics.values())
         self._pool.begin_to_close()

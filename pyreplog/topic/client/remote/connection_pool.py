@@ -99,7 +99,7 @@ _open: set[ConnectionPool] = set()
 
 
 class StaleError(ClosedError):
-    """The server does not know the lane or consumer (any longer); nothing was done."""
+    """The server does not know the producer session or consumer (any longer); nothing was done."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -132,7 +132,7 @@ def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> t
     except InvalidMessageError as error:
         return error, ""
     if status == STALE:
-        return StaleError("the server does not know the lane or consumer"), ""
+        return StaleError("the server does not know the producer session or consumer"), ""
     return (reader if status == OK else reader.refusal("a known status", str(status))), ""
 
 
@@ -140,7 +140,7 @@ def publishes(request: Request) -> bool:
     """Return whether a request uses the connection for publishing."""
     if isinstance(request, Publish | PublishTo | CloseProducer | OpenOrigin | Replicate | ReplicateTo):
         return True
-    return isinstance(request, Open) and request.lane > 0
+    return isinstance(request, Open) and request.session > 0
 
 
 class ConnectionPool:
@@ -178,7 +178,7 @@ class ConnectionPool:
         _open.add(self)
 
     def next_handle(self) -> int:
-        """Return a handle for a lane or a consumer that was never used before."""
+        """Return a handle for a producer session or a consumer that was never used before."""
         return next(self._handles)
 
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:

@@ -145,7 +145,7 @@ class RemoteTopic(Handle):
             return self._publishers[producer][0]
 
     def _leave(self, producer: str) -> None:
-        """Remove a user of a publisher; after the last one close it, and its lane at the owner."""
+        """Remove a user of a publisher; after the last one close it, and its session at the owner."""
         with self._lock:
             self._users[producer] -= 1
             if self._users[producer]:
@@ -663,8 +663,8 @@ class RemoteTopic(Handle):
         """Whether `close` was called; it may still wait for messages."""
         return self._error is not None
 
-    def _let_go(self) -> None:
-        error = ClosedError(f"the {self._what} was closed")
+    def _do_close(self) -> None:
+        error = ClosedError(f"the {self._label} was closed")
         with self._lock:
             publishers, remote_subscriptions = list(self._publishers.values()), list(self._remote_subscriptions)
         with ExitStack() as stack:
@@ -775,7 +775,7 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
     def _remove(self) -> None:
         self._client.remove_partitioned(self.name)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._client.forget, self)
             for topic in self._parts:

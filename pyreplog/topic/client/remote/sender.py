@@ -70,9 +70,9 @@ class SequenceAllocator(Producers):
         self._highest = max(self._highest, int(sequences[-1]))
         super().push(name, sequences)
 
-    def judge(self, name: bytes, sequence: int) -> DedupVerdict:
+    def check_sequence(self, name: bytes, sequence: int) -> DedupVerdict:
         """Return what to do with a message; only messages in flight from here can be in doubt."""
-        verdict = super().judge(name, sequence)
+        verdict = super().check_sequence(name, sequence)
         return DedupVerdict.NEW if verdict is DedupVerdict.DUPLICATE else verdict
 
     def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
@@ -98,7 +98,7 @@ class EntrySender:
         producer: name of a producer of a topic that deduplicates, whose messages are numbered: entries that are lost
             are sent again, and the owner drops those that it has. "": entries that are lost fail, with an unknown
             outcome.
-        on_opened: called with the owner's reply, each time a lane was opened.
+        on_opened: called with the owner's reply, each time a session was opened.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class EntrySender:
         self._events = EventQueue()
         self._queue: deque[PublishBatch] = deque()  # all batches without an outcome, and some with one
         self._unsent: deque[PublishBatch] = deque()  # those that are not sent
-        self._handle = 0  # of the lane; 0: there is none
+        self._handle = 0  # of the producer session; 0: there is none
         self._address: Address = ("", 0)
-        self._opening = self._is_delayed = False  # a lane is being opened; the next attempt is delayed
+        self._opening = self._is_delayed = False  # a session is being opened; the next attempt is delayed
         self._opened: AppendFuture[Opened] | None = None
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
@@ -153,7 +153,7 @@ class EntrySender:
         """Do nothing: batches that are submitted after the end fail."""
 
     def open(self) -> AppendFuture[Opened]:
-        """Open a lane now; the future fails with the first error."""
+        """Open a session now; the future fails with the first error."""
         opened: AppendFuture[Opened] = AppendFuture()
 
         def begin() -> None:
@@ -164,7 +164,7 @@ class EntrySender:
         return opened
 
     def leave(self) -> None:
-        """Close the lane after all submitted batches: the owner publishes them, or refuses those that a quota holds."""
+        """Close the session after all submitted batches: the owner publishes them, or refuses those a quota holds."""
 
         def leave() -> None:
             self._is_leaving = True
@@ -182,7 +182,7 @@ class EntrySender:
 
         self._events.post(close)
 
-    # ---- the lane -------------------------------------------------------------------------------------------
+    # ---- the producer session ----------------------------------------------------------------------------------------
 
     def _add_batches(self, batches: list[PublishBatch]) -> None:
         self._queue += batches
@@ -192,7 +192,7 @@ class EntrySender:
     def _advance(self) -> None:
         if self._error is not None:
             self._fail_all(self._error)
-            self._give_up_lane()
+            self._abandon_session()
         elif not self._handle:
             self._open()
         else:
@@ -200,9 +200,9 @@ class EntrySender:
                 if not (batch := self._unsent.popleft()).is_settled:
                     self._send(batch)
             if self._is_leaving:
-                self._give_up_lane()
+                self._abandon_session()
 
-    def _give_up_lane(self) -> None:
+    def _abandon_session(self) -> None:
         if self._handle:
             self._pool.send(self._address, CloseProducer(self._handle), _forget)
             self._handle = 0
@@ -229,7 +229,7 @@ class EntrySender:
         if error is None:
             self._handle, self._address = handle, address
             for batch in self._queue if self._producer else ():
-                batch.session = 0  # in order, including those that were sent through the last lane
+                batch.session = 0  # in order, including those that were sent in the last session
             self._collect_unsent()
             if self._on_opened is not None:
                 self._on_opened(opened.result())
@@ -261,7 +261,7 @@ class EntrySender:
 
     def _fail_all(self, error: ReplogError) -> None:
         if isinstance(error, StaleError):  # a message for people
-            error = NotConnectedError(f"topic {self._topic}: no lane could be opened in time: {error}")
+            error = NotConnectedError(f"topic {self._topic}: no producer session could be opened in time: {error}")
         for batch in list(self._queue):
             if not batch.is_settled:
                 batch.settle(_unknown(error) if batch.was_sent else error)
@@ -305,7 +305,7 @@ class EntrySender:
         self._forget_settled()
 
     def _send_again_or_fail(self, batch: PublishBatch, handle: int, error: ReplogError) -> None:
-        """Send a batch again, or fail it, because its lane is lost; it may be stored."""
+        """Send a batch again, or fail it, because its session is lost; it may be stored."""
         if handle == self._handle:
             self._handle = 0
         if not self._producer and not isinstance(error, StaleError | NotConnectedError):
@@ -360,4 +360,4 @@ def _offsets(reader: WireReader, messages: int) -> range | list[int]:
 
 def _forget(_: Address, outcome: Outcome) -> None:
     if isinstance(outcome, ReplogError) and not isinstance(outcome, PeerError | ClosedError):
-        logger.info("a lane was not closed at the server: %s", outcome)
+        logger.info("a producer session was not closed at the server: %s", outcome)

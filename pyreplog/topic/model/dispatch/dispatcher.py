@@ -1,4 +1,4 @@
-"""The dispatcher of a subscription, a state machine: it decides what is read, which consumer gets it, what comes again.
+"""The dispatcher of a subscription, a state machine: it decides about reads, deliveries and redeliveries.
 
 The rules are those of Pulsar, whose classes are named in parentheses. One machine serves all types, with a selector for
 the differences (in Pulsar three dispatchers, each twice). A rewind forgets the pending reads, which in Pulsar overwrite
@@ -177,7 +177,7 @@ class Dispatcher:
         self._consumers = Consumers(self._pending, settings.max_unacked_consumer)
         self._selector = _SELECTORS[settings.type](self._consumers, self._partition)
         self._redeliveries = Redeliveries()
-        # the first by the monotonic clock, the second by the wall clock
+        # `_replay` by the monotonic clock, `_delayed` by the wall clock
         self._replay, self._delayed = Replay(), DelayedDeliveryTracker()
         self._due = (0, 0)  # when the first of `_delayed` is due, by the wall clock and by the monotonic clock
         self._reread: MessageBatch | None = None  # messages in hand that were read again
@@ -225,7 +225,7 @@ class Dispatcher:
         return _changed(before, after) + self._run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
-        """Detach a consumer; the others get all that it has not acknowledged."""
+        """Detach a consumer; the others get all messages that it has not acknowledged."""
         before = self._selector.active
         detached = self._consumers.remove(consumer)
         if detached is None:
@@ -235,13 +235,13 @@ class Dispatcher:
         if not len(self._consumers) or after is not before:
             self._rewind(RedeliveryCause.CONSUMER_LOST)
         else:
-            self._give_back(self._pending.release_holder(detached.holder), RedeliveryCause.CONSUMER_LOST)
+            self._return_messages(self._pending.release_holder(detached.holder), RedeliveryCause.CONSUMER_LOST)
             self._unblock()
         effects = [] if after is before else _changed(None if before is detached else before, after)
         return effects + self._run(now_us)
 
     def flow(self, consumer: int, messages: int, now_us: int) -> list[Effect]:
-        """Note that a consumer has room for so many more messages."""
+        """Add a number of messages to a consumer's permits."""
         attached = self._consumers.by_id.get(consumer)
         if attached is None:
             return []
@@ -263,7 +263,7 @@ class Dispatcher:
         if start > self._start:
             before, self._start = self._start, start
             self._settle_range(before, start)
-        return self._go_on_after_acks(now_us)
+        return self._resume_after_acks(now_us)
 
     def entries(self, read_id: int, batch: MessageBatch, now_us: int) -> list[Effect]:
         """Take the result of a read. A result without entries counts as a failure."""
@@ -283,7 +283,7 @@ class Dispatcher:
         return effects + self._run(now_us)
 
     def read_failed(self, read_id: int, error: Exception, now_us: int) -> list[Effect]:
-        """Note that a read failed; another one reads the same a little later."""
+        """Note that a read failed. The same range is read again after a delay."""
         if self._reading.starts_at(read_id) is None:
             return self._run(now_us)
         return self._failed(read_id, str(error), now_us)
@@ -295,7 +295,7 @@ class Dispatcher:
         return self._run(now_us)
 
     def _replay_unread(self, reread: Reread) -> None:
-        """Add the ranges of a replay that were not read to the replay again."""
+        """Add the ranges of a replay that were not read to `_replay` again."""
         if not reread.of_blocked:
             self._replay.add_ranges(reread.ranges)
 
@@ -307,7 +307,8 @@ class Dispatcher:
         return self._run(now_us)
 
     def limit_to(self, offset: int, now_us: int) -> list[Effect]:
-        """Read nothing from `offset` on: what is acknowledged of it is not known yet. It takes nothing back.
+        """Read no messages from `offset` on, because their acknowledgements are not known yet. Delivered messages stay
+        delivered.
 
         With 0 no message is delivered: neither messages that were read already, nor redeliveries.
         """
@@ -337,7 +338,7 @@ class Dispatcher:
         unknown = self._cursor.acknowledge_range(start, end, self.end, now_us)
         if not unknown:
             self._count_acked(consumer, self._settle_range(start, end))
-            return [CursorChanged(), *self._go_on_after_acks(now_us)]
+            return [CursorChanged(), *self._resume_after_acks(now_us)]
         at = start
         for low, high in [*unknown, (end, end)]:
             if at < low:
@@ -348,7 +349,8 @@ class Dispatcher:
         return self._acknowledged(consumer, (ranges[:, 0], ranges[:, 1]), now_us, is_dirty=left > 0)
 
     def cumulative(self, consumer: int, place: EntryPosition, to: int, now_us: int) -> list[Effect]:
-        """Acknowledge everything below `to`. place: the entry that holds `cursor.cumulative_start(to)`, or ends there.
+        """Acknowledge all messages below `to`. place: the entry that holds `cursor.cumulative_start(to)`, or ends
+        there.
 
         Raises InvalidArgumentError if the subscription is shared, and the errors of `Cursor.cumulative`.
         """
@@ -357,17 +359,15 @@ class Dispatcher:
         before = self._floor
         self._cursor.cumulative(place, to, self.end, now_us)
         self._count_acked(consumer, self._settle_range(before, self._floor))
-        return [CursorChanged(), *self._go_on_after_acks(now_us)]
+        return [CursorChanged(), *self._resume_after_acks(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
-        """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else of the
-        cursor.
-        """
+        """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else."""
         self._settle_range(before, self._floor)
-        return [CursorChanged(), *self._go_on_after_acks(now_us)]
+        return [CursorChanged(), *self._resume_after_acks(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Skip everything before the entry at `total`; see `Cursor.advance`.
+        """Skip all messages before the entry at `total`; see `Cursor.advance`.
 
         Messages whose acknowledgements the cursor forgets are delivered again.
         """
@@ -379,7 +379,7 @@ class Dispatcher:
         return self.moved(before, now_us)
 
     def _settle(self, known: Offsets, released: Released) -> None:
-        """Drop acknowledged offsets, which ascend; consumers had the `released` ones."""
+        """Drop acknowledged offsets, which ascend. The `released` ones were with consumers."""
         self._selector.released(released)
         self._redeliveries.forget(known)
         if len(released.offsets) < len(known):
@@ -388,8 +388,8 @@ class Dispatcher:
             self._has_acked = True
 
     def _settle_range(self, start: int, end: int) -> int:
-        """Drop acknowledged offsets of [start, end); return how many of them consumers had."""
-        if isinstance(self._pending, PendingRanges):  # whose selector does not need the offsets
+        """Drop acknowledged offsets of [start, end); return how many of them were with consumers."""
+        if isinstance(self._pending, PendingRanges):  # their selectors do not need the offsets
             count = self._pending.drop_range(start, end)
         else:
             released = self._pending.release_range(start, end)
@@ -413,9 +413,9 @@ class Dispatcher:
         effects: list[Effect] = [CursorChanged()] if is_dirty else []
         if len(unknown[0]):
             effects.append(Locate(consumer, *unknown))
-        return effects + self._go_on_after_acks(now_us)
+        return effects + self._resume_after_acks(now_us)
 
-    def _go_on_after_acks(self, now_us: int) -> list[Effect]:
+    def _resume_after_acks(self, now_us: int) -> list[Effect]:
         """Continue after messages were acknowledged."""
         self._reading.pass_over(self._floor)
         self._unblock()
@@ -439,16 +439,16 @@ class Dispatcher:
             self._redeliveries.explain(released.offsets, reason)
         self._selector.released(released)
         if delay_us is not None or not len(self._redeliveries):
-            self._replay.add_later(released.offsets, now_us + self._wait_us(0, delay_us), now_us)
+            self._replay.add_later(released.offsets, now_us + self._backoff_us(0, delay_us), now_us)
         else:
             counts = np.array([self._redeliveries.count(offset) for offset in released.offsets.tolist()])
             for count in np.unique(counts).tolist():
                 waiting = released.offsets[counts == count]
-                self._replay.add_later(waiting, now_us + self._wait_us(count, None), now_us)
+                self._replay.add_later(waiting, now_us + self._backoff_us(count, None), now_us)
         self._unblock()
         return self._run(now_us)
 
-    def _wait_us(self, count: int, delay_us: int | None) -> int:
+    def _backoff_us(self, count: int, delay_us: int | None) -> int:
         settings = self.settings
         if delay_us is not None:
             return max(delay_us, 0)
@@ -461,7 +461,7 @@ class Dispatcher:
             return []
         if self._selector.active is attached:
             return self.rewind(now_us)
-        self._give_back(self._pending.release_holder(attached.holder), RedeliveryCause.REDELIVER)
+        self._return_messages(self._pending.release_holder(attached.holder), RedeliveryCause.REDELIVER)
         self._unblock()
         return self._run(now_us)
 
@@ -479,7 +479,7 @@ class Dispatcher:
         return self._run(now_us)
 
     def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Move to `total`, back or forward: everything before is acknowledged, nothing behind.
+        """Move to `total`, back or forward: all messages before it are acknowledged, none behind.
 
         The consumers have dropped their messages. Pending dead letters stay pending.
         """
@@ -488,7 +488,7 @@ class Dispatcher:
         self._redeliveries.clear()
         return [CursorChanged(), *self._run(now_us)]
 
-    def _give_back(self, released: Released, cause: RedeliveryCause) -> None:
+    def _return_messages(self, released: Released, cause: RedeliveryCause) -> None:
         """Deliver messages of a consumer again, as soon as possible."""
         if len(released.offsets):
             self._redeliveries.returned(released.offsets, cause)
@@ -510,7 +510,7 @@ class Dispatcher:
 
     @property
     def held(self) -> int:
-        """Number of messages that consumers have and did not acknowledge, and of dead letters on their way."""
+        """Number of messages that are with consumers, and of dead letters that are being published."""
         return self._pending.total
 
     def status(self, now_us: int) -> DispatchStatus:
@@ -546,8 +546,9 @@ class Dispatcher:
         )
 
     def first_due(self, end: int) -> int:
-        """Return the first unacknowledged offset that is not delayed, as far as known; `end`, of the topic, if there is
-        none.
+        """Return the first unacknowledged offset that is not delayed, as far as known; `end` if there is none.
+
+        end: end of the topic.
         """
         at = self._cursor.next_unacked(self._floor)
         if not self._delayed.messages:
@@ -585,16 +586,16 @@ class Dispatcher:
 
     @property
     def _floor(self) -> int:
-        """Offset below which nothing is delivered any more."""
+        """Offset below which no message is delivered any more."""
         return max(self._cursor.acks.mark_offset, self._start)
 
     def _run(self, now_us: int) -> list[Effect]:
-        """Deliver all that can be delivered, then read as much as there is room for."""
+        """Deliver all messages that can be delivered, then read as many as there is room for."""
         effects: list[Effect] = []
         if not self._consumers.by_id:
             return effects
-        self._come_due(now_us)
-        if self._limit > self._floor:  # else what was read, or is to be delivered again, waits, too
+        self._collect_due(now_us)
+        if self._limit > self._floor:  # otherwise messages that were read, and redeliveries, wait, too
             self._deliver(effects, now_us)
         next_us = self._next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
@@ -614,9 +615,9 @@ class Dispatcher:
         elif arrived:
             self._reading.kept_up()
         if self._reading.position < min(self.end, self._limit) or self._replay.ready or self._selector.waiting():
-            self._read(effects, now_us)  # usually false after a delivery
+            self._read(effects, now_us)  # usually skipped after a delivery
 
-    def _come_due(self, now_us: int) -> None:
+    def _collect_due(self, now_us: int) -> None:
         due = self._replay.waiting.pop(now_us) if self._replay.waiting.messages else []
         if self._delayed.messages:
             due += self._delayed.pop(self._wall_us())
@@ -624,7 +625,7 @@ class Dispatcher:
             self._replay.add_ranges(bucket.intersect(self._floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._ack_timeouts_us:
-            self._give_back(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
+            self._return_messages(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
             self._ack_timeouts_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self._unblock()
 
@@ -633,7 +634,7 @@ class Dispatcher:
     def _drop_acked(self) -> None:
         """Drop acknowledged messages from the batches in hand.
 
-        Done before these are placed, and not with each acknowledgement, because many may come one by one.
+        It is done before these batches are placed, not with each acknowledgement, because many may come one by one.
         """
         if not self._has_acked:
             return
@@ -644,29 +645,27 @@ class Dispatcher:
         self._fresh = deque(batch for batch in held if batch is not None)
 
     def _without_acked(self, batch: MessageBatch) -> MessageBatch | None:
-        wanted = np.flatnonzero(self._wanted(batch.offset))
+        wanted = np.flatnonzero(self._unacked_mask(batch.offset))
         return batch.select(wanted) if len(wanted) else None
 
-    def _wanted(self, offsets: Offsets) -> NDArray[np.bool_]:
+    def _unacked_mask(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Return which messages are kept and not acknowledged."""
         wanted: NDArray[np.bool_] = ~self._cursor.mask(offsets) & (offsets >= self._start)
         return wanted
 
     def _filter(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
-        """Return the messages of a read that can be delivered: unacknowledged, not pending, due, not redelivered too
-        often.
-        """
+        """Return the deliverable messages of a read: unacknowledged, not pending, due, not redelivered too often."""
         self._cursor.deliver(batch)
         if self._is_new(batch):
             return batch
         offsets = batch.offset
-        wanted = self._wanted(offsets) & ~self._pending.holds(offsets)
+        wanted = self._unacked_mask(offsets) & ~self._pending.holds(offsets)
         if self._selector.delays:
             wall_us = self._wall_us()
             late = wanted & (batch.deliver_at > wall_us)
             if late.any():
                 self._delayed.add_each(offsets[late], batch.deliver_at[late], wall_us)
-                self._selector.forget(offsets[late])  # they were due, and blocked, before the clock was set back
+                self._selector.forget(offsets[late])  # due, and blocked, before the clock was set back
                 wanted &= ~late
         if self.settings.max_redeliveries is not None:
             dead = self._redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
@@ -676,8 +675,10 @@ class Dispatcher:
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
 
     def _is_new(self, batch: MessageBatch) -> bool:
-        """Return whether all messages of a batch are certain to be deliverable, as is usual: they need not be checked
-        singly.
+        """Return whether all messages of a batch are certain to be deliverable, so that they need not be checked one by
+        one.
+
+        That is the usual case.
         """
         start, end = batch.first, batch.last + 1
         return (
@@ -737,7 +738,7 @@ class Dispatcher:
         return min(self._selector.capacity(), self.settings.max_unacked - self._pending.total)
 
     def _unblock(self) -> None:
-        """Go on, after acknowledgements or returns, at half of the limit that stopped delivery."""
+        """Resume delivery, after acknowledgements or returns, at half of the limit that stopped it."""
         if self._is_blocked and self._pending.total <= self.settings.max_unacked // 2:
             self._is_blocked = False
         if self._consumers.unblock():
@@ -756,7 +757,7 @@ class Dispatcher:
         if reading.is_idle:
             reading.pass_over(self._cursor.next_unacked(reading.position))
         end = min(self.end, self._limit)
-        while self._may_read_on():
+        while self._may_read_ahead():
             read = reading.begin_ahead(end, capacity)
             if read is None:
                 return
@@ -773,7 +774,7 @@ class Dispatcher:
         if ranges is not None:
             effects.append(self._reading.begin_again(ranges, of_blocked=len(blocked) > 0))
 
-    def _may_read_on(self) -> bool:
+    def _may_read_ahead(self) -> bool:
         tracked = self._delayed.ranges + self._replay.waiting.ranges + len(self._replay.ready)
         return not self._fresh and self._selector.has_space() and tracked < TRACKED_MAX
 
@@ -793,7 +794,7 @@ class Dispatcher:
         return min((time for time in times if time is not None), default=None) if times else None
 
     def _delayed_due_us(self, first_us: int, now_us: int) -> int:
-        """Return when the wall clock will reach `first_us`, on the monotonic clock, if nobody sets the wall clock.
+        """Return when the wall clock will reach `first_us`, on the monotonic clock, unless the wall clock is set.
 
         The clocks are compared once, because the result would be a little earlier or later with each step.
         """
@@ -803,6 +804,6 @@ class Dispatcher:
 
 
 def _changed(before: AttachedConsumer | None, after: AttachedConsumer | None) -> list[Effect]:
-    """Return the effects of another active consumer. before: the former one, if it is still attached."""
+    """Return the effects of a change of the active consumer. before: the former one, if it is still attached."""
     changes = [(before, False), (after, True)]
     return [ActiveConsumerChanged(consumer.id, active) for consumer, active in changes if consumer is not None]

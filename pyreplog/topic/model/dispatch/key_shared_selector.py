@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog._native.topic.partitioning import key_hash
 from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
-from pyreplog.topic.model.dispatch.pending import NOBODY, Released, Slots
+from pyreplog.topic.model.dispatch.pending import NO_HOLDER, Released, Slots
 from pyreplog.topic.model.dispatch.selector import Assignment, AttachedConsumer, Consumers, Placement, Selector
 
 SLOTS = 65_535
@@ -35,7 +35,7 @@ def slots_of(batch: MessageBatch) -> Slots:
 class HashRing:
     """Consistent hashing of slots to members by name.
 
-    A member that returns under its name gets its keys back. Members of the same name are numbered.
+    A member that joins again under its name gets its keys back. Members of the same name are numbered.
     """
 
     def __init__(self) -> None:
@@ -47,20 +47,20 @@ class HashRing:
         number = next(number for number in itertools.count() if (name, number) not in self._members)
         hashes = [key_hash(f"{name}\0{number}\0{point}".encode()) for point in range(POINTS)]
         self._members[name, number] = holder, slot_of(np.array(hashes, np.uint32))
-        self._arrange()
+        self._sort_points()
 
     def remove(self, holder: int) -> None:
         self._members = {member: entry for member, entry in self._members.items() if entry[0] != holder}
-        self._arrange()
+        self._sort_points()
 
     def owners(self, slots: Slots) -> NDArray[np.uint32]:
         """Return the holder of each slot: that of the next point around the ring."""
         if not len(self._points):
-            return np.full(len(slots), NOBODY, np.uint32)
+            return np.full(len(slots), NO_HOLDER, np.uint32)
         at = np.searchsorted(self._points, slots)
         return self._holders[np.where(at < len(self._points), at, 0)]
 
-    def _arrange(self) -> None:
+    def _sort_points(self) -> None:
         """Sort the points; a point of several members belongs to the first by name and number."""
         members = [self._members[member] for member in sorted(self._members)]
         points = np.concatenate([np.empty(0, np.uint16), *(points for _, points in members)])
@@ -69,8 +69,8 @@ class HashRing:
         self._holders = holders[first]
 
 
-ASIDE_PER_CONSUMER = 4_000
-ASIDE_MAX = 40_000
+BLOCKED_PER_CONSUMER = 4_000
+BLOCKED_MAX = 40_000
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -79,11 +79,12 @@ class KeySharedSelector(Selector):
     """Selector of key_shared subscriptions.
 
     A key moves to another consumer once no consumer has messages of it. Until then its messages are blocked; so are
-    those for consumers without room, while the others go on. Blocked messages go before messages that are read later.
+    those for consumers without room, while the others go on. Blocked messages are delivered before messages that are
+    read later.
 
-    Messages keep their order at the first delivery, and when a consumer leaves them behind. A refused message comes
-    again after its delay, but never to a second consumer while the first one has messages of its key. Keys are
-    distinguished by slot.
+    Messages keep their order at the first delivery, and when a consumer leaves them behind. A refused message is
+    delivered again after its delay, but never to a second consumer while the first one has messages of its key. Keys
+    are distinguished by slot.
     """
 
     delays = True
@@ -134,7 +135,7 @@ class KeySharedSelector(Selector):
     def _is_free(self, slots: Slots, owners: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Return which slots have no messages with a consumer other than their owner."""
         holders = self._holder[slots]
-        free: NDArray[np.bool_] = (holders == NOBODY) | (holders == owners)
+        free: NDArray[np.bool_] = (holders == NO_HOLDER) | (holders == owners)
         return free
 
     def _block(
@@ -142,8 +143,8 @@ class KeySharedSelector(Selector):
     ) -> int:
         """Block the messages that were not chosen; return the end of the part of the batch that was handled.
 
-        Of fresh messages only as many are blocked as there is space for, and only if other messages behind them can go
-        on.
+        Of fresh messages only as many are blocked as there is space for, and only if messages behind them can be
+        delivered.
         """
         waiting = np.flatnonzero(~chosen)
         stop = len(offsets)
@@ -166,14 +167,14 @@ class KeySharedSelector(Selector):
         slots = released.slots[released.slots != 0]  # 0 for dead letters
         np.subtract.at(self._held, slots, 1)
         freed = slots[self._held[slots] == 0]
-        self._holder[freed] = NOBODY
+        self._holder[freed] = NO_HOLDER
         self._may_deliver = self._may_deliver or self._blocked.has_slots(freed)
 
     # ---- blocked messages ---------------------------------------------------------------------------------
 
     @property
     def _limit(self) -> int:
-        return min(ASIDE_PER_CONSUMER * len(self._consumers), ASIDE_MAX)
+        return min(BLOCKED_PER_CONSUMER * len(self._consumers), BLOCKED_MAX)
 
     def waiting(self) -> int:
         return len(self._blocked)
@@ -235,14 +236,14 @@ class BlockedMessages:
         return len(self.offsets)
 
     def add(self, offsets: Offsets, slots: Slots) -> None:
-        """Add messages with ascending offsets; those that it contains stay."""
+        """Add messages with ascending offsets; messages that are blocked already stay."""
         new = ~_mask(self.offsets, offsets)
         at = np.searchsorted(self.offsets, offsets[new])
         self.slots = np.insert(self.slots, at, slots[new])
         self.offsets = np.insert(self.offsets, at, offsets[new])
 
     def remove(self, offsets: Offsets) -> None:
-        """Remove messages with ascending offsets, as far as it contains them."""
+        """Remove those of the messages, with ascending offsets, that are blocked."""
         if len(self.offsets) and len(offsets):
             self._keep(~_mask(offsets, self.offsets))
 
@@ -254,7 +255,7 @@ class BlockedMessages:
         return bool(len(self.slots)) and bool(np.isin(self.slots, slots).any())
 
     def in_turn(self, offsets: Offsets, slots: Slots) -> NDArray[np.bool_]:
-        """Return which messages of a batch have no earlier message of their slot here that is not in the batch."""
+        """Return which messages of a batch have no earlier blocked message of their slot outside of the batch."""
         if not len(self.offsets):
             return np.ones(len(offsets), np.bool_)
         others = ~_mask(offsets, self.offsets)

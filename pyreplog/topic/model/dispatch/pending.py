@@ -1,4 +1,4 @@
-"""Which consumer has which messages: delivered and not acknowledged yet."""
+"""The pending messages, by consumer: messages that were delivered and are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
-NOBODY = 0
+NO_HOLDER = 0
 DEAD_LETTERS = 1
 """The holder of messages that are being published as dead letters; consumers have higher numbers."""
 
@@ -25,7 +25,7 @@ _ROW = np.dtype([("since_us", np.int64), ("holder", np.uint32), ("slot", np.uint
 
 
 class Released(NamedTuple):
-    """Messages that a holder has no longer; the offsets ascend, the slots are those of their keys."""
+    """Messages that a holder does not have any more; the offsets ascend, the slots are those of their keys."""
 
     offsets: Offsets
     slots: Slots
@@ -50,7 +50,7 @@ class Pending:
     # ---- taking ---------------------------------------------------------------------------------------------
 
     def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
-        """Note that messages, which nobody holds, were delivered. The offsets ascend."""
+        """Note that messages without a holder were delivered. The offsets ascend."""
         for number, low, high in _by_page(offsets):
             page = self._pages.get(number)
             if page is None:
@@ -73,11 +73,11 @@ class Pending:
         mask = np.zeros(len(offsets), np.bool_)
         for number, low, high in _by_page(offsets) if self.total else ():
             if (page := self._pages.get(number)) is not None:
-                mask[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NOBODY
+                mask[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NO_HOLDER
         return mask
 
     def is_free(self, start: int, end: int) -> bool:
-        """Return whether no message of [start, end) is held; False: perhaps none is."""
+        """Return whether no message of [start, end) is held. False: a message may be held."""
         return not self._pages or not self._numbers(start >> PAGE_BITS, (end - 1) >> PAGE_BITS)
 
     # ---- releasing ------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Pending:
             if (page := self._pages.get(number)) is not None:
                 at = offsets[low:high] & (PAGE - 1)
                 held = page["holder"][at]
-                parts.append(self._clear(number, at[held != NOBODY if holder is None else held == holder]))
+                parts.append(self._clear(number, at[held != NO_HOLDER if holder is None else held == holder]))
         return _joined(parts)
 
     def release_range(self, start: int, end: int) -> Released:
@@ -138,7 +138,7 @@ class Pending:
                 del self._counts[holder]
             holders = others
         released = Released(at + (number << PAGE_BITS), page["slot"][at])
-        page["holder"][at] = NOBODY
+        page["holder"][at] = NO_HOLDER
         self._used[number] -= len(at)
         self.total -= len(at)
         if not self._used[number]:

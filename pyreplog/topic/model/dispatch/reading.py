@@ -1,4 +1,4 @@
-"""The reads of one subscription: what is read next and how much, the order of the results, retries after a failure."""
+"""The reads of one subscription: their start and size, the order of their results, and retries after a failure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Reading:
     and never exceeds their room by much.
 
     Attributes:
-        position: offset of the next message to be handed on; those before it were, or need not be.
+        position: offset of the next message to be handed on; earlier messages were handed on, or skipped.
     """
 
     def __init__(self, position: int) -> None:
@@ -93,7 +93,7 @@ class Reading:
     # ---- beginning ------------------------------------------------------------------------------------------
 
     def begin_again(self, ranges: Ranges, *, of_blocked: bool) -> ReadEntries:
-        """Read messages again."""
+        """Return a read of messages that were read before."""
         self._last_id += 1
         self.reread = Reread(self._last_id, ranges, of_blocked)
         starts, ends = ranges
@@ -101,7 +101,7 @@ class Reading:
         return ReadEntries(self._last_id, int(starts[0]), int(ends[-1]), self._bytes_for(messages))
 
     def begin_ahead(self, end: int, capacity: int) -> ReadEntries | None:
-        """Return the next read ahead for so many messages; None: the pending ones suffice, or reach the end."""
+        """Return the next read ahead for so many messages; None: the pending reads suffice, or reach the end."""
         offset = self.position
         for read in self._ahead:
             if read.offset > offset:  # a gap: read up to the read behind it
@@ -127,7 +127,7 @@ class Reading:
         return ReadEntries(self._last_id, offset, end, size)
 
     def _bytes_for(self, messages: int) -> int:
-        """Return a little more than so many messages take, to avoid another read for the last few."""
+        """Return a little more than the bytes of so many messages, to avoid another read for the last few."""
         if not self._message_bytes:
             return self._bytes_max
         return min(self._bytes_max, int(messages * self._message_bytes * _SLACK) + 1)
@@ -167,7 +167,7 @@ class Reading:
         return wanted, reread._replace(ranges=(np.maximum(starts[is_unread], batch.end), ends[is_unread]))
 
     def ready(self) -> list[MessageBatch]:
-        """Return the results that can be handed on now, in order; entries of two reads only once."""
+        """Return the results that can be handed on now, in order, each entry once."""
         ready = []
         while self._ahead and self._ahead[0].offset <= self.position and (batch := self._ahead[0].batch) is not None:
             del self._ahead[0]
@@ -178,7 +178,7 @@ class Reading:
         return ready
 
     def failed(self, read_id: int, why: str, now_us: int) -> Reread | None:
-        """Note that a read failed; another one reads the same later. Returns the ranges of a replay."""
+        """Note that a read failed; the same range is read again later. Returns the ranges of a replay."""
         self.error = why
         self.retry_us = now_us + min(RETRY_FIRST_US << min(self.failures, 16), RETRY_MAX_US)
         self.failures += 1
@@ -201,7 +201,7 @@ class Reading:
         self._bytes_max = max(self._bytes_max // 2, BYTES_FIRST)
 
     def pass_over(self, offset: int) -> None:
-        """Skip everything below an offset."""
+        """Skip all messages below an offset."""
         if offset > self.position:
             self.position = offset
 

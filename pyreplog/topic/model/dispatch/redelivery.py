@@ -1,6 +1,6 @@
 """Messages that are delivered later or again: delayed messages by due time, messages to be replayed, and counts.
 
-The counts of redeliveries are kept in memory: a new owner of the topic begins at 0.
+The counts of redeliveries are only in memory: a new owner of the topic starts at 0.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ Ranges = tuple[Offsets, Offsets]
 
 
 class Replay:
-    """Messages to be delivered again: those that are due, lowest offset first, and those that are not."""
+    """Messages to be delivered again: those that are due, lowest offset first, and those that are not due yet."""
 
     def __init__(self) -> None:
         self.ready = RangeSet()
@@ -159,7 +159,7 @@ REASON_OVERHEAD = 200
 
 
 class RedeliveryCause(StrEnum):
-    """Why a message came back from a consumer; the values are those of a dead letter's property."""
+    """The cause of a redelivery; the values are those of a dead letter's property."""
 
     NACK = "nack"
     ACK_TIMEOUT = "ack_timeout"
@@ -170,7 +170,7 @@ class RedeliveryCause(StrEnum):
 
 
 class Failure(NamedTuple):
-    """Why a message is a dead letter.
+    """The reason why a message is a dead letter.
 
     Attributes:
         redeliveries: how often it was delivered again.
@@ -241,7 +241,7 @@ class Redeliveries:
     """
 
     def __init__(self) -> None:
-        self._returned = RangeSet()  # delivered before, and with no consumer now
+        self._returned = RangeSet()  # delivered before, and not with a consumer now
         self._counts: dict[int, int] = {}
         self._causes = {cause: RangeSet() for cause in RedeliveryCause if cause is not RedeliveryCause.NACK}
         """Messages that came back for another cause than a nack, including dead letters."""
@@ -253,12 +253,13 @@ class Redeliveries:
 
     @property
     def awaited(self) -> bool:
-        """Whether any message came back and was not delivered again yet."""
+        """Whether any message was returned and not delivered again yet."""
         return bool(self._returned)
 
     def returned(self, offsets: Offsets, cause: RedeliveryCause | None) -> None:
-        """Note ascending offsets that came back. cause: None for dead letters that were not published, which keep their
-        cause.
+        """Note ascending offsets that were returned.
+
+        cause: None for dead letters that were not published: they keep their cause.
         """
         self._returned.add_offsets(offsets)
         if cause is not None and cause is not RedeliveryCause.NACK:
@@ -275,7 +276,7 @@ class Redeliveries:
         return self._counts.get(offset, 0)
 
     def beyond(self, offsets: Offsets, most: int) -> Offsets:
-        """Return those of ascending offsets that were delivered again `most` times, and came back."""
+        """Return those of ascending offsets that were delivered again `most` times, and were returned."""
         if not self._returned:
             return offsets[:0]
         again = offsets[self._returned.mask(offsets)]
@@ -294,7 +295,7 @@ class Redeliveries:
         return counts
 
     def died(self, offsets: Offsets) -> dict[int, Failure]:
-        """Note that messages are dead letters now; return why, by offset. The causes stay known."""
+        """Note that messages become dead letters; return their failures, by offset. The causes stay known."""
         self._returned.remove_offsets(offsets)
         return {at: Failure(self.count(at), self._cause(at), self._reasons.get(at)) for at in offsets.tolist()}
 

@@ -106,7 +106,7 @@ class Placement(NamedTuple):
 
 
 class Selector:
-    """Base of the selectors of all types. Its methods do nothing, or what is usual."""
+    """Base of the selectors of all types. Its methods have the usual behaviour, or none."""
 
     delays = False
     """Whether messages wait for their `deliver_at`; only types that keep no order do that."""
@@ -127,14 +127,14 @@ class Selector:
         """Note that a consumer was attached; it is one of the consumers already."""
 
     def left(self, consumer: AttachedConsumer) -> None:
-        """Note that a consumer was detached. Its messages are `returned` next, or everything is cleared."""
+        """Note that a consumer was detached. Next, its messages are `returned`, or all messages are cleared."""
 
     def capacity(self) -> int:
         """Return the most messages that can be placed now."""
         return sum(self._consumers.capacity(consumer) for consumer in self._consumers)
 
     def has_changed(self) -> None:
-        """Note that some consumer may be given more messages than before."""
+        """Note that a consumer may be given more messages than before."""
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
         """Distribute a batch, at most `room` messages of it: 1 or more, and at most `capacity`.
@@ -167,7 +167,7 @@ class Selector:
         return True
 
     def take(self, most: int) -> Offsets:
-        """Return up to `most` blocked messages that can be delivered now, once they are read again."""
+        """Return up to `most` blocked messages that can be delivered now, after they are read again."""
         return NONE
 
     def clear(self) -> None:

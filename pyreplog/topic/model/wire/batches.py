@@ -1,4 +1,4 @@
-"""Batches of messages on the wire: the records as stored in the ledger, and which of their messages are meant."""
+"""Batches of messages on the wire: the records as stored in the ledger, and the selected messages in them."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
 
 
 def decode_delivered(reader: WireReader, *, has_era: bool = False) -> Delivered:
-    """Decode what follows the status. has_era: the consumer was resumed.
+    """Decode the bytes behind the status. has_era: the consumer was resumed.
 
-    Raises InvalidMessageError; MissingExtraError if the codec of the messages is not installed.
+    Raises InvalidMessageError when they are malformed; MissingExtraError if the codec of the messages is not installed.
     """
     generation, active, has_messages = _STATE.decode(reader)
     era = OFFSET.decode(reader) if has_era else None

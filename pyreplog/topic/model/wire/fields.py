@@ -40,7 +40,7 @@ class WireReader:
     """
 
     def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
-        self._what, self._body, self._at, self._is_checked = what, body, at, is_checked
+        self._label, self._body, self._at, self._is_checked = what, body, at, is_checked
 
     def take(self, count: int) -> memoryview:
         """Return the next `count` bytes, not copied."""
@@ -56,18 +56,18 @@ class WireReader:
         return form.unpack_from(self._body, at)
 
     def rest(self) -> memoryview:
-        """Return all bytes that are left, not copied."""
+        """Return all remaining bytes, not copied."""
         return self.take(len(self._body) - self._at)
 
     def check(self) -> None:
-        """If the body has a checksum, read it here, and compare it with that of all bytes before it."""
+        """Read the checksum here, if the body has one, and compare it with that of all bytes before it."""
         if self._is_checked:
             self._is_checked = False
             computed = crc32c(self._body[: self._at])
             stored = self.unpack(_U32)[0]
             if stored != computed:
                 raise DamagedMessageError(
-                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
+                    f"{self._label}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
                 )
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class WireReader:
 
     def refusal(self, expected: str, found: str) -> InvalidMessageError:
         kind = DamagedMessageError if self._is_checked else InvalidMessageError  # the checksum would not match
-        return kind(f"{self._what}: expected {expected}, found {found}")
+        return kind(f"{self._label}: expected {expected}, found {found}")
 
 
 def checksum(*buffers: ReadableBuffer) -> bytes:
@@ -123,7 +123,7 @@ class Layout:
         return self._front.pack(*values[:front]) + b"".join(parts)
 
     def decode(self, reader: WireReader) -> list[Any]:
-        """Decode the fields. Raises InvalidMessageError."""
+        """Decode the fields. Raises InvalidMessageError when one is malformed."""
         values = list(reader.unpack(self._front))
         for value, (_, low, high) in zip(values, self._numbers, strict=True):
             if not low <= value <= high:
@@ -225,7 +225,7 @@ def _decode_ranges(reader: WireReader) -> NDArray[np.int64]:
 
 
 def _encode_entries(entries: Sequence[bytes]) -> bytes:
-    """The lengths; the entries follow as they are."""
+    """Encode the lengths; the entries follow unencoded."""
     return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
 
 

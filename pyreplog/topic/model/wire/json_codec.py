@@ -30,7 +30,10 @@ def encode_start(start: Start) -> Any:
 
 
 def decode_start(encoded: Any) -> Start:
-    """Return a start position from JSON, unchecked. Raises KeyError, and the errors of `moment_at`."""
+    """Decode a start position from JSON, unchecked.
+
+    Raises KeyError if a field is missing, and the errors of `moment_at`.
+    """
     if isinstance(encoded, dict):
         return moment_at(encoded["time_us"])
     start: Start = encoded
@@ -46,7 +49,7 @@ def encode_stats(stats: Stats) -> str:
 
 
 def decode_stats(kind: type[S], text: str) -> S:
-    """Decode statistics. Raises InvalidMessageError."""
+    """Decode statistics. Raises InvalidMessageError when they are malformed."""
     try:
         return _build(kind, json.loads(text))
     except (TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -37,7 +37,7 @@ def _decode_gaps(reader: WireReader) -> tuple[Gap, ...]:
 
 
 def _gaps(reader: WireReader, count: int) -> tuple[Gap, ...]:
-    """Decode gaps that ascend, none of them empty; a cause that a newer build sends is LOST."""
+    """Decode gaps that ascend, none of them empty. A cause that only newer builds know is read as LOST."""
     if count > GAPS_MAX:
         raise reader.refusal(f"at most {GAPS_MAX} gaps", str(count))
     at, gaps = 0, []
@@ -50,7 +50,7 @@ def _gaps(reader: WireReader, count: int) -> tuple[Gap, ...]:
 
 
 def _encode_entries(entries: Sequence[OriginEntry]) -> bytes:
-    """All but the values, which follow as they are."""
+    """Encode all fields except the values, which follow unencoded."""
     rows = [
         _ENTRY.pack(len(entry.value), entry.messages, entry.first, entry.publish_time_us, len(entry.gaps))
         for entry in entries
@@ -78,7 +78,7 @@ def _decode_entries(reader: WireReader) -> list[OriginEntry]:
 
 
 def _encode_lists(attributes: Sequence[bytes | None]) -> bytes:
-    """Runs of entries with equal attributes."""
+    """Encode the lists of clusters as runs of entries with equal lists."""
     runs = []
     for attribute, run in groupby(attributes):
         count = sum(1 for _ in run)
@@ -111,7 +111,7 @@ def _decode_lists(reader: WireReader) -> list[bytes | None]:
 
 MESSAGES_MAX = 64
 MESSAGES_BYTES_MAX = 17 << 20
-"""Bytes of the messages of one request: at least one of the largest fits."""
+"""Most bytes of the messages of one request; one of the largest messages fits."""
 
 
 def _encode_messages(messages: Sequence[bytes]) -> bytes:

@@ -1,6 +1,6 @@
 """Requests and replies between clients and topic servers, and their encoding (FORMAT.md, "Topics over TCP").
 
-The offset of a frame pairs a reply with its request. The client chooses the handles of publishing lanes and consumers,
+The offset of a frame pairs a reply with its request. The client chooses the handles of producer sessions and consumers,
 and uses none twice: a handle of a lost connection is unknown on the next one.
 """
 
@@ -61,17 +61,19 @@ REPLICATE_TO = "replicate-to"
 FEATURES = frozenset({ORIGINS, SUBSCRIPTIONS, REPLICATE_TO})
 
 OK, ERROR, STALE = range(3)
-"""Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
+"""Status of a reply. STALE: the server does not know the producer session or consumer any more; nothing was done."""
 
 
 class Open(NamedTuple):
-    """Open a topic at its owner, and a lane to publish to it.
+    """Open a topic at its owner, and a session to publish to it.
 
-    producer: name of the lane's producer, "": unnamed. If the topic deduplicates, lanes of other clients for that
-    producer end. client: id of the client.
+    Attributes:
+        producer: name of the session's producer, "": unnamed. If the topic deduplicates, sessions of other clients for
+            that producer end.
+        client: id of the client.
     """
 
-    lane: int
+    session: int
     create: bool
     topic: str
     producer: str
@@ -80,15 +82,15 @@ class Open(NamedTuple):
 
 
 class CloseProducer(NamedTuple):
-    """Close a lane."""
+    """Close a producer session."""
 
-    lane: int
+    session: int
 
 
 class Publish(NamedTuple):
     """Publish entries as `encode_messages` returns them."""
 
-    lane: int
+    session: int
     entries: Sequence[bytes]
 
 
@@ -98,13 +100,13 @@ class PublishTo(NamedTuple):
     For peers with the feature REPLICATE_TO. replicate_to: the replicate-to attribute of each entry; None: it has none.
     """
 
-    lane: int
+    session: int
     replicate_to: Sequence[bytes | None]
     entries: Sequence[bytes]
 
 
 class Subscribe(NamedTuple):
-    """Attach a consumer; settings: JSON, "": leave them as they are."""
+    """Attach a consumer; settings: JSON, "": do not change them."""
 
     consumer: int
     priority: int
@@ -121,7 +123,7 @@ class Detach(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Permit so many more messages."""
+    """Add a number of messages to a consumer's permits."""
 
     consumer: int
     messages: int
@@ -224,12 +226,16 @@ class ReadRequest(NamedTuple):
 class OpenOrigin(NamedTuple):
     """Open a topic at its owner, and a session of an origin that is replicated into it.
 
-    Sessions of the origin with lower numbers are fenced; one with the same number goes on. For peers with the feature
+    Sessions of the origin with lower numbers are fenced; one with the same number continues. For peers with the feature
     ORIGINS.
 
-    handle: of the session; the client uses none twice. create: create the topic if it does not exist. partitions: if
-    the topic is a partition, the number of partitions of its topic; otherwise 0. cluster: id of the origin's cluster.
-    token: token of the origin's topic. settings: of a topic that is created, JSON.
+    Attributes:
+        handle: handle of the session; the client uses none twice.
+        create: create the topic if it does not exist.
+        partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
+        cluster: id of the origin's cluster.
+        token: token of the origin's topic.
+        settings: settings of a topic that is created, JSON.
     """
 
     handle: int
@@ -263,15 +269,20 @@ class ReplicateTo(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Pass on what the sender's cluster says about the replicated subscriptions of a topic. For peers with the feature
-    SUBSCRIPTIONS.
+    """Pass on the messages of the sender's cluster about the replicated subscriptions of a topic.
 
-    The answer is what the other cluster says; it may come late, but not behind the next request of the session.
+    For peers with the feature SUBSCRIPTIONS. The answer has the messages of the other cluster; it may come late, but
+    not behind the next request of the session. The last entry of the receiver's topic that the sender has stored is
+    given by `first`, `end`, `value_crc` and `publish_time_us`; `first` is -1 if there is none.
 
-    session: its number, which is never used twice. number: of the request in the session, from 0 on. is_proved: the
-    receiver has the same messages of the sender's topic. stored: everything of the receiver's topic below it is stored
-    at the sender, or a gap; -1: not said. first, end, value_crc, publish_time_us: the last entry of it that is stored;
-    first: -1: there is none. cluster, token: of the sender's topic. messages: FORMAT.md, "Replicated subscriptions".
+    Attributes:
+        session: number of the session, which is never used twice.
+        number: number of the request in the session, from 0 on.
+        is_proved: the receiver has the same messages of the sender's topic.
+        stored: all messages of the receiver's topic below it are stored at the sender, or lie in a gap; -1: unknown.
+        cluster: cluster of the sender's topic.
+        token: token of the sender's topic.
+        messages: see FORMAT.md, "Replicated subscriptions".
     """
 
     session: int
@@ -289,7 +300,7 @@ class Exchange(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call anything else by name, with JSON arguments; topic: "": none."""
+    """Make any other call by name, with JSON arguments; topic: "": none."""
 
     topic: str
     name: str
@@ -362,9 +373,10 @@ def asks_for_checksum(body: memoryview) -> bool:
 
 
 def decode_request(body: memoryview) -> Request:
-    """Decode a request; the result keeps nothing of the receive buffer.
+    """Decode a request; the result does not refer to the receive buffer.
 
-    Raises InvalidMessageError; DamagedMessageError; UnsupportedRequestError for an unknown kind that appears intact.
+    Raises InvalidMessageError and DamagedMessageError when the request is malformed; UnsupportedRequestError for an
+    unknown kind that appears intact.
     """
     if not len(body):
         raise InvalidMessageError("request: expected a kind, found nothing")
@@ -383,7 +395,7 @@ def decode_request(body: memoryview) -> Request:
 
 
 def _check_unknown(kind: int, body: memoryview) -> None:
-    """Check the checksum at the end of an unknown request, if it has one. Raises DamagedMessageError."""
+    """Check the checksum at the end of an unknown request, if it has one. Raises DamagedMessageError if it is wrong."""
     if asks_for_checksum(body):
         reader = WireReader(f"request of kind {kind}", body, is_checked=True)
         reader.take(max(len(body) - CHECKSUM_BYTES, 0))
@@ -398,10 +410,12 @@ class Done(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The lane is open.
+    """The producer session is open.
 
-    last_sequence: highest number that the lane's producer has stored or in flight; -1: none. entry_bytes_max: of an
-    entry with its record. config: JSON.
+    Attributes:
+        last_sequence: highest number that the session's producer has stored or in flight; -1: none.
+        entry_bytes_max: most bytes of an entry with its record.
+        config: settings of the topic, JSON.
     """
 
     last_sequence: int
@@ -410,7 +424,7 @@ class Opened(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The subscription goes on at `offset`, with this generation of the consumer."""
+    """The subscription continues at `offset`, with this generation of the consumer."""
 
     offset: int
     generation: int
@@ -435,9 +449,13 @@ class Resumed(NamedTuple):
 class OriginOpened(NamedTuple):
     """The session of an origin is open.
 
-    cluster: id of the cluster that answers. stored: everything of the origin below it is stored, or a gap. first, end,
-    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: settings
-    of the topic, and clock_us, the time of the server's wall clock: JSON.
+    The last stored entry of the origin is given by `first`, `end`, `value_crc` and `publish_time_us`; `first` is -1 if
+    there is none.
+
+    Attributes:
+        cluster: id of the cluster that answers.
+        stored: all messages of the origin below it are stored, or lie in a gap.
+        config: settings of the topic, and `clock_us`, the time of the server's wall clock: JSON.
     """
 
     stored: int
@@ -450,13 +468,13 @@ class OriginOpened(NamedTuple):
 
 
 class Replicated(NamedTuple):
-    """The entries are durable. stored: everything of the origin below it is stored, or a gap."""
+    """The entries are durable. stored: all messages of the origin below it are stored, or lie in a gap."""
 
     stored: int
 
 
 class Exchanged(NamedTuple):
-    """What the cluster that was asked says about the replicated subscriptions of the topic; fields as in Exchange."""
+    """The messages of the asked cluster about the replicated subscriptions of the topic; fields as in Exchange."""
 
     is_proved: bool
     stored: int
@@ -498,7 +516,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
-    """Decode what follows the status. Raises InvalidMessageError."""
+    """Decode the bytes behind the status. Raises InvalidMessageError when they are malformed."""
     reply = kind._make(_REPLIES[kind].decode(reader))
     reader.end()
     return reply
@@ -561,7 +579,10 @@ def encode_fault(error: BaseException, address: str = "") -> bytes:
 
 
 def decode_fault(reader: WireReader) -> tuple[ReplogError, str]:
-    """Return the error, and the address of the server to be asked instead ("": none). Raises InvalidMessageError."""
+    """Return the error, and the address of the server to be asked instead ("": none).
+
+    Raises InvalidMessageError when the reply is malformed.
+    """
     number, about, address, text = (field.decode(reader) for field in (U32, NAME, NAME, TEXT))
     reader.end()
     kind = _CLASSES[number] if number < len(_CLASSES) else PeerError
@@ -573,5 +594,5 @@ def decode_fault(reader: WireReader) -> tuple[ReplogError, str]:
 
 
 def _number_of(kind: type[BaseException]) -> int:
-    """Return the number of the nearest class that has one; 0: none has."""
+    """Return the number of the nearest base class that has one; 0: no class has."""
     return next((_NUMBERS[base] for base in kind.__mro__ if base in _NUMBERS), 0)

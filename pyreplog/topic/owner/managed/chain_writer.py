@@ -290,7 +290,7 @@ class ChainWriter:
         self._settle([batch for batch in batches if batch.first_offset < 0], error)
 
     def _break_runs(self, batches: list[PublishBatch], error: BaseException) -> None:
-        """Note that batches fail, of which nothing more will be stored, so that none of their runs is stored either."""
+        """Note that batches fail and no more of them will be stored, so that none of their runs is stored either."""
         for batch in batches:
             batch.is_end_known = True
             if batch.run is not None:

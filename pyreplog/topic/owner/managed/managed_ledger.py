@@ -433,7 +433,7 @@ class ManagedLedger(Handle):
             call(error)
 
     def _cut_off(self, lifeline: AppendFuture[None]) -> None:
-        self._writer.give_up(ClosedError(f"the {self._what} was closed with its cluster"))
+        self._writer.give_up(ClosedError(f"the {self._label} was closed with its cluster"))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ class ManagedLedger(Handle):
         self._close_s = as_timeout(timeout)
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         timeout, done = self._close_s, self._writer.begin_close()
         if in_callback():
             done.add_done_callback(lambda _: self._release())
@@ -470,7 +470,9 @@ class ManagedLedger(Handle):
             self._release()
 
     def _give_up(self) -> None:
-        self._writer.give_up(OutcomeUnknownError(f"{self._what} was closed after {self._close_s} s without an outcome"))
+        self._writer.give_up(
+            OutcomeUnknownError(f"{self._label} was closed after {self._close_s} s without an outcome")
+        )
 
     def _release(self) -> None:
         set_result(self._lifeline, None)
@@ -497,7 +499,7 @@ class ManagedLedger(Handle):
     def __del__(self) -> None:
         """Release everything without waiting, because a finalizer may run anywhere."""
         if self._is_forgotten():
-            self._error = ClosedError(f"the {self._what} was forgotten")
-            warn_of_leak(self._what, self, self._opened_at)
-            self._writer.give_up(OutcomeUnknownError(f"the {self._what} was forgotten"))
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
+            warn_of_leak(self._label, self, self._opened_at)
+            self._writer.give_up(OutcomeUnknownError(f"the {self._label} was garbage-collected before it was closed"))
             self._release()

@@ -1,4 +1,5 @@
-"""ProduceLane: the batches of one producer for one partition, one at a time, tried again until their time is over."""
+"""PartitionSender: sends the batches of one producer for one partition, one at a time, with retries until they time
+out."""
 
 from __future__ import annotations
 
@@ -28,25 +29,25 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.compression import compress
 
 NO_OFFSET = -1
-"""The offset of a record whose outcome nobody waits for (acks=0)."""
+"""The offset of a record with acks=0, which gets no answer."""
 _EPOCH_MAX = (1 << 15) - 1
 _RECORDS_MAX = 1 << 20
 _REPLY_S = 1.0
-"""Seconds that an answer may take besides what the broker waits for replicas."""
+"""Seconds that an answer may take in addition to the broker's wait for replicas."""
 
 Headers = Iterable[tuple[bytes, bytes | None]]
 
 
 class RecordGroup:
-    """Records that are appended side by side, in one batch.
+    """Records that are appended together, in one batch.
 
     Args:
         values: bytes, or None.
         keys: as many keys; None: no keys.
         timestamps_ms: as many times, ms since 1970.
         headers: as many lists of headers; None: no headers.
-        size: bytes that they take in a batch, at most.
-        deadline: when their time is over, of the monotonic clock, seconds.
+        size: upper bound of their bytes in a batch.
+        deadline: when they time out, seconds of the monotonic clock.
     """
 
     __slots__ = ("deadline", "future", "headers", "keys", "size", "timestamps_ms", "values")
@@ -57,22 +58,22 @@ class RecordGroup:
     ) -> None:  # fmt: skip
         self.values, self.keys, self.timestamps_ms, self.headers = values, keys, timestamps_ms, headers
         self.size, self.deadline = size, deadline
-        self.future = AppendFuture[int]()  # of the offset of the first record
+        self.future = AppendFuture[int]()  # result: offset of the first record
 
     def __len__(self) -> int:
         return len(self.values)
 
 
-class LaneSettings:
-    """What the lanes of one producer have in common.
+class SenderSettings:
+    """Settings of all senders of one producer.
 
     Args:
         acks: -1, 0 or 1.
         durable: see `ReplicaManager.append_records`.
-        batch_bytes: bytes of a batch, roughly.
+        batch_bytes: approximate size of a batch.
         codec: number of the compression codec.
-        next_producer_id: gives ids of producers.
-        settled: called with each group whose future has its outcome.
+        next_producer_id: allocates an id of a producer.
+        settled: called with each group after its future was completed.
     """
 
     __slots__ = ("acks", "batch_bytes", "codec", "durable", "next_producer_id", "settled")
@@ -86,19 +87,19 @@ class LaneSettings:
 
 
 class _Batch:
-    """A batch on its way.
+    """A batch in flight.
 
     Attributes:
-        groups: what it holds.
+        groups: its groups of records.
         count: number of its records.
         data: its bytes, the same in each attempt.
-        sequence: of its first record.
-        deadline: when the first group's time is over.
+        sequence: sequence number of its first record.
+        deadline: when its first group times out.
         attempt: number of the latest attempt.
-        leader: to which it was sent last.
-        is_sent: an attempt is under way.
-        is_unknown: an attempt may have had its effect.
-        reason: why the latest attempt failed.
+        leader: the broker of the latest attempt.
+        is_sent: whether an attempt is under way.
+        is_unknown: whether an attempt may have appended the records.
+        reason: the error of the latest attempt.
     """
 
     __slots__ = (
@@ -113,25 +114,25 @@ class _Batch:
         self.reason: ReplogError | None = None
 
 
-class ProduceLane:
-    """The batches of one producer for one partition: ONE on its way, so that their order holds over all failures.
+class PartitionSender:
+    """The batches of one producer for one partition: ONE is in flight, so that their order is kept after all failures.
 
-    With acks=-1 a batch bears the id, the epoch and a sequence number of its producer, and is sent again with the same
-    bytes until it has an outcome: the log holds it once. When the time of a batch is over whose outcome is unknown, the
-    lane goes on in a higher epoch, which fences what may still be under way.
+    With acks=-1 a batch has the id, the epoch and a sequence number of its producer, and is retried with the same bytes
+    until it has an outcome: the log has it once. When a batch with an unknown outcome times out, the sender continues
+    in a higher epoch, which fences attempts that are still in flight.
 
-    Steps run one at a time, on whichever thread brings an event. Any thread may call it.
+    Events are handled one at a time, in the thread that reports them. Any thread may call it.
 
     Args:
-        name: of the partition.
-        topic_id: of its topic.
-        requests: to leaders.
-        settings: of the producer.
-        producer_id: of the producer; -1: it is not idempotent.
+        name: name of the partition.
+        topic_id: id of its topic.
+        requests: requests to leaders.
+        settings: settings of the producer.
+        producer_id: id of the producer; -1: it is not idempotent.
     """
 
     def __init__(
-        self, name: TopicPartition, topic_id: str, requests: LeaderRequests, settings: LaneSettings, producer_id: int
+        self, name: TopicPartition, topic_id: str, requests: LeaderRequests, settings: SenderSettings, producer_id: int
     ) -> None:  # fmt: skip
         self._name, self._topic_id, self._requests, self._settings = name, topic_id, requests, settings
         self._producer_id, self._epoch, self._sequence = producer_id, 0 if producer_id >= 0 else -1, 0
@@ -141,28 +142,28 @@ class ProduceLane:
         self._queue = EventQueue()
 
     def append(self, group: RecordGroup) -> None:
-        """Append a group behind all before it; its future gets the offset of the first record."""
-        self._queue.post(partial(self._add, group))
+        """Append a group after all earlier ones; its future gets the offset of the first record."""
+        self._queue.post(partial(self._enqueue, group))
 
     def metadata_changed(self) -> None:
-        """Look whether there is another leader."""
-        self._queue.post(self._look)
+        """Send the batch in flight to a new leader, if there is one."""
+        self._queue.post(self._check_leader)
 
     def close(self, error: ReplogError) -> None:
-        """Fail what has no outcome: with the error, or as unknown if it was sent."""
+        """Fail all groups without an outcome: with the error, or as unknown if they were sent."""
         self._queue.post(partial(self._close, error))
 
     # ---- steps ----------------------------------------------------------------------------------------------
 
-    def _add(self, group: RecordGroup) -> None:
+    def _enqueue(self, group: RecordGroup) -> None:
         if self._closed is not None:
-            self._settle(group, self._closed)
+            self._fail_group(group, self._closed)
             return
         self._waiting.append(group)
-        self._begin()
+        self._send_next()
 
-    def _begin(self) -> None:
-        """Send the next batch, if none is on its way."""
+    def _send_next(self) -> None:
+        """Send the next batch, if none is in flight."""
         while self._batch is None and self._waiting and self._closed is None:
             now = time.monotonic()
             groups: list[RecordGroup] = []
@@ -171,8 +172,8 @@ class ProduceLane:
                 group = self._waiting[0]
                 if group.deadline <= now:
                     self._waiting.popleft()
-                    unsent = "its time was over before it could be sent"
-                    self._settle(group, PartitionUnavailableError(str(self._name), "", unsent))
+                    unsent = "its timeout passed before it could be sent"
+                    self._fail_group(group, PartitionUnavailableError(str(self._name), "", unsent))
                     continue
                 if groups and (size + group.size > self._settings.batch_bytes or count + len(group) > _RECORDS_MAX):
                     break
@@ -184,7 +185,7 @@ class ProduceLane:
                 self._batch = _Batch(groups, count, self._encode(groups, count), self._sequence)
             except ReplogError as error:
                 for group in groups:
-                    self._settle(group, error)
+                    self._fail_group(group, error)
                 continue
             if self._producer_id >= 0:
                 self._sequence = (self._sequence + count) % SEQUENCES
@@ -240,8 +241,8 @@ class ProduceLane:
         if self._batch is batch and batch.attempt == attempt and not batch.is_sent:
             self._send(batch)
 
-    def _look(self) -> None:
-        """A batch that waits for an answer of a former leader is sent to the next one: the log holds it once."""
+    def _check_leader(self) -> None:
+        """Send the batch to a new leader. If an earlier attempt succeeded, the log detects the duplicate."""
         batch = self._batch
         if batch is None:
             return
@@ -272,7 +273,7 @@ class ProduceLane:
         if attempt != batch.attempt:
             return  # another attempt is under way
         batch.is_sent, batch.reason = False, failure
-        if is_lost:  # the log lost what it had of this producer: nothing of the batch is there
+        if is_lost:  # the log lost this producer's state, and has no attempt of the batch
             self._fence()
             batch.data, batch.sequence = self._encode(batch.groups, batch.count), self._sequence
             self._sequence = (self._sequence + batch.count) % SEQUENCES
@@ -289,7 +290,7 @@ class ProduceLane:
             set_result(group.future, offset if is_known else NO_OFFSET)
             self._settings.settled(group)
             offset += len(group)
-        self._begin()
+        self._send_next()
 
     def _expire(self, batch: _Batch) -> None:
         if self._batch is not batch:
@@ -298,7 +299,7 @@ class ProduceLane:
         self._fail(batch, batch.reason or PartitionUnavailableError(str(self._name), "", "no broker leads it"))
 
     def _fail(self, batch: _Batch, error: ReplogError) -> None:
-        """Give a batch up. Its sequence numbers are free again, or the epoch in which it was sent is over."""
+        """Fail a batch. Its sequence numbers are reused, or, if the outcome is unknown, a new epoch begins."""
         self._batch = None
         if batch.is_unknown:
             error = PartitionTimeoutError(str(self._name), "", f"the outcome of an append is unknown: {error}")
@@ -306,8 +307,8 @@ class ProduceLane:
         else:
             self._sequence = batch.sequence
         for group in batch.groups:
-            self._settle(group, error)
-        self._begin()
+            self._fail_group(group, error)
+        self._send_next()
 
     def _fence(self) -> None:
         """Begin a higher epoch of this producer, in this partition."""
@@ -323,8 +324,8 @@ class ProduceLane:
             self._batch.is_unknown |= self._batch.is_sent
             self._fail(self._batch, error)
         while self._waiting:
-            self._settle(self._waiting.popleft(), error)
+            self._fail_group(self._waiting.popleft(), error)
 
-    def _settle(self, group: RecordGroup, error: ReplogError) -> None:
+    def _fail_group(self, group: RecordGroup, error: ReplogError) -> None:
         set_exception(group.future, error)
         self._settings.settled(group)

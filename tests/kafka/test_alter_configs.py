@@ -1,0 +1,56 @@
+"""IncrementalAlterConfigs: which changes are carried out, and which are refused with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyreplog.kafka.wire.messages import (
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+SET, DELETE, APPEND = 0, 1, 2
+THROTTLE = "leader.replication.throttled.rate"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
+    with KafkaBrokers(tmp_path_factory.mktemp("brokers")) as brokers:
+        brokers.start("1")
+        brokers.create("events")
+        with RawClient(brokers.servers["1"]) as raw:
+            yield raw
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code"),
+    [
+        (TOPIC, "events", [("retention.ms", SET, "1000")], ErrorCode.NONE),
+        (TOPIC, "events", [("retention.ms", DELETE, None)], ErrorCode.NONE),
+        (TOPIC, "events", [("no.such", DELETE, None)], ErrorCode.NONE),
+        (TOPIC, "events", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "events", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "events", [("no.such", DELETE, None), ("no.such", DELETE, None)], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "others", [("retention.ms", DELETE, None)], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (BROKER, "1", [(THROTTLE, DELETE, None)], ErrorCode.NONE),
+        (BROKER, "", [(THROTTLE, DELETE, None)], ErrorCode.NONE),
+        (BROKER, "1", [(THROTTLE, SET, "1000")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "2", [(THROTTLE, DELETE, None)], ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "1", [("kafka", SET, "INFO")], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_changes(
+    client: RawClient, kind: int, name: str, changes: list[tuple[str, int, str | None]], code: ErrorCode
+) -> None:
+    configs = [IncrementalAlterConfigsAlterableConfig(*change) for change in changes]
+    resource = IncrementalAlterConfigsAlterConfigsResource(kind, name, configs)
+    response = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([resource]))
+    (outcome,) = response.responses
+    assert (outcome.error_code, outcome.resource_type, outcome.resource_name) == (code, kind, name)
