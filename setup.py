@@ -165,9 +165,8 @@ setup(
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
             extension("machines/purgatory_base"),
-            extension("partition/leader_base"),
+            extension("partition/producer_states_base"),
             extension("partition/partition_log_base", checksums=True),
-            extension("partition/partition_base", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

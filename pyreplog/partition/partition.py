@@ -12,7 +12,6 @@ from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader
 from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.record import Record
 from pyreplog._native.machines.named_tuples import make_named
-from pyreplog._native.partition.partition_base import PartitionBase
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -236,7 +235,7 @@ class PartitionRead(NamedTuple):
     start: LogPosition = ORIGIN
 
 
-class Partition(PartitionBase):
+class Partition:
     """A replica of a partition on this broker.
 
     Any thread may call any method, but must not hold locks, because a call may complete requests of other threads.
@@ -261,19 +260,11 @@ class Partition(PartitionBase):
 
     __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
         "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
-        "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced",
-        "_low_watermark_awaited", "_replays", "_request_sync", "_role_watcher", "_send_lock", "_state", "_store",
-        "_unreplayed_from", "_version", "member", "name",
+        "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_leading", "_lock", "_log",
+        "_low_watermark_advanced", "_low_watermark_awaited", "_producers", "_purgatory", "_replays", "_request_sync",
+        "_role", "_role_watcher", "_send_lock", "_state", "_store", "_unreplayed_from", "_version", "config", "failure",
+        "member", "name",
     )  # fmt: skip
-
-    config: TopicConfig
-    failure: BaseException | None
-    """The error for which the replica is offline; None: it is online."""
-    _purgatory: Purgatory
-    _leading: LeadingReplica | None
-    _role: ReplicaRole
-    _producers: ProducerStateManager | None
-    _log: PartitionLog
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
@@ -282,13 +273,13 @@ class Partition(PartitionBase):
         failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
-        self.failure = None
-        self._response = PartitionProduceResponse(NO_ERROR)
+        self.failure: BaseException | None = None
+        """The error for which the replica is offline; None: it is online."""
         self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
         self._clock, self._brokers = clock, brokers
         self._lock = threading.Lock()
         self._send_lock = threading.Lock()  # fetches are sent in the order in which the state machine makes them
-        self._leading = None
+        self._leading: LeadingReplica | None = None
         known = log.high_watermark if high_watermark is None else high_watermark
         self._following = FollowingReplica(member, log.replica_log, known)
         self._role = ReplicaRole(partition, is_leader=False)
@@ -297,7 +288,7 @@ class Partition(PartitionBase):
         self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
         self._is_leaving_isr = False  # whether it is just being removed from the ISR
-        self._producers = None  # made at the first use: it reads the tail of the log
+        self._producers: ProducerStateManager | None = None  # made at the first use: it reads the tail of the log
         self._unreplayed_from = log.end_mark.position  # the end of the opened log, or of a truncation since
         self._leader_snapshot = b""  # producer snapshot of the response that is being applied
         # the highest low watermark that a deletion waits for, and the last one with which deletions were woken
@@ -1365,10 +1356,20 @@ class Partition(PartitionBase):
 
     # ---- appends --------------------------------------------------------------------------------------------
 
-    def _append_any(
+    def append(
         self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None
     ) -> AppendResult:  # fmt: skip
-        """`append`, unless the leader is alone and all is plain."""
+        """Append records, as leader. It does not sync them.
+
+        Args:
+            records: messages, or a record batch that has passed the checks that need no log.
+            checks: checks of the origin.
+            acks: acks of the produce: -1, 0 or 1.
+            verification: token of the transaction from `begin_verification`; None: the coordinator was not asked.
+
+        Returns:
+            The response if the outcome is known, with NONE or the error; otherwise the pending append.
+        """
         deferred: Deferred = []
         try:
             with self._lock:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError

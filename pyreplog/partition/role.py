@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyreplog._native.partition.leader_base import ReplicaRoleBase
 from pyreplog.errors import ClosedError
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
@@ -27,7 +26,7 @@ class WaitKey:
         return f"the {self.name} of {self.partition}"
 
 
-class ReplicaRole(ReplicaRoleBase):
+class ReplicaRole:
     """The role of a replica, leader or follower, in one leader epoch.
 
     Its partition changes the numbers, under its lock. Any thread reads them without the lock. A request reads its
@@ -45,11 +44,10 @@ class ReplicaRole(ReplicaRoleBase):
         low_watermark_key: key of the low watermark, the offset before which all live replicas have deleted the records.
     """
 
-    __slots__ = ("changes_key", "is_leader", "is_over", "keys", "low_watermark_key")
-
-    marks: dict[FetchIsolation, LogPosition]
-    log_end: int
-    changes: int
+    __slots__ = (
+        "_leader_keys", "changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key",
+        "marks",
+    )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
         self.is_leader, self.is_over = is_leader, False

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyreplog._native.machines.named_tuples import make_named
-from pyreplog._native.partition.leader_base import LeadingReplicaBase
 from pyreplog.partition.protocol.effects import (
     AlterIsr,
     AppendLeaderEpoch,
@@ -48,7 +47,7 @@ class ReplicaConfig:
     lag_us: int = 30_000_000
 
 
-class LeadingReplica(LeadingReplicaBase):
+class LeadingReplica:
     """The leader of one epoch. Methods return effects, to be carried out in their order; one thread at a time.
 
     Args:
@@ -61,15 +60,6 @@ class LeadingReplica(LeadingReplicaBase):
         brokers: the registrations.
         now_us: monotonic time, microseconds.
     """
-
-    isr: Isr
-    config: ReplicaConfig
-    start: LogPosition
-    end: LogPosition
-    synced: LogPosition
-    log_start: int
-    _followers: dict[Member, FollowerState]
-    _high_watermark: HighWatermark
 
     def __init__(
         self, member: Member, version: int, state: PartitionState, log: ReplicaLog, high_watermark: LogPosition,

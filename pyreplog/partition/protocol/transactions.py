@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
-from pyreplog._native.partition.leader_base import LogTransactionsBase
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
@@ -92,7 +91,7 @@ class TransactionsSnapshot(NamedTuple):
     unreplicated: tuple[EndedTransaction, ...] = ()
 
 
-class LogTransactions(LogTransactionsBase):
+class LogTransactions:
     """The transactions of one log. Not for several threads at once.
 
     A truncated log needs a new object, restored from a snapshot before the cut and the log behind it.
@@ -101,9 +100,6 @@ class LogTransactions(LogTransactionsBase):
         snapshot: the transactions up to a position; None: the log has no transactions.
         aborted: the aborted transactions up to that position.
     """
-
-    _open: dict[int, LogPosition]
-    _unreplicated: list[EndedTransaction]
 
     def __init__(
         self, snapshot: TransactionsSnapshot | None = None, aborted: Iterable[EndedTransaction] = ()

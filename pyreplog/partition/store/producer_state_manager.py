@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.log_position import AppendedOffsets
-from pyreplog._native.partition.leader_base import ProducerStateManagerBase
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
@@ -59,7 +58,7 @@ class ProducerChange(NamedTuple):
     marker: TransactionMarker | None = None
 
 
-class ProducerStateManager(ProducerStateManagerBase):
+class ProducerStateManager:
     """The producers and transactions of one log, as a replay of the whole log would restore them.
 
     The constructor restores the state of the log. Afterwards the owner calls `replay` or `appended` when the log has
@@ -80,9 +79,6 @@ class ProducerStateManager(ProducerStateManagerBase):
         FormatVersionError: a later version wrote a snapshot.
         CorruptionError: a record is damaged.
     """
-
-    transactions: LogTransactions
-    _replayed: LogPosition
 
     def __init__(
         self, log: PartitionLog, read_change: Callable[[memoryview], ProducerChange | None], files: Files | None = None
