@@ -6,6 +6,9 @@ from pyreplog._native.system.blocks cimport Block
 cdef enum:
     BATCH_HEADER = 61
     RECORD_MIN = 7
+    # bits of the attributes
+    TRANSACTIONAL = 16
+    CONTROL = 32
 
 # Columns of a walk, one behind the other in memory.
 cdef enum Column:

@@ -38,8 +38,6 @@ cdef enum:
     UNLOCKED_BYTES = 64 << 10   # shorter bodies are walked with the GIL
     CODEC_MASK = 7
     LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
-    CONTROL = 32
     DELETE_HORIZON = 64
     KNOWN_ATTRIBUTES = 127
 

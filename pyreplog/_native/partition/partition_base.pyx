@@ -1,0 +1,147 @@
+"""The append of a leader: from the checks that need the log to the response.
+
+Threads: everything runs under the partition's lock.
+"""
+
+from libc.stdint cimport int64_t
+
+from pyreplog._native.kafka.record_batch cimport CONTROL, TRANSACTIONAL, ProducedBatch, RecordBatchHeader
+from pyreplog._native.log.log_position cimport entry_of
+from pyreplog._native.machines.named cimport item, named
+from pyreplog._native.partition.producer_state_manager_base cimport ProducerStateManagerBase
+from pyreplog._native.partition.producer_states_base cimport StoredBatch
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogError, WindowFullError
+
+cdef enum:
+    ACKS_ALL = -1
+    EPOCH_MAX = 0x7FFFFFFF      # of a record batch, which has the lowest 31 bits of the leader epoch
+    # error codes of Kafka's protocol
+    NO_ERROR = 0
+    NOT_LEADER_OR_FOLLOWER = 6
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+
+
+cdef class PartitionBase:
+    """Base of Partition, which describes the fields."""
+
+    cdef public object _lock, _leading, _role, _log, _clock, _purgatory, config, failure
+    cdef public ProducerStateManagerBase _producers
+
+    def append(self, records, checks, int acks, verification):
+        """Append records, as leader. It does not sync them.
+
+        Args:
+            records: messages, or a record batch that has passed the checks that need no log.
+            checks: checks of the origin.
+            acks: acks of the produce: -1, 0 or 1.
+            verification: token of the transaction from `begin_verification`; None: the coordinator was not asked.
+
+        Returns:
+            The response if the outcome is known, with NONE or the error; otherwise the pending append.
+        """
+        cdef list deferred = []
+        try:
+            with self._lock:
+                return self.append_locked(records, checks, acks, verification, deferred)
+        finally:
+            self._run_deferred(deferred)
+
+    cdef object append_locked(self, records, checks, int acks, verification, list deferred):
+        cdef ProducedBatch batch = records if isinstance(records, ProducedBatch) else None
+        cdef RecordBatchHeader head = None if batch is None else batch.header
+        cdef bint is_produced = head is not None and head.producer_id >= 0
+        cdef int64_t append_time_ms = -1, now_us = 0
+        leading, marker = self._leading, None
+        if self.failure is not None:
+            return self._error_response(KAFKA_STORAGE_ERROR, str(self.failure))
+        if leading is None:
+            return self._error_response(NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+        epoch = leading.epoch.number
+        if checks.leader_epoch is not None and checks.leader_epoch != epoch:
+            return self._error_response(NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {epoch}")
+        code = leading.admit(acks)
+        if code:
+            state = leading.isr.committed
+            return self._error_response(code, f"{state.isr}: expected {state.effective_min_isr}")
+        if is_produced:
+            if head.attributes & CONTROL:
+                marker = self._marker_of(batch)
+            response = self.check_producer(head, marker, checks, acks, verification)
+            if response is not None:
+                return response
+        before = leading.end
+        try:
+            if batch is None:
+                values, keys, event_times = records
+                appended = self._log.append_messages(values, keys, event_times)
+            else:
+                if self.config.log_append_time:
+                    append_time_ms = self._clock.now_us() // 1000
+                appended = self.append_batch(batch, entry_of(before), epoch & EPOCH_MAX, append_time_ms)
+        except RecordTooLargeError as error:
+            return self._error_response(RECORD_LIST_TOO_LARGE, str(error))
+        except WindowFullError as error:
+            return self._error_response(THROTTLING_QUOTA_EXCEEDED, str(error))
+        except InvalidArgumentError as error:
+            return self._error_response(INVALID_RECORD, str(error))
+        except (ReplogError, OSError) as error:
+            self._append_failed(error, deferred)
+            return self._error_response(KAFKA_STORAGE_ERROR, str(error))
+        if is_produced:
+            now_us = self._clock.now_us()
+        offsets, end = item(appended, 0), item(appended, 1)
+        self._producers.appended(head, marker, before, end, now_us)
+        return self.appended(leading, offsets, end, acks, append_time_ms, deferred)
+
+    cdef object append_batch(self, ProducedBatch batch, int64_t offset, int epoch, int64_t append_time_ms):
+        cdef int64_t time_ms = batch.header.max_timestamp if append_time_ms < 0 else append_time_ms
+        data = batch.stamp(offset, epoch, append_time_ms)
+        return self._log.append_record_batch(
+            data, batch.header.last_offset_delta + 1, None if time_ms < 0 else time_ms * 1000)
+
+    cdef object check_producer(self, RecordBatchHeader head, marker, checks, int acks, verification):
+        """Check a batch of a producer. Return None if it is to be appended; otherwise the response, for a duplicate
+        with acks=-1 perhaps a pending append."""
+        cdef ProducerStateManagerBase known = self._producers
+        cdef StoredBatch *duplicate = NULL
+        cdef int code = NO_ERROR
+        if head.attributes & CONTROL:
+            if marker is not None and checks.coordinator_epochs:
+                version = checks.transaction_version or self.config.transaction_version
+                code = known.transactions.check_marker(marker, version)
+        else:
+            if checks.producer_epochs:
+                code = known.producers.check_sequences(
+                    head.producer_id, head.producer_epoch, head.base_sequence, head.last_offset_delta + 1, &duplicate)
+                if not checks.sequences and code != INVALID_PRODUCER_EPOCH:
+                    code, duplicate = NO_ERROR, NULL
+            if duplicate != NULL:
+                return self._duplicate_response(duplicate.first_offset, duplicate.last_offset, acks)
+            if code == NO_ERROR and head.attributes & TRANSACTIONAL and checks.transactions:
+                code = known.transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
+        return None if code == NO_ERROR else self._error_response(code, f"producer {head.producer_id}")
+
+    cdef object appended(self, leading, offsets, end, int acks, int64_t append_time_ms, list deferred):
+        """Report an append to the state machine; return the response, or with acks=-1 perhaps a pending append."""
+        role = self._role
+        requires_sync = leading.config.requires_sync
+        if requires_sync:
+            effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
+        else:  # the synced position does not count
+            effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
+        if effects:
+            self._perform(effects, deferred)
+        role.advance_log_end(self._purgatory, end)
+        code = self._no_error
+        if acks == ACKS_ALL:
+            if requires_sync:
+                self._sync_soon(deferred)
+            code = leading.check_enough_replicas_reach_offset(end)
+        log_start = max(leading.log_start, leading.start.entry)
+        response = named(self._response_type, (
+            self._no_error if code is None else code, offsets.start, offsets.stop, log_start, append_time_ms, ""))
+        return self._pending_append(response, role, end) if code is None else response
