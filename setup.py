@@ -165,6 +165,8 @@ setup(
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
             extension("machines/purgatory_base"),
+            extension("partition/leading_replica_base"),
+            extension("partition/replica_role_base"),
             extension("partition/producer_states_base"),
             extension("partition/producer_state_manager_base"),
             extension("partition/partition_log_base", checksums=True),

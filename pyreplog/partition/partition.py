@@ -1315,9 +1315,7 @@ class Partition(PartitionBase):
             self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
             self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
         else:
-            mark, producers = leading.high_watermark, self._producers
-            assert producers is not None, "a leader has replayed its log"
-            self._role.advance_all(self._purgatory, leading.end, mark, producers.transactions.last_stable(mark))
+            self._advance_leader_marks()
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         """Return the last stable offset; of a follower that does not replay transactions the high watermark."""

@@ -7,9 +7,12 @@ from libc.stdint cimport int64_t
 
 from pyreplog._native.kafka.record_batch cimport CONTROL, TRANSACTIONAL, ProducedBatch, RecordBatchHeader
 from pyreplog._native.log.log_position cimport entry_of
-from pyreplog._native.machines.named cimport item, named
+from pyreplog._native.machines.named cimport named
+from pyreplog._native.partition.leading_replica_base cimport LeadingReplicaBase
+from pyreplog._native.partition.partition_log_base cimport PartitionLogBase
 from pyreplog._native.partition.producer_state_manager_base cimport ProducerStateManagerBase
 from pyreplog._native.partition.producer_states_base cimport StoredBatch
+from pyreplog._native.partition.replica_role_base cimport ReplicaRoleBase
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogError, WindowFullError
 
 cdef enum:
@@ -28,7 +31,10 @@ cdef enum:
 cdef class PartitionBase:
     """Base of Partition, which describes the fields."""
 
-    cdef public object _lock, _leading, _role, _log, _clock, _purgatory, config, failure
+    cdef public object _lock, _clock, _purgatory, config, failure
+    cdef public LeadingReplicaBase _leading
+    cdef public ReplicaRoleBase _role
+    cdef public PartitionLogBase _log
     cdef public ProducerStateManagerBase _producers
 
     def append(self, records, checks, int acks, verification):
@@ -55,7 +61,8 @@ cdef class PartitionBase:
         cdef RecordBatchHeader head = None if batch is None else batch.header
         cdef bint is_produced = head is not None and head.producer_id >= 0
         cdef int64_t append_time_ms = -1, now_us = 0
-        leading, marker = self._leading, None
+        cdef LeadingReplicaBase leading = self._leading
+        cdef object marker = None
         if self.failure is not None:
             return self._error_response(KAFKA_STORAGE_ERROR, str(self.failure))
         if leading is None:
@@ -67,6 +74,7 @@ cdef class PartitionBase:
         if code:
             state = leading.isr.committed
             return self._error_response(code, f"{state.isr}: expected {state.effective_min_isr}")
+        assert self._producers is not None, "a leader has replayed its log"
         if is_produced:
             if head.attributes & CONTROL:
                 marker = self._marker_of(batch)
@@ -77,11 +85,11 @@ cdef class PartitionBase:
         try:
             if batch is None:
                 values, keys, event_times = records
-                appended = self._log.append_messages(values, keys, event_times)
+                end = self._log.append_values(values, keys, event_times)
             else:
                 if self.config.log_append_time:
                     append_time_ms = self._clock.now_us() // 1000
-                appended = self.append_batch(batch, entry_of(before), epoch & EPOCH_MAX, append_time_ms)
+                end = self.append_batch(batch, entry_of(before), epoch & EPOCH_MAX, append_time_ms)
         except RecordTooLargeError as error:
             return self._error_response(RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
@@ -93,14 +101,13 @@ cdef class PartitionBase:
             return self._error_response(KAFKA_STORAGE_ERROR, str(error))
         if is_produced:
             now_us = self._clock.now_us()
-        offsets, end = item(appended, 0), item(appended, 1)
         self._producers.appended(head, marker, before, end, now_us)
-        return self.appended(leading, offsets, end, acks, append_time_ms, deferred)
+        return self.appended(leading, before, end, acks, append_time_ms, deferred)
 
     cdef object append_batch(self, ProducedBatch batch, int64_t offset, int epoch, int64_t append_time_ms):
         cdef int64_t time_ms = batch.header.max_timestamp if append_time_ms < 0 else append_time_ms
         data = batch.stamp(offset, epoch, append_time_ms)
-        return self._log.append_record_batch(
+        return self._log.append_counted(
             data, batch.header.last_offset_delta + 1, None if time_ms < 0 else time_ms * 1000)
 
     cdef object check_producer(self, RecordBatchHeader head, marker, checks, int acks, verification):
@@ -125,14 +132,15 @@ cdef class PartitionBase:
                 code = known.transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None if code == NO_ERROR else self._error_response(code, f"producer {head.producer_id}")
 
-    cdef object appended(self, leading, offsets, end, int acks, int64_t append_time_ms, list deferred):
+    cdef object appended(self, LeadingReplicaBase leading, before, end, int acks, int64_t append_time_ms, list deferred):
         """Report an append to the state machine; return the response, or with acks=-1 perhaps a pending append."""
-        role = self._role
-        requires_sync = leading.config.requires_sync
-        if requires_sync:
-            effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
-        else:  # the synced position does not count
-            effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
+        cdef ReplicaRoleBase role = self._role
+        cdef list effects
+        cdef bint requires_sync = leading.config.requires_sync
+        log_end, synced = end, leading.synced
+        if requires_sync:  # otherwise the synced position does not count
+            log_end, synced = self._log.ends
+        effects = leading.appended(log_end, synced, self._clock.monotonic_us())
         if effects:
             self._perform(effects, deferred)
         role.advance_log_end(self._purgatory, end)
@@ -141,7 +149,15 @@ cdef class PartitionBase:
             if requires_sync:
                 self._sync_soon(deferred)
             code = leading.check_enough_replicas_reach_offset(end)
-        log_start = max(leading.log_start, leading.start.entry)
+        log_start = max(leading.log_start, entry_of(leading.start))
         response = named(self._response_type, (
-            self._no_error if code is None else code, offsets.start, offsets.stop, log_start, append_time_ms, ""))
+            self._no_error if code is None else code, entry_of(before), entry_of(end), log_start, append_time_ms, ""))
         return self._pending_append(response, role, end) if code is None else response
+
+    def _advance_leader_marks(self):
+        """`_advance_marks` of a leader, which has replayed its log."""
+        cdef LeadingReplicaBase leading = self._leading
+        assert self._producers is not None, "a leader has replayed its log"
+        high_watermark = leading._high_watermark.value
+        stable = self._producers.transactions.last_stable(high_watermark)
+        self._role.advance_all(self._purgatory, leading.end, high_watermark, stable)

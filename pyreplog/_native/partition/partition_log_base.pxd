@@ -12,4 +12,7 @@ cdef class PartitionLogBase(MirrorLogBase):
     cdef object put_record_batch(self, object batch, int64_t count, object event_time_us)
     cdef bint has_free_tail(self) noexcept
     cdef bint has_room(self, int64_t size, int64_t count) noexcept
-    cdef bint ends_within_segment(self, object end) except -1
+    # Append, and return the end of the log behind the records.
+    cdef object append_values(self, object values, object keys, object event_times)
+    cdef object append_counted(self, object batch, int64_t count, object event_time_us)
+    cpdef show_high_watermark(self, object high_watermark)

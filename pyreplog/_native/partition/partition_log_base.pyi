@@ -4,7 +4,7 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 from pyreplog._native.log.apply_replicated import MirrorLogBase
-from pyreplog._native.log.log_position import AppendedOffsets
+from pyreplog._native.log.log_position import AppendedOffsets, LogPosition
 from pyreplog.times import Time
 
 @disjoint_base
@@ -17,3 +17,4 @@ class PartitionLogBase(MirrorLogBase):
         event_times: Iterable[Time | None] | None = None,
     ) -> AppendedOffsets: ...
     def append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets: ...
+    def show_high_watermark(self, high_watermark: LogPosition) -> None: ...

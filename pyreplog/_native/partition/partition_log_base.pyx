@@ -39,43 +39,61 @@ cdef class PartitionLogBase(MirrorLogBase):
         return (self.pos + size + RECORD_MARGIN <= self.limit
                 and 1 <= count <= INT32_MAX - (self.next_entry - self.first_entry))
 
-    cdef bint ends_within_segment(self, object end) except -1:
-        """Whether the log ends there, and behind a record of the active segment."""
-        return self.active is not None and position_of(end) == self.active.base + self.pos
-
-    def append_messages(self, values, keys=None, event_times=None):
-        """Append native messages, which take one offset each.
-
-        Args:
-            values: bytes-like.
-            keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, or None; None: no event times.
-
-        Raises:
-            ReplogError: as `append_records`.
-        """
-        cdef object end
+    cdef object append_values(self, values, keys, event_times):
+        cdef object end = None
         if keys is None and event_times is None:
             end = self.put_messages(values)
-            if end is not None:
-                return appended_at(entry_of(end) - len(values), len(values), position_of(end))
-        return self._append_messages(values, keys, event_times)
+        return item(self._append_messages(values, keys, event_times), 1) if end is None else end
 
-    def append_record_batch(self, batch, int64_t count, event_time_us):
-        """Append one record batch, as `append_records`.
+    cdef object append_counted(self, batch, int64_t count, event_time_us):
+        cdef object end = self.put_record_batch(batch, count, event_time_us)
+        return item(self._append_record_batch(batch, count, event_time_us), 1) if end is None else end
+
+    def append_messages(self, values, keys=None, event_times=None):
+        """Append native messages, as leader. Each takes one offset.
 
         Args:
-            batch: bytes-like.
-            count: how many records it has.
-            event_time_us: microseconds since 1970-01-01 UTC; None: no event time.
+            values: values, bytes-like.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many event times, each a time or None; None: no event times.
+
+        Returns:
+            The offsets of the messages, and the end of the log.
 
         Raises:
-            ReplogError: as `append_records`.
+            ReplogError: errors of `append_records`.
         """
-        cdef object end = self.put_record_batch(batch, count, event_time_us)
-        if end is not None:
-            return appended_at(entry_of(end) - count, count, position_of(end))
-        return self._append_record_batch(batch, count, event_time_us)
+        cdef list appended = values if type(values) is list else list(values)
+        cdef object end = self.append_values(appended, keys, event_times)
+        return appended_at(entry_of(end) - len(appended), len(appended), position_of(end))
+
+    def append_record_batch(self, batch, int64_t count, event_time_us):
+        """Append one record batch, as `append_records` does.
+
+        Args:
+            batch: record batch, bytes-like.
+            count: number of its records.
+            event_time_us: event time, microseconds since 1970-01-01 UTC; None: no event time.
+
+        Returns:
+            The offsets of the records, and the end of the log.
+
+        Raises:
+            ReplogError: errors of `append_records`.
+        """
+        cdef object end = self.append_counted(batch, count, event_time_us)
+        return appended_at(entry_of(end) - count, count, position_of(end))
+
+    cpdef show_high_watermark(self, high_watermark):
+        """Let readers read up to the high watermark, at most to the end of the log. It never decreases. Any thread.
+
+        Args:
+            high_watermark: the high watermark.
+        """
+        if not self.show_reached(position_of(high_watermark), entry_of(high_watermark)):
+            end = self.end_mark
+            end = high_watermark if high_watermark < end else end
+            self.show(position_of(end), entry_of(end))
 
     cdef bint has_free_tail(self) noexcept:
         """Whether an append may begin at once: the replica leads, the log is open, and no thread is inside."""

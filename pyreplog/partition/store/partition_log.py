@@ -813,16 +813,6 @@ class PartitionLog(MirrorLog, PartitionLogBase):
 
     # ---- high watermark, retention and compaction -----------------------------------------------------------
 
-    def show_high_watermark(self, high_watermark: LogPosition) -> None:
-        """Let readers read up to the high watermark, at most to the end of the log. It never decreases. Any thread.
-
-        Args:
-            high_watermark: the high watermark.
-        """
-        position, entry = high_watermark
-        if not self.show_reached(position, entry):
-            self.show(*min(high_watermark, self.end_mark))
-
     @property
     def stored_high_watermark(self) -> StoredHighWatermark | None:
         """The high watermark for the broker's file; None: no record is known to be committed."""
