@@ -236,10 +236,6 @@ class PartitionRead(NamedTuple):
     start: LogPosition = ORIGIN
 
 
-def _produced_marker(batch: ProducedBatch) -> TransactionMarker | None:
-    return marker_of(batch.data)
-
-
 class Partition(PartitionBase):
     """A replica of a partition on this broker.
 
@@ -279,7 +275,7 @@ class Partition(PartitionBase):
     _producers: ProducerStateManager | None
     _purgatory: Purgatory
     _clock: Clock
-    _no_error, _response_type, _marker_of = NO_ERROR, PartitionProduceResponse, staticmethod(_produced_marker)
+    _no_error, _response_type, _high_watermark_advanced = NO_ERROR, PartitionProduceResponse, HighWatermarkAdvanced
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
@@ -1196,24 +1192,11 @@ class Partition(PartitionBase):
 
     # ---- effects --------------------------------------------------------------------------------------------
 
-    def _perform(
-        self, effects: list[LeadingEffect] | list[FollowingEffect], deferred: Deferred
-    ) -> FetchResponse | None:  # fmt: skip
-        """Carry out effects of the state machine; return the response to a fetch if they have one."""
-        answer = None
-        for effect in effects:
-            if type(effect) is HighWatermarkAdvanced:  # first, because nearly every append has it
-                self._log.show_high_watermark(effect.high_watermark)
-                self._advance_marks()
-            elif isinstance(effect, SendFetchResponse):
-                answer = effect.response
-            elif not isinstance(effect, ReadRecords):
-                self._perform_one(effect, deferred)
-        return answer
-
-    def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> None:
+    def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> FetchResponse | None:
         log, leading, following = self._log, self._leading, self._following
         match effect:
+            case SendFetchResponse(_, response):
+                return response
             case AppendLeaderEpoch(epoch) if leading is not None:
                 log.lead(epoch, populate=not self.config.replicas.requires_sync)
                 self._perform(leading.appended(*log.ends, self._now_us()), deferred)
@@ -1242,6 +1225,7 @@ class Partition(PartitionBase):
                 following.trimmed(self._trim_log(start))
             case AdvanceLogStart(offset):
                 log.delete_before(offset)
+        return None
 
     def _send_fetch(self, following: FollowingReplica, leader: str, fetch: Fetch) -> None:
         """Send a fetch, unless another thread has sent a later one: the fetcher would replace the later one by it."""
@@ -1307,15 +1291,10 @@ class Partition(PartitionBase):
 
     # ---- marks ----------------------------------------------------------------------------------------------
 
-    def _advance_marks(self) -> None:
-        """Set the marks of the role, up to which requests read, and wake the requests that wait for them."""
-        leading = self._leading
-        if leading is None:
-            mark = self._following.high_watermark
-            self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
-            self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
-        else:
-            self._advance_leader_marks()
+    def _advance_follower_marks(self) -> None:
+        mark = self._following.high_watermark
+        self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
+        self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         """Return the last stable offset; of a follower that does not replay transactions the high watermark."""
@@ -1388,6 +1367,9 @@ class Partition(PartitionBase):
             if transactions.is_open(producer_id):
                 return None
             return transactions.begin_verification(producer_id, first_sequence)
+
+    def _marker_of(self, batch: ProducedBatch) -> TransactionMarker | None:
+        return marker_of(batch.data)
 
     def _duplicate_response(self, first_offset: int, last_offset: int, acks: int) -> AppendResult:
         """Answer a batch that the log holds: with acks=-1 when that one is committed."""

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t
 
 from pyreplog._native.kafka.record_batch cimport CONTROL, TRANSACTIONAL, ProducedBatch, RecordBatchHeader
 from pyreplog._native.log.log_position cimport entry_of
-from pyreplog._native.machines.named cimport named
+from pyreplog._native.machines.named cimport item, named
 from pyreplog._native.partition.leading_replica_base cimport LeadingReplicaBase
 from pyreplog._native.partition.partition_log_base cimport PartitionLogBase
 from pyreplog._native.partition.producer_state_manager_base cimport ProducerStateManagerBase
@@ -154,9 +154,24 @@ cdef class PartitionBase:
             self._no_error if code is None else code, entry_of(before), entry_of(end), log_start, append_time_ms, ""))
         return self._pending_append(response, role, end) if code is None else response
 
-    def _advance_leader_marks(self):
-        """`_advance_marks` of a leader, which has replayed its log."""
+    cpdef object _perform(self, list effects, list deferred):
+        """Carry out effects of the state machine; return the response to a fetch if they have one."""
+        cdef object answer = None, response
+        for effect in effects:
+            if type(effect) is self._high_watermark_advanced:  # first, because nearly every append has it
+                self._log.show_high_watermark(item(effect, 0))
+                self._advance_marks()
+            else:
+                response = self._perform_one(effect, deferred)
+                answer = answer if response is None else response
+        return answer
+
+    cpdef _advance_marks(self):
+        """Set the marks of the role, up to which requests read, and wake the requests that wait for them."""
         cdef LeadingReplicaBase leading = self._leading
+        if leading is None:
+            self._advance_follower_marks()
+            return
         assert self._producers is not None, "a leader has replayed its log"
         high_watermark = leading._high_watermark.value
         stable = self._producers.transactions.last_stable(high_watermark)
