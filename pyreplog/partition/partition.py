@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader, peek_header
-from pyreplog._native.log.log_position import AppendedOffsets
+from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.record import Record
 from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.partition.partition_base import PartitionBase
@@ -22,15 +21,12 @@ from pyreplog.errors import (
     InvalidMessageError,
     LockedError,
     OutOfRangeError,
-    RecordTooLargeError,
     ReplogError,
     StreamError,
     TruncatedError,
-    WindowFullError,
 )
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.config import RetentionConfig, TopicConfig
-from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
     AdvanceLogStart,
     AlterIsr,
@@ -41,7 +37,6 @@ from pyreplog.partition.protocol.effects import (
     LeadershipLost,
     LeadingEffect,
     LoadState,
-    ReadRecords,
     ResetLog,
     SendFetch,
     SendFetchResponse,
@@ -55,7 +50,7 @@ from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.record_batch import EPOCH_MAX, marker_of, producer_of
+from pyreplog.partition.protocol.record_batch import marker_of
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
@@ -65,7 +60,6 @@ from pyreplog.partition.requests import (
     FetchIsolation,
     FetchParams,
     FetchPartitionData,
-    Messages,
     PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,

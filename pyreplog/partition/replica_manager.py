@@ -306,13 +306,15 @@ class ReplicaManager:
                 if longest_of(data.values) > config.limits.max_message_bytes:
                     message = f"expected values of at most {config.limits.max_message_bytes} bytes"
                     return _error_response(ErrorCode.MESSAGE_TOO_LARGE, message)
-                return partition.append(data, checks, acks, verification)
+                result: AppendResult = partition.append(data, checks, acks, verification)
+                return result
             batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
             if isinstance(batch, tuple):
                 return _error_response(batch[0], batch[1])
             if config.compaction is not None and (message := keyless(data, batch.header)):
                 return _error_response(ErrorCode.INVALID_RECORD, message)
-            return partition.append(batch, checks, acks, verification)
+            result = partition.append(batch, checks, acks, verification)
+            return result
         except Exception as error:  # the appends to other partitions continue
             logger.exception("%s: an append failed", name)
             message = f"{type(error).__name__}: {error}"

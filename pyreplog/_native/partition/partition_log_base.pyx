@@ -92,8 +92,7 @@ cdef class PartitionLogBase(MirrorLogBase):
         """
         if not self.show_reached(position_of(high_watermark), entry_of(high_watermark)):
             end = self.end_mark
-            end = high_watermark if high_watermark < end else end
-            self.show(position_of(end), entry_of(end))
+            (<object>self).show(*(end if end < high_watermark else high_watermark))  # `show` of MirrorLog
 
     cdef bint has_free_tail(self) noexcept:
         """Whether an append may begin at once: the replica leads, the log is open, and no thread is inside."""

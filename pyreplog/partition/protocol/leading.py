@@ -23,7 +23,7 @@ from pyreplog.partition.protocol.effects import (
     ReadRecords,
     SendFetchResponse,
 )
-from pyreplog.partition.protocol.epochs import has_prefix, starts_between
+from pyreplog.partition.protocol.epochs import LeaderEpoch, has_prefix, starts_between
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCode
 from pyreplog.partition.protocol.isr import FollowerProgress, FollowerState, Isr
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused
