@@ -1,4 +1,5 @@
-"""A leader without followers appends on a short way of its own: responses, marks and bytes are those of the other way."""
+"""Appends of a leader, alone and with followers. While no thread is inside, its log appends without the lock of its
+changes: responses, marks and bytes are those of the way with the lock."""
 
 from __future__ import annotations
 
@@ -34,28 +35,34 @@ HEAD_BYTES = 61
 
 
 class Side:
-    """A partition with one replica. On the long way messages are no list, and the epoch is demanded."""
+    """A partition that broker a leads. On the long way its log appends under the lock of its changes."""
 
-    def __init__(self, path: Path, *, is_short: bool, **settings: Any) -> None:
+    def __init__(self, path: Path, *, is_short: bool, replicas: str = "a", **settings: Any) -> None:
         self.is_short = is_short
-        self.cluster = Cluster(path, min_isr=1, replicas="a", **settings)
+        self.cluster = Cluster(path, **{"min_isr": 1, "replicas": replicas, **settings})
         self.lead()
 
     def lead(self) -> None:
         self.cluster.lead("a")
         self.cluster.settle()
         assert self.broker.partition.is_leader
+        if not self.is_short:
+            self.broker.log._takes_appends = False
 
     @property
     def broker(self) -> Broker:
         return self.cluster.brokers["a"]
 
     def append(self, records: list[bytes] | bytes, acks: int = ACKS_ALL, **settings: Any) -> PartitionProduceResponse:
-        if not self.is_short:
-            settings.setdefault("leader_epoch", self.broker.partition.leader_epoch)
-        data = records if isinstance(records, bytes) else Messages(records if self.is_short else tuple(records))
+        return self.appending(records, acks, **settings).result(0)[EVENTS]
+
+    def appending(self, records: list[bytes] | bytes, acks: int = ACKS_ALL, **settings: Any) -> AppendFuture[Any]:
+        """Append, and let followers fetch."""
+        data = records if isinstance(records, bytes) else Messages(records)
         future = self.broker.manager.append_records(acks, {EVENTS: data}, **settings)
-        return future.result(0)[EVENTS]
+        if len(self.cluster.states[EVENTS][1].replicas) > 1:
+            self.cluster.settle(4)
+        return future
 
     def append_in_transaction(self, sequence: int) -> PartitionProduceResponse:
         verification = self.broker.partition.begin_verification(7)
@@ -89,26 +96,41 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Side]]:
         side.cluster.close()
 
 
-@pytest.mark.parametrize("log_append_time", [False, True])
-def test_both_ways_are_one(make: Callable[..., Side], seed: int, log_append_time: bool) -> None:
+@pytest.mark.parametrize(
+    ("log_append_time", "replicas"),
+    [(False, "a"), (True, "a"), (False, "abc")],
+    ids=["alone", "log-append-time", "three"],
+)
+def test_both_ways_are_one(make: Callable[..., Side], seed: int, log_append_time: bool, replicas: str) -> None:
     rng = Random(seed)
-    sides = [make(is_short=is_short, log_append_time=log_append_time) for is_short in (True, False)]
-    sequence, is_open = 0, False
-    for _ in range(300):
+    sides = [make(is_short=short, log_append_time=log_append_time, replicas=replicas) for short in (True, False)]
+    sequence, is_open, sent = 0, False, list[tuple[bytes, int]]()
+    for _ in range(300 if replicas == "a" else 150):
         outcomes: list[PartitionProduceResponse] = []
         size, acks = rng.choice((0, 7, 300, 1500, 9000)), rng.choice((ACKS_ALL, 0, 1))
-        what = rng.randrange(10)
-        if what < 4:
+        action = rng.randrange(12)
+        if action < 4:
             values = [rng.randbytes(size) for _ in range(rng.randint(0, 4))]
             outcomes = [side.append(values, acks) for side in sides]
-        elif what < 7:
+        elif action < 6:
             data = batch(rng.choice((1, 2, 30)), size, timestamp_ms=rng.choice((-1, WALL_US // 1000)))
             outcomes = [side.append(data, acks) for side in sides]
-        elif what == 7 and not is_open:
+        elif action < 9 and not is_open:
             data = batch(2, size, base_sequence=sequence, **PRODUCER)
             outcomes, sequence = [side.append(data, acks) for side in sides], sequence + 2
-        elif what == 8 and not is_open:
+            assert outcomes[0].code is ErrorCode.NONE
+            sent = [*sent[-4:], (data, outcomes[0].base_offset)]
+        elif action == 9 and not is_open:
             outcomes, sequence, is_open = [side.append_in_transaction(sequence) for side in sides], sequence + 2, True
+            sent = []
+        elif action == 10 and sent:
+            data, offset = rng.choice(sent)
+            outcomes = [side.append(data, acks) for side in sides]
+            assert (outcomes[0].code, outcomes[0].base_offset) == (ErrorCode.NONE, offset), "the first one is answered"
+            wrong = batch(2, size, base_sequence=sequence + 2, **PRODUCER)
+            outcomes += [side.append(wrong, acks) for side in sides]
+            assert outcomes[2].code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert outcomes.pop() == outcomes.pop()
         else:
             if is_open:
                 marker = end_marker(MARKER._replace(producer_epoch=0), WALL_US // 1000)
@@ -126,6 +148,62 @@ def test_both_ways_are_one(make: Callable[..., Side], seed: int, log_append_time
     short, long = (side.broker.log for side in sides)
     assert short.end_mark.position > 3 * SEGMENT_BYTES
     assert assert_same_files(short, long) > 3
+    for name in replicas[1:]:
+        assert assert_same_files(short, sides[0].cluster.brokers[name].log) > 3
+
+
+@pytest.mark.parametrize("acks", [ACKS_ALL, 1])
+def test_a_leader_with_followers_commits_what_they_have(make: Callable[..., Side], acks: int) -> None:
+    """The high watermark is where the last of them is, and a produce with acks=-1 waits for it."""
+    side = make(replicas="abc", min_isr=2)
+    side.append(batch(2, base_sequence=0, **PRODUCER))
+    sequence, committed = 2, side.broker.log.high_watermark
+    assert committed == side.broker.log.end_mark
+    for name in "bc":
+        side.cluster.brokers[name].is_fetching = False
+    for records in ([b"x"], batch(3), batch(2, base_sequence=sequence, **PRODUCER)):
+        future = side.appending(records, acks)
+        assert future.done() is (acks == 1)
+        assert side.broker.log.high_watermark == side.broker.partition.high_watermark == committed
+    again = side.appending(batch(2, base_sequence=sequence, **PRODUCER), acks)
+    assert again.done() is (acks == 1)
+    side.cluster.brokers["b"].is_fetching = True
+    side.cluster.settle()
+    assert side.broker.log.high_watermark == committed and future.done() is (acks == 1), "c lacks the records"
+    side.cluster.brokers["c"].is_fetching = True
+    side.cluster.settle()
+    assert side.broker.log.high_watermark == side.broker.log.end_mark > committed
+    assert future.result(0) == again.result(0)
+
+
+def test_the_next_leader_knows_the_batches_of_the_former(make: Callable[..., Side]) -> None:
+    side = make(replicas="abc", min_isr=2)
+    batches = [batch(2, base_sequence=sequence, **PRODUCER) for sequence in range(0, 14, 2)]
+    offsets = [side.append(each).base_offset for each in batches]
+    side.cluster.lead("b")
+    side.cluster.settle()
+    manager = side.cluster.brokers["b"].manager
+
+    def append(data: bytes) -> PartitionProduceResponse:
+        future = manager.append_records(ACKS_ALL, {EVENTS: data})
+        side.cluster.settle()
+        return future.result(0)[EVENTS]
+
+    for data, offset in zip(batches[-5:], offsets[-5:], strict=True):
+        assert append(data).base_offset == offset
+    assert append(batches[-6]).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a sixth one back is not known"
+    old = {**PRODUCER, "producer_epoch": 1}
+    assert append(batch(1, base_sequence=0, **old)).code is ErrorCode.NONE
+    assert append(batch(1, base_sequence=14, **PRODUCER)).code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert append(batch(1, base_sequence=1, **old)).code is ErrorCode.NONE
+
+
+def test_sequence_numbers_of_a_producer_wrap(make: Callable[..., Side]) -> None:
+    side, first = make(), (1 << 31) - 3
+    batches = [batch(4, base_sequence=sequence, **PRODUCER) for sequence in (first, 1, 5)]
+    assert [side.append(each).base_offset for each in batches] == [0, 4, 8]
+    assert side.append(batch(4, base_sequence=first, **PRODUCER)).base_offset == 0
+    assert side.append(batch(4, base_sequence=8, **PRODUCER)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_offsets_and_marks_follow_each_append(make: Callable[..., Side]) -> None:
@@ -142,8 +220,8 @@ def test_offsets_and_marks_follow_each_append(make: Callable[..., Side]) -> None
 
 def test_who_waits_is_woken(make: Callable[..., Side]) -> None:
     side = make()
-    for isolation in FetchIsolation:
-        for records in ([b"x"], batch()):
+    for sequence, isolation in enumerate(FetchIsolation):
+        for records in ([b"x"], batch(), batch(base_sequence=sequence, **PRODUCER)):
             end = side.broker.log.end
             future = side.fetch(end, isolation=isolation)
             assert not future.done()
