@@ -39,7 +39,7 @@ cdef class RecordBatchHeader:
 cdef class ProducedBatch:
     cdef readonly RecordBatchHeader header
     cdef Block copy
-    cpdef Block stamp(self, int64_t base_offset, int leader_epoch, int64_t log_append_time=*)
+    cpdef Block stamp(self, int64_t base_offset, int64_t leader_epoch, int64_t log_append_time=*)
 
 # Return the header of the batch at p, whose length, magic and checksum are checked.
 cdef RecordBatchHeader header_of(const uint8_t *p, Py_ssize_t space)

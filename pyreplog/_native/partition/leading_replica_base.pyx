@@ -1,6 +1,6 @@
 """The high watermark of a leader, and its changes with each append.
 
-Threads: everything runs under the GIL; the owner of a log calls it under its lock.
+Threads: the owner of the log calls it under its lock, one at a time.
 """
 
 from libc.stdint cimport int64_t

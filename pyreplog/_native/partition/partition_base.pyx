@@ -17,7 +17,6 @@ from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogErr
 
 cdef enum:
     ACKS_ALL = -1
-    EPOCH_MAX = 0x7FFFFFFF      # of a record batch, which has the lowest 31 bits of the leader epoch
     # error codes of Kafka's protocol
     NO_ERROR = 0
     NOT_LEADER_OR_FOLLOWER = 6
@@ -89,7 +88,7 @@ cdef class PartitionBase:
             else:
                 if self.config.log_append_time:
                     append_time_ms = self._clock.now_us() // 1000
-                end = self.append_batch(batch, entry_of(before), epoch & EPOCH_MAX, append_time_ms)
+                end = self.append_batch(batch, entry_of(before), epoch, append_time_ms)
         except RecordTooLargeError as error:
             return self._error_response(RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
@@ -104,7 +103,7 @@ cdef class PartitionBase:
         self._producers.appended(head, marker, before, end, now_us)
         return self.appended(leading, before, end, acks, append_time_ms, deferred)
 
-    cdef object append_batch(self, ProducedBatch batch, int64_t offset, int epoch, int64_t append_time_ms):
+    cdef object append_batch(self, ProducedBatch batch, int64_t offset, int64_t epoch, int64_t append_time_ms):
         cdef int64_t time_ms = batch.header.max_timestamp if append_time_ms < 0 else append_time_ms
         data = batch.stamp(offset, epoch, append_time_ms)
         return self._log.append_counted(

@@ -1,6 +1,6 @@
 """The last five batches of each idempotent producer, and the check of a batch against them.
 
-Threads: everything runs under the GIL; the owner of a log calls it under its lock.
+Threads: the owner of the log calls it under its lock, one at a time.
 """
 
 from libc.stdint cimport int64_t
