@@ -15,6 +15,8 @@ from pyreplog.future import AppendFuture
 from pyreplog.log import names
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.messages import Fetch
+from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, end_marker
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
@@ -27,7 +29,7 @@ from pyreplog.partition.requests import (
 from pyreplog.partition.store.producer_snapshot import snapshot_bases
 from tests.ha.streams import SEGMENT_BYTES, assert_same_files
 
-from .managers import EVENTS, WALL_US, Broker, Cluster, batch
+from .managers import EVENTS, WALL_US, Broker, Cluster, batch, fetch_alone
 
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}
 MARKER = TransactionMarker(7, 1, 0, True)
@@ -174,6 +176,20 @@ def test_a_leader_with_followers_commits_what_they_have(make: Callable[..., Side
     side.cluster.settle()
     assert side.broker.log.high_watermark == side.broker.log.end_mark > committed
     assert future.result(0) == again.result(0)
+
+
+def test_an_append_wakes_the_fetches_of_followers(make: Callable[..., Side]) -> None:
+    side = make(replicas="abc", min_isr=2)
+    for name in "bc":
+        side.cluster.brokers[name].is_fetching = False
+    for records in ([b"x"], batch(3), batch(2, base_sequence=0, **PRODUCER)):
+        log = side.broker.log
+        mark = log.end_mark
+        fetch = Fetch(7, Member("b", 1), side.broker.epoch, mark, log.history.last, mark, log.high_watermark)
+        future = fetch_alone(side.broker, fetch, max_wait_ms=1000)
+        assert not future.done()
+        side.appending(records, 1)
+        assert future.result(0)[EVENTS].size > 0
 
 
 def test_the_next_leader_knows_the_batches_of_the_former(make: Callable[..., Side]) -> None:
