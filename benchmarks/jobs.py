@@ -268,17 +268,33 @@ def delay(address: str, delay_s: float) -> NoReturn:
     link.run()
 
 
-def write_synced(path: str, rate_bytes: int, write_bytes: int, file_bytes: int) -> NoReturn:
-    """Write over a file again and again, and sync each write, at a rate in bytes per second, until it is killed."""
+def write_synced(path: str, rate_bytes: int, write_bytes: int, file_bytes: int, into: str) -> NoReturn:
+    """Write to a file, and sync each write, at a rate in bytes per second, until it is killed.
+
+    Args:
+        path: of the file.
+        rate_bytes: bytes per second.
+        write_bytes: bytes of a write.
+        file_bytes: size of the file, after which it is begun anew.
+        into: "old": the same blocks are written over again and again; "new": each time, the file is made anew, and all
+            its blocks are allocated ahead.
+    """
     data = os.urandom(1 << 10) * (write_bytes >> 10)
-    with Path(path).open("w+b", buffering=0) as file:
-        for _ in range(file_bytes // write_bytes):
-            file.write(data)  # no block is allocated later
-        os.fsync(file.fileno())
-        _report("ready")
-        at = time.perf_counter()
-        while True:
-            file.seek(0)
+    at = 0.0
+    while True:
+        if into == "new" or not at:
+            Path(path).unlink(missing_ok=True)
+            Path(path).touch()
+        with Path(path).open("r+b", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, file_bytes)
+            if into == "old" and not at:
+                for _ in range(file_bytes // write_bytes):
+                    file.write(data)
+                os.fsync(file.fileno())
+                file.seek(0)
+            if not at:
+                _report("ready")
+                at = time.perf_counter()
             for _ in range(file_bytes // write_bytes):
                 file.write(data)
                 os.fdatasync(file.fileno())

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -462,6 +467,40 @@ def test_lag_is_right_while_disconnected() -> None:
     sending.now_us = 9_000_000
     sending.grow(entry(3))
     assert (sending.sender.unsent_messages, sending.sender.oldest_unsent_us) == (2, START_US + 5_000_000)
+
+
+def test_another_thread_asks_for_the_oldest_unsent_message_while_requests_are_sent() -> None:
+    """`Replicator.status` does so, in the thread of its caller."""
+    sending = Sending()
+    sending.open()
+    requests = deque[SendEntries]()
+    oldest: list[int | None] = []
+    is_over = threading.Event()
+
+    def ask() -> int | None:
+        while not is_over.is_set():
+            oldest.append(sending.sender.oldest_unsent_us)
+        return oldest[-1]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask)
+            try:
+                for first in range(3000):
+                    sending.grow(entry(first))
+                    sending.read()
+                    requests.append(sending.sent())
+                    if len(requests) > 40:
+                        sending.acknowledge(requests.popleft())
+                    sending.effects.clear()
+            finally:
+                is_over.set()
+            assert asked.result(30) == START_US
+    finally:
+        sys.setswitchinterval(interval)
+    assert START_US in oldest[: len(oldest) // 2]
 
 
 def test_errors_that_go_away_are_tried_again_and_others_rarely() -> None:

@@ -30,7 +30,7 @@ _SAMPLES = 250
 _LEAST = 8
 _ROUNDS = 3
 _WRITTEN_BYTES = 64 << 20
-"""Size of the file over which a program writes."""
+"""Size of a file that a program writes."""
 _RATE, _TAIL = 0.8, 1.3
 
 
@@ -81,7 +81,8 @@ def catchup(plan: Plan) -> Section:
             {
                 "with": lambda: turns.tail(samples, found["plain"], replicates=True),
                 "without": lambda: turns.tail(samples, found["plain"], replicates=False),
-                "written": lambda: turns.tail_beside_writer(samples, found["plain"], folder / "written"),
+                "old": lambda: turns.tail_beside_writer(samples, found["plain"], folder / "old", "old"),
+                "new": lambda: turns.tail_beside_writer(samples, found["plain"], folder / "new", "new"),
             },
         )
         without = Figure("without replication", tails["without"], "s", "synced")
@@ -95,8 +96,15 @@ def catchup(plan: Plan) -> Section:
                 verified,
             ),
             Comparison(
-                "the same, and a program writes as many bytes",
-                Figure("pwrite and fdatasync of a batch", tails["written"], "s", "synced"),
+                "the same, and a program writes as many bytes over old ones",
+                Figure("pwrite and fdatasync of a batch", tails["old"], "s", "synced"),
+                without,
+                None,
+                verified,
+            ),
+            Comparison(
+                "the same, and a program writes as many bytes to new files",
+                Figure("fallocate of 64 MiB, pwrite and fdatasync of a batch", tails["new"], "s", "synced"),
                 without,
                 None,
                 verified,
@@ -196,10 +204,17 @@ class _Turns:
         self._end(topic)
         return quantiles(taken, n=100, method="inclusive")[98]
 
-    def tail_beside_writer(self, samples: int, rate: float, path: Path) -> float:
-        """As `tail` without replication, while another process writes to the disk what replication would send."""
-        write_bytes = BATCH * _SIZE
-        with job("write_synced", str(path), int(_THROTTLED * rate * _SIZE), write_bytes, _WRITTEN_BYTES) as writer:
+    def tail_beside_writer(self, samples: int, rate: float, path: Path, into: str) -> float:
+        """As `tail` without replication, while another process writes to the disk what replication would send.
+
+        Args:
+            samples: number of published batches.
+            rate: messages per second of a backlog alone.
+            path: of the file that is written to.
+            into: whether the file is written over ("old"), or made anew when it is full ("new").
+        """
+        rate_bytes, write_bytes = int(_THROTTLED * rate * _SIZE), BATCH * _SIZE
+        with job("write_synced", str(path), rate_bytes, write_bytes, _WRITTEN_BYTES, into) as writer:
             writer.answer()
             return self.tail(samples, rate, replicates=False)
 

@@ -228,7 +228,8 @@ class Sender:
         """Publish time of the first message that the target lacks, or an earlier time; None: it lacks none."""
         if not self.unsent_messages:
             return None
-        times = [request.time_us for request in self._requests.values() if request.entries]
+        requests = list(self._requests.values())  # at once: another thread may ask while this one sends
+        times = [request.time_us for request in requests if request.entries]
         return min(times, default=self._first_unsent_us)
 
     def rival_alarm(self, now_us: int) -> str:

@@ -199,7 +199,7 @@ class Schedule:
         other = link.other(site)
         if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
             return
-        if other in link.restored | link.diverged | link.refusing:  # the site does not know it yet
+        if other in link.replaced | link.diverged | link.refusing:  # the site does not know it yet
             return
 
         def go_on() -> None:

@@ -203,6 +203,7 @@ class Site:
             self.truth.forget_site(self)
             for link in self.links:
                 link.cut()
+                link.replaced.add(self)
             self._new_topic()
             self.boot()
 
@@ -230,7 +231,7 @@ class Site:
         self.is_up = False
         for link in self.links:
             link.cut()
-            link.restored.add(self)
+            link.replaced.add(self)
         self.origin, log, vector, gaps = backup.topic
         self.log, self.vector = [*log], {**vector}
         self.gaps = {origin: [*gaps] for origin, gaps in gaps.items()}
