@@ -269,6 +269,7 @@ class Partition(PartitionBase):
     _producers: ProducerStateManager | None
     _purgatory: Purgatory
     _clock: Clock
+    # what native code makes and recognises
     _no_error, _response_type, _high_watermark_advanced = NO_ERROR, PartitionProduceResponse, HighWatermarkAdvanced
 
     def __init__(

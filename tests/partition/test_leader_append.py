@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog.future import AppendFuture
 from pyreplog.log import names
 from pyreplog.partition.protocol.append_origin import AppendOrigin
@@ -26,6 +27,7 @@ from pyreplog.partition.requests import (
     Messages,
     PartitionProduceResponse,
 )
+from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import snapshot_bases
 from tests.ha.streams import SEGMENT_BYTES, assert_same_files
 
@@ -190,6 +192,22 @@ def test_an_append_wakes_the_fetches_of_followers(make: Callable[..., Side]) -> 
         assert not future.done()
         side.appending(records, 1)
         assert future.result(0)[EVENTS].size > 0
+
+
+def test_an_append_that_begins_a_segment_takes_the_lock_of_changes(
+    make: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Python code runs there: the role of the log could change meanwhile."""
+    side, ends, append = make(), list[int](), PartitionLog._append_record_batch
+
+    def noted(log: PartitionLog, *args: Any) -> AppendedOffsets:
+        ends.append(log.end_mark.position)
+        return append(log, *args)
+
+    monkeypatch.setattr(PartitionLog, "_append_record_batch", noted)
+    while side.broker.log.end_mark.position < 4 * SEGMENT_BYTES:
+        side.append(batch(1, 5000))
+    assert [end // SEGMENT_BYTES for end in ends] == [0, 1, 2, 3]
 
 
 def test_the_next_leader_knows_the_batches_of_the_former(make: Callable[..., Side]) -> None:

@@ -67,7 +67,7 @@ class LeadingReplica(LeadingReplicaBase):
     end: LogPosition
     synced: LogPosition
     _followers: dict[Member, FollowerState]
-    _high_watermark_advanced = HighWatermarkAdvanced
+    _high_watermark_advanced = HighWatermarkAdvanced  # which native code makes
 
     def __init__(
         self, member: Member, version: int, state: PartitionState, log: ReplicaLog, high_watermark: LogPosition,
