@@ -51,7 +51,7 @@ class Side:
         self.cluster.settle()
         assert self.broker.partition.is_leader
         if not self.is_short:
-            self.broker.log._takes_appends = False
+            self.broker.log.takes_appends = False
 
     @property
     def broker(self) -> Broker:

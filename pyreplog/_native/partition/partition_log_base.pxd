@@ -5,7 +5,7 @@ from pyreplog._native.log.apply_replicated cimport MirrorLogBase
 
 
 cdef class PartitionLogBase(MirrorLogBase):
-    cdef public bint _takes_appends
+    cdef public bint takes_appends
     # Append, and return the end of the log behind the records; None: nothing was done. They have to wait, or to be looked
     # at further.
     cdef object put_messages(self, object values)

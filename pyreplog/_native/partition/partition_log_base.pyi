@@ -9,7 +9,7 @@ from pyreplog.times import Time
 
 @disjoint_base
 class PartitionLogBase(MirrorLogBase):
-    _takes_appends: bool
+    takes_appends: bool
     def append_messages(
         self,
         values: Iterable[ReadableBuffer],

@@ -17,7 +17,7 @@ cdef enum:
 cdef class PartitionLogBase(MirrorLogBase):
     """Base of PartitionLog, which has `_append_messages` and `_append_record_batch` for all other appends.
 
-    _takes_appends: the replica leads, and the record of its epoch is in the log.
+    takes_appends: the replica leads, and the record of its epoch is in the log.
     """
 
     cdef object put_messages(self, object values):
@@ -96,5 +96,5 @@ cdef class PartitionLogBase(MirrorLogBase):
 
     cdef bint has_free_tail(self) noexcept:
         """Whether an append may begin at once: the replica leads, the log is open, and no thread is inside."""
-        return (self._takes_appends and self.open and not self.inside and not self.staged and self.active is not None
+        return (self.takes_appends and self.open and not self.inside and not self.staged and self.active is not None
                 and self.first_entry >= 0)

@@ -400,7 +400,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
                 self.stop_leading()
                 raise
             self._history = self._history.begin(*start)
-            self._takes_appends = True
+            self.takes_appends = True
             return self.ends
 
     def _begin_leading(self, epoch: LeaderEpoch, control: bytes) -> None:
@@ -427,7 +427,7 @@ class PartitionLog(MirrorLog, PartitionLogBase):
             self._enter()
             try:
                 self._set_segment_front(None)
-                self._epoch, self._takes_appends = None, False
+                self._epoch, self.takes_appends = None, False
                 self._pool.populates = False  # a follower does not write to mapped pages
                 self._received_end = self._state[1]
             finally:
