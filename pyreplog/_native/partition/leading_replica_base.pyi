@@ -3,7 +3,7 @@ from typing import Any, final
 
 from typing_extensions import disjoint_base
 
-from pyreplog.stream.log_position import LogPosition
+from pyreplog._native.log.log_position import LogPosition
 
 @final
 class HighWatermark:

@@ -172,6 +172,6 @@ cdef class PartitionBase:
             self._advance_follower_marks()
             return
         assert self._producers is not None, "a leader has replayed its log"
-        high_watermark = leading._high_watermark.value
+        high_watermark = leading.high_watermark
         stable = self._producers.transactions.last_stable(high_watermark)
         self._role.advance_all(self._purgatory, leading.end, high_watermark, stable)
