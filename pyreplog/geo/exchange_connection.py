@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 from collections import deque
@@ -10,7 +11,15 @@ from functools import partial
 from typing import Protocol
 
 from pyreplog._native.system.checksum import crc32c
-from pyreplog.errors import ClosedError, InvalidMessageError, OutOfRangeError, ReplogError, TrimmedError
+from pyreplog._native.topic.range_set import OFFSET_END
+from pyreplog.errors import (
+    ClosedError,
+    InvalidMessageError,
+    OutOfRangeError,
+    ReplogError,
+    TopicFencedError,
+    TrimmedError,
+)
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.target_link import ExchangeLink
@@ -21,6 +30,8 @@ from pyreplog.topic.model.wire.origins import MESSAGES_MAX
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch
 from pyreplog.topic.owner.topic import Topic
+
+logger = logging.getLogger(__name__)
 
 RETRY_S, RETRY_MOST_S = 0.1, 10.0
 """Seconds between attempts to connect: at first, and at most."""
@@ -87,6 +98,7 @@ class ExchangeConnection:
         self._target_position = target_position
         self._is_requester = topic.origin.cluster < peer
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
+        self._compare_backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self.session: int | None = None
         self.error: ReplogError | None = None
         """The error that ended the last session; None: a session is open, or none was tried."""
@@ -97,6 +109,8 @@ class ExchangeConnection:
         self._next_number = 0
         self._inflight_requests = 0  # at the side that sends them
         self._unanswered: deque[AppendFuture[Exchanged]] = deque()  # at the side that answers
+        self._noted: TargetPosition | None = None  # the replicator's position when the session began
+        self._reported = OFFSET_END  # by the other cluster in this session, of this topic
         self._sent_stored = False  # the other cluster was told how much of its topic is stored here
         self._is_compared = False  # its last entry was compared with the entry here, or is being compared
         self._is_proved = self._sent_proved = False  # the comparison succeeded; the other cluster was told so
@@ -112,6 +126,17 @@ class ExchangeConnection:
     def origin(self) -> Origin | None:
         """The topic of the other cluster, as it was reported last; None: it was never connected."""
         return self._origin
+
+    @property
+    def stored(self) -> int | None:
+        """Offset in this topic below which the other cluster stores everything; None: unknown.
+
+        It is the replicator's position, unless the other cluster has reported less since: its topic was created again.
+        """
+        position = self._target_position()
+        if position is None:
+            return None
+        return min(position.stored, self._reported) if position is self._noted else position.stored
 
     # ---- the side that sends requests -----------------------------------------------------------------------
 
@@ -185,6 +210,8 @@ class ExchangeConnection:
 
     def _reset(self) -> None:
         self._outbox.clear()
+        self._compare_backoff.reset()
+        self._noted, self._reported = self._target_position(), OFFSET_END
         self._inflight_requests = 0
         self._sent_stored = self._is_compared = self._is_proved = self._sent_proved = self._peer_proved = False
 
@@ -276,13 +303,15 @@ class ExchangeConnection:
             return
         self._backoff.reset()
         if report.stored >= 0 and not self._is_compared and self.session is not None:
-            self._is_compared = True
+            self._is_compared, self._reported = True, report.stored
             self._compare_histories(self.session, report)
 
     # ---- histories ------------------------------------------------------------------------------------------
 
     def _compare_histories(self, session: int, report: Exchange | Exchanged) -> None:
         """Compare the last entry of this topic that the other cluster has with the entry here."""
+        if session != self.session:
+            return
         last = LastEntry(report.first, report.end, report.value_crc, report.publish_time_us)
         end = self._topic.managed.end.offset
         if report.stored > end or last.first >= end or last.end > end:
@@ -300,16 +329,18 @@ class ExchangeConnection:
         try:
             read: AppendFuture[EntryBatch] = self._topic.managed.entries.read(last.first, bytes_max=1)
         except ReplogError as error:
-            self.error = error
+            self._compare_later(session, report, error)
             return
-        read.add_done_callback(lambda _: self._owner.post(lambda: self._entry_read(session, report.stored, last, read)))
+        read.add_done_callback(lambda _: self._owner.post(lambda: self._entry_read(session, report, last, read)))
 
-    def _entry_read(self, session: int, stored: int, last: LastEntry, read: AppendFuture[EntryBatch]) -> None:
+    def _entry_read(
+        self, session: int, report: Exchange | Exchanged, last: LastEntry, read: AppendFuture[EntryBatch]
+    ) -> None:
         error = read.exception()
         if isinstance(error, TrimmedError | OutOfRangeError):
-            self._compare_with_position(session, stored, last)
+            self._compare_with_position(session, report.stored, last)
         elif error is not None:
-            self.error = error if isinstance(error, ReplogError) else ReplogError(str(error))
+            self._compare_later(session, report, error)
         else:
             entry = read.result().entries[0]
             here = LastEntry(entry.first, entry.first + entry.messages, crc32c(entry.value), entry.time_us)
@@ -317,6 +348,14 @@ class ExchangeConnection:
                 self._owner.diverged(self.peer, f"its entry at {last.first} is another one: the histories differ")
             else:
                 self._prove(session)
+
+    def _compare_later(self, session: int, report: Exchange | Exchanged, error: BaseException) -> None:
+        """Try again after an error: without the comparison no acknowledgement counts in this session."""
+        if isinstance(error, ClosedError | TopicFencedError):
+            return
+        logger.info("topic %s: the entry at %d is read again: %s", self._topic.name, report.first, error)
+        again = partial(self._compare_histories, session, report)
+        self._topic.context.runtime.wake_after(self._compare_backoff.next_s(), lambda: self._owner.post(again))
 
     def _compare_with_position(self, session: int, stored: int, last: LastEntry) -> None:
         """Compare the position with the one that the replicator noted, because the entry was trimmed here."""

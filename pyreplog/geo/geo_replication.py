@@ -539,12 +539,7 @@ class GeoReplication(Handle):
 
         `ask` returns None as long as the owner has not applied the policy of the topic.
         """
-        policy = load_config(self._store).policy_of(topic)
-        if policy is None or not policy.replicated_subscriptions:
-            raise ConfigError(
-                f"topic {topic}: replicated_subscriptions: expected true in its policy, found false: set it with "
-                "`geo set`"
-            )
+        self._check_subscriptions(topic)
         names = self._partitions(topic)
         rows: dict[str, HandoverStatus] = {}
         with ExitStack() as stack:
@@ -561,6 +556,8 @@ class GeoReplication(Handle):
                             if name in rows:  # its next owner may answer
                                 rows[name] = replace(rows[name], error=f"its owner does not answer: {error}")
                             continue
+                        if answer is None and (name not in rows or rows[name].phase != "moving"):
+                            self._check_subscriptions(topic)  # the policy may have changed during the call
                         if answer is not None or name not in rows:
                             rows[name] = (
                                 decode_handover(answer)
@@ -573,6 +570,14 @@ class GeoReplication(Handle):
                     if time.monotonic() > until and all(row.phase == "opening" or row.is_over for row in rows.values()):
                         return [rows[name] for name in names]
                 time.sleep(HANDOVER_POLL_S)
+
+    def _check_subscriptions(self, topic: str) -> None:
+        policy = load_config(self._store).policy_of(topic)
+        if policy is None or not policy.replicated_subscriptions:
+            raise ConfigError(
+                f"topic {topic}: replicated_subscriptions: expected true in its policy, found false: set it with "
+                "`geo set`"
+            )
 
     def _partitions(self, topic: str) -> list[str]:
         """Return the names of the partitions of a topic, or its own name if it has none."""

@@ -517,18 +517,24 @@ class Replicator:
         logger.error("topic %s: replication to %s stopped: %s", self.topic.name, self.target, text)
 
     def _carry_out(self, effects: list[Effect]) -> None:
+        """Carry out effects of the present sender. Their outcomes go to it, also when another one has replaced it: then
+        it is closed, and has no effects any more.
+        """
+        sender = self._sender
+        if sender is None:
+            return
         for effect in effects:
             if isinstance(effect, SendEntries):
-                self._send(effect)
+                self._send(sender, effect)
             elif isinstance(effect, ReadEntries):
-                self._read(effect.offset, effect.bytes_max, partial(self._entries_read, effect))
+                self._read(effect.offset, effect.bytes_max, partial(self._entries_read, sender, effect))
             elif isinstance(effect, CheckEntry):
-                self._read(effect.first, 1, partial(self._entry_read, effect))
+                self._read(effect.first, 1, partial(self._entry_read, sender, effect))
             elif isinstance(effect, OpenOrigin):
-                self._open(effect)
+                self._open(sender, effect)
             elif isinstance(effect, WakeAt):
                 delay_s = max(effect.at_us - self._clock.monotonic_us(), 0) / 1e6
-                self._context.runtime.wake_after(delay_s, self._on_wake)
+                self._context.runtime.wake_after(delay_s, partial(self._post_step, sender.woke))
             elif isinstance(effect, Progress):
                 if self._cursor is not None:
                     self._cursor.progressed(effect, self._identity_token)
@@ -548,13 +554,9 @@ class Replicator:
                 self._sessions.clear()
                 self._link.drop(self.topic.name)
 
-    def _on_wake(self) -> None:
-        assert self._sender is not None
-        self._post_step(self._sender.woke)
-
     # ---- the target ----------------------------------------------------------------------------------------------
 
-    def _open(self, effect: OpenOrigin) -> None:
+    def _open(self, sender: Sender, effect: OpenOrigin) -> None:
         settings = json.dumps(_creation_settings(self.topic.config.encoded()))
         opening = Opening(self.topic.name, effect.origin, effect.session, self._partitions, settings)
         asked_us = self._clock.now_us()
@@ -563,17 +565,14 @@ class Replicator:
             came_us = self._clock.now_us()
             if not isinstance(session, ReplogError):
                 self._mismatch = mismatch(self.target, self.topic.config, session.settings, asked_us, came_us)
-            self._events.post(lambda: self._opened(effect, session))
+            self._events.post(lambda: self._opened(sender, effect, session))
 
         def on_lost(error: ReplogError) -> None:
-            assert self._sender is not None
-            self._post_step(self._sender.lost, effect.attempt, effect.origin, error)
+            self._post_step(sender.lost, effect.attempt, effect.origin, error)
 
         self._link.open(opening, on_opened, on_lost)
 
-    def _opened(self, effect: OpenOrigin, session: TargetSession | ReplogError) -> None:
-        sender = self._sender
-        assert sender is not None
+    def _opened(self, sender: Sender, effect: OpenOrigin, session: TargetSession | ReplogError) -> None:
         if isinstance(session, ReplogError):
             self._step(sender.lost, effect.attempt, effect.origin, session)
         elif effect.attempt == sender.attempt:
@@ -581,9 +580,8 @@ class Replicator:
             state: OriginState = session.state
             self._step(sender.opened, effect.attempt, effect.origin, session.cluster, state)
 
-    def _send(self, effect: SendEntries) -> None:
-        sender, session = self._sender, self._sessions[effect.origin]
-        assert sender is not None
+    def _send(self, sender: Sender, effect: SendEntries) -> None:
+        session = self._sessions[effect.origin]
 
         def on_stored(stored: int | ReplogError) -> None:
             if isinstance(stored, ReplogError):
@@ -608,9 +606,7 @@ class Replicator:
 
         read.add_done_callback(done)
 
-    def _entries_read(self, effect: ReadEntries, batch: EntryBatch | Exception) -> None:
-        sender = self._sender
-        assert sender is not None
+    def _entries_read(self, sender: Sender, effect: ReadEntries, batch: EntryBatch | Exception) -> None:
         if isinstance(batch, Exception):
             self._close_if_fenced(batch)
             self._step(sender.read_failed, effect.attempt, batch, self.topic.managed.start.offset)
@@ -626,9 +622,7 @@ class Replicator:
                 return
         self._step(sender.entries_read, effect.attempt, entries)
 
-    def _entry_read(self, effect: CheckEntry, batch: EntryBatch | Exception) -> None:
-        sender = self._sender
-        assert sender is not None
+    def _entry_read(self, sender: Sender, effect: CheckEntry, batch: EntryBatch | Exception) -> None:
         if isinstance(batch, TrimmedError):
             self._step(sender.checked, effect.attempt, None)
         elif isinstance(batch, Exception):

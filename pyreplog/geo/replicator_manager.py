@@ -758,15 +758,15 @@ class ReplicatorManager(Handle):
         for replicated in self._all_replicated():
             if wanted is not None and replicated.topic.name not in wanted:
                 continue
-            waiting = {} if replicated.subscriptions is None else replicated.subscriptions.waiting()
+            subscriptions = replicated.subscriptions  # a round in another thread may take it away
+            waiting = {} if subscriptions is None else subscriptions.waiting()
             for replication in list(replicated.replications.values()):
                 row = replication.replicator.status()
                 if waiting and not row.alarm:
                     row = replace(row, alarm="; ".join(waiting.values()))
                 rows.append(row)
-            rows += [
-                _missing_target_status(replicated.topic, target, why) for target, why in replicated.missing.items()
-            ]
+            missing = list(replicated.missing.items())  # at once, for the same reason
+            rows += [_missing_target_status(replicated.topic, target, why) for target, why in missing]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
     def readiness(self, topics: Iterable[str] | None = None) -> list[SubscriptionReadiness]:
@@ -778,8 +778,13 @@ class ReplicatorManager(Handle):
         wanted = None if topics is None else {*topics}
         rows: list[SubscriptionReadiness] = []
         for replicated in self._all_replicated():
-            if replicated.subscriptions is not None and (wanted is None or replicated.topic.name in wanted):
-                rows += replicated.subscriptions.readiness()
+            subscriptions = replicated.subscriptions
+            if subscriptions is not None and (wanted is None or replicated.topic.name in wanted):
+                rows += subscriptions.readiness()
+                known = {row.target for row in rows if row.topic == replicated.topic.name}
+                for target, why in list(replicated.missing.items()):
+                    if target not in known:
+                        rows += subscriptions.unknown(target, why)
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
 
     def where(self, topic: str, subscription: str) -> list[SubscriptionPosition]:
@@ -791,8 +796,9 @@ class ReplicatorManager(Handle):
         """
         rows: list[SubscriptionPosition] = []
         for replicated in sorted(self._all_replicated(), key=lambda replicated: replicated.topic.name):
-            if replicated.subscriptions is not None and topic in names_of(replicated.topic.name):
-                rows += replicated.subscriptions.where(subscription)
+            subscriptions = replicated.subscriptions
+            if subscriptions is not None and topic in names_of(replicated.topic.name):
+                rows += subscriptions.where(subscription)
         return rows
 
     # ---- handovers ------------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ class SubscriptionReplication:
         self._context = topic.context
         self._events = EventQueue()
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
+        self._read_backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self._journal: SubscriptionJournal | None = None
         self._adopted: list[SubscriptionJournal] = []  # those that attempts to begin passed to `adopt`: one may be live
         self._exchange: SubscriptionExchange | None = None
@@ -201,7 +202,7 @@ class SubscriptionReplication:
             self._issued_sequence = self._durable_sequence = replayed.sequence
             self._exchange = SubscriptionExchange(
                 self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed,
-                positions=self.topic.origins.all,
+                positions=self.topic.origins.all, end=lambda: self.topic.managed.end.offset,
             )  # fmt: skip
             self._take_over(was_replicated=replayed.sequence > 0)
 
@@ -325,6 +326,7 @@ class SubscriptionReplication:
             self._read_failed(error)
             return
         self._is_reading = False
+        self._read_backoff.reset()
         batch = read.result()
         ends = self._positions.add(batch)
         if not self._is_over:
@@ -362,7 +364,7 @@ class SubscriptionReplication:
         elif isinstance(error, ClosedError | TopicFencedError):
             return
         logger.info("topic %s: entries from %d on are read again: %s", self.topic.name, self._positions.end, error)
-        self._context.runtime.wake_after(self._backoff.next_s(), self._on_grow)
+        self._context.runtime.wake_after(self._read_backoff.next_s(), self._on_grow)
 
     def _begin_to_deliver(self) -> None:
         """Bring the cursors in step with the journal, and connect: the positions of all kept messages are known."""
@@ -415,6 +417,11 @@ class SubscriptionReplication:
                     self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond its end here")
                 case CompareEntry():
                     self._read_to_compare(effect)
+                case HistoryDiffers(peer, origin, first) if origin.cluster == peer:
+                    self.diverged(
+                        peer, f"its topic {origin.token} ends at {first}, and a later message is acknowledged here: it "
+                        "was rolled back",
+                    )  # fmt: skip
                 case HistoryDiffers(peer, origin, first):
                     self.diverged(
                         peer, f"messages of the cluster {self._name_of(origin)} ({origin.token}): the entry at {first} "
@@ -660,6 +667,7 @@ class SubscriptionReplication:
 
     def _dropped(self, name: str) -> None:
         """Set the cursor of the next subscription of this name, or replicate it if it was created here meanwhile."""
+        self._backoff.reset()
         self._deletions.pop(name, None)
         local, subscription = self._locals.get(name), self._find(name)
         if local is not None and local.awaits_deletion:
@@ -845,6 +853,7 @@ class SubscriptionReplication:
         except ReplogError as error:
             self._retry_later(error, partial(self._rebuild_again, name, local))
             return
+        self._backoff.reset()
         local.acked, local.expired, local.header_at = RangeSet(), RangeSet(), self._issued_sequence
         era = local.era
         passed = self._passed(state).intersect(total.offset, self._positions.end)  # more messages may have arrived
@@ -1174,20 +1183,14 @@ class SubscriptionReplication:
 
     def _readiness(self) -> list[SubscriptionReadiness]:
         if self._exchange is None or not self._is_ready:
-            return [
-                SubscriptionReadiness(
-                    self.topic.name, subscription.name, neighbour.name, False, False, False, 0, 0, 0,
-                    error=self._why_not_ready(),
-                )
-                for subscription in self._durable_subscriptions()
-                for neighbour in self._neighbours.values()
-            ]  # fmt: skip
+            why = self._why_not_ready()
+            return [row for neighbour in self._neighbours.values() for row in self.unknown(neighbour.name, why)]
         self._pass_all_acks()
         waiting = self.waiting()
         rows = []
         for peer, neighbour in self._neighbours.items():
-            connection, position = self._connections[peer], neighbour.target_position()
-            stored = {self.topic.origin: 0 if position is None else position.stored}
+            connection = self._connections[peer]
+            stored = {self.topic.origin: connection.stored or 0}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
             third: set[Origin] = set()
@@ -1213,6 +1216,20 @@ class SubscriptionReplication:
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
+
+    def unknown(self, target: str, error: str) -> list[SubscriptionReadiness]:
+        """Return rows which say that nothing is known of a fail-over to a cluster.
+
+        Args:
+            target: name of the cluster.
+            error: the reason.
+        """
+        return [
+            SubscriptionReadiness(
+                self.topic.name, subscription.name, target, False, False, False, 0, 0, 0, error=error
+            )
+            for subscription in self._durable_subscriptions()
+        ]  # fmt: skip
 
     def _why_not_ready(self) -> str:
         return "the kept messages are still being read" if self.error is None else str(self.error)
@@ -1259,12 +1276,12 @@ class SubscriptionReplication:
             passed.add_ranges(*expired.between(origin))
             add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
         for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
-            connection, position = self._connections[peer], neighbour.target_position()
+            connection = self._connections[peer]
             unconfirmed = exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
                 if origin == own:
-                    end = None if position is None else position.stored
+                    end = connection.stored
                 elif (end := neighbour.forwarded(origin)) is None:
                     end = exchange.peer(peer).positions.get(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared

@@ -147,8 +147,9 @@ class Driver(DriverBase):
         return Finished(error=error)
 
     def _finish(self, last: Finished) -> None:
-        while self._timers:
-            self._timers.popitem()[1].cancel()  # a pending timer would keep the entries that were read in memory
+        for token in list(self._timers):
+            if (timer := self._timers.pop(token, None)) is not None:  # else it has fired just now, in another thread
+                timer.cancel()  # a pending timer would keep the entries that were read in memory
         self.end()
         if last.error is not None:
             set_exception(self.done, last.error)

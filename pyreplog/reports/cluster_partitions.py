@@ -71,7 +71,7 @@ def partitions_snapshot(
     try:
         config = ProducerConfig(timeout_s=TIMEOUT_S)
         with PartitionClient.connect(url, secret=secret, tls=tls, config=config) as client:
-            seen = GroupsWatch(client, window_ms / 1000).look(as_of_us, None if is_all else topics)
+            seen = GroupsWatch(client, window_ms / 1000).sample(as_of_us, None if is_all else topics)
     except ReplogError as error:
         return PartitionsSnapshot(notes=(f"could not ask: partitions: {error}",))
     notes = tuple(f"could not ask: {note}" for note in seen.notes)

@@ -73,7 +73,7 @@ def test_a_name_that_begins_like_another_one_is_no_successor() -> None:
 
 
 @pytest.mark.parametrize("phase", [BookiePhase.LOST, BookiePhase.DRAINING])
-def test_what_an_operator_says_needs_no_delay(phase: BookiePhase) -> None:
+def test_bookie_declared_lost_or_draining_is_ordered_without_the_delay(phase: BookiePhase) -> None:
     decisions = decide(view("b@1", states={"b@1": BookieState(phase, NOW_US)}), DELAY_US)
     assert [type(decision) for decision in decisions] == [PlaceOrder]
 
@@ -119,7 +119,7 @@ def test_an_alarm_while_more_than_one_and_more_than_a_third_are_away(total: int,
         assert [type(decision) for decision in decisions] == [PlaceOrder] * away
 
 
-def test_those_that_are_lost_count_on_neither_side() -> None:
+def test_lost_bookies_do_not_count_in_the_share_of_absent_ones() -> None:
     """Three of nine disks burnt and were declared lost; two more of the six others are away: a third, not more."""
     bookies = [f"n{number}@1" for number in range(9)]
     lost = {bookie: BookieState(BookiePhase.LOST, 0) for bookie in bookies[:3]}

@@ -34,7 +34,7 @@ def rules() -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-class Here:
+class RecoveryBench:
     """An embedded cluster, and auto-recovery that takes a step when the test says so."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,8 +58,8 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    opened = Here(tmp_path)
+def bench(tmp_path: Path) -> Iterator[RecoveryBench]:
+    opened = RecoveryBench(tmp_path)
     yield opened
     opened.recovery.close()
     opened.cluster.close()
@@ -78,8 +78,8 @@ def test_rules_are_what_prometheus_takes() -> None:
         assert METRIC.search(rule["expr"]) and re.search(r"(?<![=!])[<>]|== 0", rule["expr"]), rule["alert"]
 
 
-def test_every_metric_in_a_rule_is_exported(here: Here) -> None:
-    exported = here.metrics()
+def test_every_metric_in_a_rule_is_exported(bench: RecoveryBench) -> None:
+    exported = bench.metrics()
     named = {name for rule in rules() for name in METRIC.findall(rule["expr"])}
     assert named <= exported.keys(), sorted(named - exported.keys())
     for rule in rules():
@@ -94,29 +94,29 @@ def test_every_code_in_a_rule_is_one_of_an_alarm() -> None:
     assert named and named <= raised
 
 
-def test_what_the_rules_look_at_follows_what_happens(here: Here) -> None:
-    with here.cluster.create_ledger(3, 2) as ledger:
+def test_metrics_of_the_alarm_rules_follow_failures(bench: RecoveryBench) -> None:
+    with bench.cluster.create_ledger(3, 2) as ledger:
         ledger.append_batch([b"entry"] * 20)
-    here.step()
-    assert here.value("is_auditor") == 1.0
+    bench.step()
+    assert bench.value("is_auditor") == 1.0
     quiet = ("lacking_ledgers", "listed_lost_entries", "hold_seconds", "orders", "one_copy_left")
-    assert [here.value(name) for name in quiet] == [0.0] * len(quiet)
-    member = here.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
-    here.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
-    begin_hold(here.cluster.metadata, TimedReason(here.clock.now_us() - 90_000_000, "upgrade"))
-    note_lost(here.cluster.metadata, ledger.id, [LostRange(0, 6, 2, "b@1", 0)])
-    here.step()
-    assert [here.value(name) for name in quiet[:3]] == [1.0, 3.0, 90.0]
+    assert [bench.value(name) for name in quiet] == [0.0] * len(quiet)
+    member = bench.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
+    bench.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
+    begin_hold(bench.cluster.metadata, TimedReason(bench.clock.now_us() - 90_000_000, "upgrade"))
+    note_lost(bench.cluster.metadata, ledger.id, [LostRange(0, 6, 2, "b@1", 0)])
+    bench.step()
+    assert [bench.value(name) for name in quiet[:3]] == [1.0, 3.0, 90.0]
 
 
-def test_the_ledgers_at_one_copy_are_those_of_a_pass_that_runs(here: Here) -> None:
+def test_the_ledgers_at_one_copy_are_those_of_a_pass_that_runs(bench: RecoveryBench) -> None:
     """A pass that is over has none left: its alarm ends with it."""
-    with here.cluster.create_ledger(2, 2) as ledger:
+    with bench.cluster.create_ledger(2, 2) as ledger:
         ledger.append_batch([b"entry"] * 20)
-    member = here.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
-    here.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
-    here.step()
-    here.clock.advance(3_600_000_000)
-    here.step()
-    assert here.recovery.worker_status().copied_ledgers == 1
-    assert here.value("one_copy_left") == 0.0
+    member = bench.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
+    bench.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
+    bench.step()
+    bench.clock.advance(3_600_000_000)
+    bench.step()
+    assert bench.recovery.worker_status().copied_ledgers == 1
+    assert bench.value("one_copy_left") == 0.0

@@ -12,7 +12,7 @@ BOOKIES = [f"b{number}@{number:x}" for number in range(7)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_equals_a_dictionary_of_sets(seed: int) -> None:
+def test_bookie_index_equals_a_dictionary_of_sets(seed: int) -> None:
     rng, index, plain = random.Random(seed), BookieIndex(), dict[int, set[str]]()
     for _ in range(400):
         ledger = rng.randrange(60)
@@ -40,5 +40,5 @@ def test_many_changes_are_folded_into_the_arrays() -> None:
     assert index.nbytes <= 12 * 3 * 20_000
 
 
-def test_a_bookie_that_nobody_names_has_no_ledgers() -> None:
+def test_bookie_without_ledgers_has_an_empty_index() -> None:
     assert BookieIndex().ledgers_of("b9@9").tolist() == []

@@ -38,7 +38,7 @@ ENTRIES = 25
 DAY_US = 86_400_000_000
 
 
-class Here:
+class RecoveryBench:
     """An embedded cluster, an operator, and auto-recovery that takes a step when the test says so."""
 
     def __init__(self, folder: Path, bookies: int, *, replace: bool = False) -> None:
@@ -81,8 +81,8 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    opened = Here(tmp_path, 5)
+def bench(tmp_path: Path) -> Iterator[RecoveryBench]:
+    opened = RecoveryBench(tmp_path, 5)
     yield opened
     opened.close()
 
@@ -90,238 +90,238 @@ def here(tmp_path: Path) -> Iterator[Here]:
 # ---- bookies -----------------------------------------------------------------------------------------------------
 
 
-def test_a_bookie_is_found_by_id_and_by_name(here: Here) -> None:
-    bookie = here.member(here.ledger(3, 2))
-    assert here.operations.find(bookie) == here.operations.find(bookie.partition("@")[0]) == bookie
+def test_a_bookie_is_found_by_id_and_by_name(bench: RecoveryBench) -> None:
+    bookie = bench.member(bench.ledger(3, 2))
+    assert bench.operations.find(bookie) == bench.operations.find(bookie.partition("@")[0]) == bookie
     with pytest.raises(NoSuchBookieError, match=r"bookie bookie-9: expected .*, found none; do you mean bookie-"):
-        here.operations.find("bookie-9")
+        bench.operations.find("bookie-9")
     with pytest.raises(NoSuchBookieError, match="cluster status"):
-        here.operations.find("xyz")
+        bench.operations.find("xyz")
 
 
-def test_a_drained_bookie_is_retired(here: Here) -> None:
-    ledgers = [here.ledger(4, 2) for _ in range(3)]
-    bookie = here.member(ledgers[0])
-    dry = here.operations.begin_drain(bookie, dry_run=True)
+def test_a_drained_bookie_is_retired(bench: RecoveryBench) -> None:
+    ledgers = [bench.ledger(4, 2) for _ in range(3)]
+    bookie = bench.member(ledgers[0])
+    dry = bench.operations.begin_drain(bookie, dry_run=True)
     assert dry.ledgers_left > 0 and dry.bytes_left > 0
-    assert here.phase(bookie) is None
-    assert here.operations.begin_drain(bookie) == dry
-    assert here.operations.begin_drain(bookie) == dry, "it may be repeated"
+    assert bench.phase(bookie) is None
+    assert bench.operations.begin_drain(bookie) == dry
+    assert bench.operations.begin_drain(bookie) == dry, "it may be repeated"
     with pytest.raises(BookieStateError, match=rf"{dry.ledgers_left} ledgers? names? it"):
-        here.operations.retire(bookie)
-    here.step()
-    assert here.operations.drain_progress(bookie).ledgers_left == 0
-    assert here.operations.retire(bookie) == here.operations.retire(bookie) == bookie
-    assert here.phase(bookie) is BookiePhase.RETIRED
+        bench.operations.retire(bookie)
+    bench.step()
+    assert bench.operations.drain_progress(bookie).ledgers_left == 0
+    assert bench.operations.retire(bookie) == bench.operations.retire(bookie) == bookie
+    assert bench.phase(bookie) is BookiePhase.RETIRED
     with pytest.raises(BookieStateError, match="is retired"):
-        here.operations.begin_drain(bookie)
+        bench.operations.begin_drain(bookie)
     with pytest.raises(BookieStateError, match="found retired"):
-        here.operations.end_drain(bookie)
+        bench.operations.end_drain(bookie)
 
 
-def test_a_drain_ends_when_the_operator_says_so(here: Here) -> None:
-    bookie = here.member(here.ledger(3, 2))
+def test_end_drain_makes_a_draining_bookie_an_ordinary_member(bench: RecoveryBench) -> None:
+    bookie = bench.member(bench.ledger(3, 2))
     with pytest.raises(BookieStateError, match="found an ordinary member"):
-        here.operations.end_drain(bookie)
+        bench.operations.end_drain(bookie)
     with pytest.raises(BookieStateError, match="found an ordinary member"):
-        here.operations.retire(bookie)
-    here.operations.begin_drain(bookie)
-    assert here.operations.end_drain(bookie) == bookie
-    assert here.phase(bookie) is None
+        bench.operations.retire(bookie)
+    bench.operations.begin_drain(bookie)
+    assert bench.operations.end_drain(bookie) == bookie
+    assert bench.phase(bookie) is None
 
 
-def test_a_drain_that_leaves_too_few_bookies_is_refused(here: Here) -> None:
+def test_a_drain_that_leaves_too_few_bookies_is_refused(bench: RecoveryBench) -> None:
     """E = 5 on five bookies: nobody can take the place."""
-    bookie = here.member(here.ledger(5, 3))
+    bookie = bench.member(bench.ledger(5, 3))
     with pytest.raises(NotEnoughBookiesError, match="has 5 members, and 4 other bookies take entries; add a bookie"):
-        here.operations.begin_drain(bookie)
-    assert here.phase(bookie) is None
+        bench.operations.begin_drain(bookie)
+    assert bench.phase(bookie) is None
 
 
-def test_the_last_copy_is_neither_drained_away_nor_given_up_unasked(here: Here) -> None:
-    ledger = here.ledger(3, 1)
-    bookie = here.member(ledger)
+def test_the_last_copy_is_neither_drained_away_nor_given_up_unasked(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(3, 1)
+    bookie = bench.member(ledger)
     with pytest.raises(BookieStateError, match="runs: expected one whose data are gone"):
-        here.operations.declare_lost(bookie)
-    here.stop(bookie)
+        bench.operations.declare_lost(bookie)
+    bench.stop(bookie)
     with pytest.raises(LastCopyError, match=f"the only copies of entries of ledger {ledger}; start it"):
-        here.operations.begin_drain(bookie)
-    forecast = here.operations.forecast_loss(bookie)
+        bench.operations.begin_drain(bookie)
+    forecast = bench.operations.forecast_loss(bookie)
     assert forecast.entries == {ledger: len(range(0, ENTRIES, 3))}
     with pytest.raises(LastCopyError, match="only copies of entries of 1 ledger, ledger"):
-        here.operations.declare_lost(bookie)
+        bench.operations.declare_lost(bookie)
     with pytest.raises(LastCopyError, match="only copies of entries of 1 ledger, ledger"):
-        here.operations.forecast_replacement(bookie)
-    assert here.operations.forecast_replacement(bookie, accept_loss=True) == forecast
-    assert here.phase(bookie) is None
-    assert here.operations.declare_lost(bookie, accept_loss=True) == forecast
-    assert here.phase(bookie) is BookiePhase.LOST
-    assert here.health().colour is Colour.RED
-    assert "copies-gone" in here.codes()
+        bench.operations.forecast_replacement(bookie)
+    assert bench.operations.forecast_replacement(bookie, accept_loss=True) == forecast
+    assert bench.phase(bookie) is None
+    assert bench.operations.declare_lost(bookie, accept_loss=True) == forecast
+    assert bench.phase(bookie) is BookiePhase.LOST
+    assert bench.health().colour is Colour.RED
+    assert "copies-gone" in bench.codes()
 
 
-def test_copies_elsewhere_are_no_loss(here: Here) -> None:
-    ledger = here.ledger(4, 2)
-    first, second, *_ = here.cluster.ledger_metadata(ledger).last_fragment.ensemble
-    here.stop(first)
-    assert not here.operations.declare_lost(first).loses
-    assert here.operations.forecast_loss(second).entries == {ledger: len(range(0, ENTRIES, 4))}
+def test_copies_elsewhere_are_no_loss(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(4, 2)
+    first, second, *_ = bench.cluster.ledger_metadata(ledger).last_fragment.ensemble
+    bench.stop(first)
+    assert not bench.operations.declare_lost(first).loses
+    assert bench.operations.forecast_loss(second).entries == {ledger: len(range(0, ENTRIES, 4))}
 
 
-def test_who_may_return_with_lost_entries_is_not_retired(here: Here) -> None:
+def test_lost_bookie_is_not_retired_while_entries_are_listed_as_lost(bench: RecoveryBench) -> None:
     gone = "bookie-9@" + "0" * 32
-    state = BookieState(BookiePhase.LOST, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(gone), state.encode())
-    ledger = here.ledger(3, 2)
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "the list stays as it is"))
-    note_lost(here.store, ledger, [LostRange(3, 4, 1, gone, 0)])
+    state = BookieState(BookiePhase.LOST, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(gone), state.encode())
+    ledger = bench.ledger(3, 2)
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "the list stays as it is"))
+    note_lost(bench.store, ledger, [LostRange(3, 4, 1, gone, 0)])
     for _ in range(3):
-        here.step(days=2)
-    assert here.phase(gone) is BookiePhase.LOST
+        bench.step(days=2)
+    assert bench.phase(gone) is BookiePhase.LOST
     with pytest.raises(LastCopyError, match=f"entries of ledger {ledger}, which are listed as lost"):
-        here.operations.retire(gone)
+        bench.operations.retire(gone)
     with pytest.raises(LastCopyError, match=f"entries of 1 ledger, ledger {ledger} first, which are listed as lost"):
-        here.operations.forecast_replacement(gone)
-    assert not here.operations.forecast_replacement(gone, accept_loss=True).loses
-    remove_lost(here.store, ledger, range(3, 4))
-    here.step(days=2)
-    here.step(days=2)
-    assert here.phase(gone) is BookiePhase.RETIRED
+        bench.operations.forecast_replacement(gone)
+    assert not bench.operations.forecast_replacement(gone, accept_loss=True).loses
+    remove_lost(bench.store, ledger, range(3, 4))
+    bench.step(days=2)
+    bench.step(days=2)
+    assert bench.phase(gone) is BookiePhase.RETIRED
 
 
-def test_garbled_metadata_may_name_any_bookie(here: Here) -> None:
-    bookie = here.member(here.ledger(3, 2))
-    idle = next(status.bookie for status in here.cluster.status().bookies if status.bookie != bookie)
-    here.operations.begin_drain(idle)
-    here.step()
-    other = here.ledger(3, 2)
-    stored = here.store.get(metadata_key(other))
+def test_garbled_metadata_may_name_any_bookie(bench: RecoveryBench) -> None:
+    bookie = bench.member(bench.ledger(3, 2))
+    idle = next(status.bookie for status in bench.cluster.status().bookies if status.bookie != bookie)
+    bench.operations.begin_drain(idle)
+    bench.step()
+    other = bench.ledger(3, 2)
+    stored = bench.store.get(metadata_key(other))
     assert stored is not None
-    here.store.put(metadata_key(other), b"{", stored.version)
+    bench.store.put(metadata_key(other), b"{", stored.version)
     with pytest.raises(BookieStateError, match=f"the metadata of ledger {other} cannot be read"):
-        here.operations.retire(idle)
+        bench.operations.retire(idle)
 
 
 # ---- health ------------------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_with_all_copies_is_green(here: Here) -> None:
-    here.ledger(4, 2)
-    assert here.health() == ClusterHealth(Colour.GREEN, (), None, 5, 1, 0)
+def test_a_cluster_with_all_copies_is_green(bench: RecoveryBench) -> None:
+    bench.ledger(4, 2)
+    assert bench.health() == ClusterHealth(Colour.GREEN, (), None, 5, 1, 0)
 
 
-def test_what_makes_it_amber(here: Here) -> None:
-    ledger = here.ledger(4, 2)
-    bookie = here.member(ledger)
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
-    assert here.codes() == {"hold"}
-    note_repair(here.store, ledger, bookie, 3)
-    here.operations.begin_drain(bookie)
-    assert here.codes() == {"hold", "repairs", "draining"}
-    here.operations.end_drain(bookie)
-    here.stop(bookie)
-    health = here.health()
+def test_holds_repairs_and_missing_copies_make_the_health_amber(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(4, 2)
+    bookie = bench.member(ledger)
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
+    assert bench.codes() == {"hold"}
+    note_repair(bench.store, ledger, bookie, 3)
+    bench.operations.begin_drain(bookie)
+    assert bench.codes() == {"hold", "repairs", "draining"}
+    bench.operations.end_drain(bookie)
+    bench.stop(bookie)
+    health = bench.health()
     assert health.colour is Colour.AMBER
     assert {finding.code for finding in health.findings} == {"hold", "repairs", "not-running", "copies-missing"}
-    assert health.missing_copies == sum(map(len, here.cluster.ledger_metadata(ledger).holdings(bookie)))
+    assert health.missing_copies == sum(map(len, bench.cluster.ledger_metadata(ledger).holdings(bookie)))
     assert all(finding.next_step for finding in health.findings)
-    here.step()
-    assert {"away"} <= here.codes()
+    bench.step()
+    assert {"away"} <= bench.codes()
 
 
-def test_a_hold_that_was_forgotten_is_named_with_its_age(here: Here) -> None:
+def test_a_hold_that_was_forgotten_is_named_with_its_age(bench: RecoveryBench) -> None:
     """Also without an auditor, whose alarm is not said twice."""
 
     def holds() -> list[tuple[str, str]]:
-        return [(finding.code, finding.text) for finding in here.health().findings if "hold" in finding.code]
+        return [(finding.code, finding.text) for finding in bench.health().findings if "hold" in finding.code]
 
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
     for minutes, age in ((0, "for 0 s"), (5, "for 5 minutes"), (175, "for 3 hours"), (1260, "for 24 hours")):
-        here.clock.advance(minutes * 60_000_000)
+        bench.clock.advance(minutes * 60_000_000)
         assert holds() == [("hold", f"auto-recovery is on hold {age}: upgrade")]
-    here.clock.advance(3 * DAY_US)
+    bench.clock.advance(3 * DAY_US)
     forgotten = [("hold-forgotten", "auto-recovery is on hold for 4 days: upgrade")]
     assert holds() == forgotten
-    here.step()
-    assert [alarm.code for alarm in here.recovery.audit.alarms] == ["hold-forgotten"]
-    assert holds() == forgotten and here.health().colour is Colour.AMBER
-    assert here.recovery.hold_s == 4 * 86_400
-    change_config(here.store, {"hold_alarm_ms": 5 * 86_400_000})
+    bench.step()
+    assert [alarm.code for alarm in bench.recovery.audit.alarms] == ["hold-forgotten"]
+    assert holds() == forgotten and bench.health().colour is Colour.AMBER
+    assert bench.recovery.hold_s == 4 * 86_400
+    change_config(bench.store, {"hold_alarm_ms": 5 * 86_400_000})
     assert holds()[0][0] == "hold"
 
 
-def test_a_hold_whose_time_is_unknown_counts_as_forgotten(here: Here) -> None:
-    here.store.create(HOLD, b"no time")
-    (finding,) = here.health().findings
+def test_a_hold_whose_time_is_unknown_counts_as_forgotten(bench: RecoveryBench) -> None:
+    bench.store.create(HOLD, b"no time")
+    (finding,) = bench.health().findings
     assert finding.code == "hold-forgotten" and "since an unknown time" in finding.text
 
 
 # ---- overview ----------------------------------------------------------------------------------------------------
 
 
-def test_an_overview_counts_what_is_missing_and_how_fast_it_comes_back(here: Here) -> None:
-    ledgers = [here.ledger(3, 2) for _ in range(6)]
-    watch, bookie = RecoveryWatch(here.cluster.runtime, here.clock), here.member(ledgers[0])
+def test_an_overview_counts_what_is_missing_and_how_fast_it_comes_back(bench: RecoveryBench) -> None:
+    ledgers = [bench.ledger(3, 2) for _ in range(6)]
+    watch, bookie = RecoveryWatch(bench.cluster.runtime, bench.clock), bench.member(ledgers[0])
     fine = watch.take_overview()
     assert (fine.health.colour, fine.orders, fine.one_copy_entries, fine.progress) == (Colour.GREEN, (), 0, ())
-    here.stop(bookie)
-    metadata = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    bench.stop(bookie)
+    metadata = [bench.cluster.ledger_metadata(ledger) for ledger in ledgers]
     held = [sum(map(len, each.holdings(bookie))) for each in metadata]
-    here.step()
-    change_config(here.store, {"bytes_per_s": 1})
-    here.clock.advance(3_600_000_000)
+    bench.step()
+    change_config(bench.store, {"bytes_per_s": 1})
+    bench.clock.advance(3_600_000_000)
     assert watch.take_overview().one_copy_entries == sum(held)
-    place_order(here.store, bookie, TimedReason(here.clock.now_us(), "away"))
+    place_order(bench.store, bookie, TimedReason(bench.clock.now_us(), "away"))
     begun = watch.take_overview()
     (order,) = begun.orders
     assert (order.phase, order.reason, order.ledgers_left) == ("away", "away", sum(map(bool, held)))
     assert order.bytes_left > 0 and order.eta_s is None, "nothing was copied yet"
-    here.clock.advance(10_000_000)
-    change_config(here.store, {"bytes_per_s": None, "copies_at_once": 1})
-    here.step()
-    here.step()
+    bench.clock.advance(10_000_000)
+    change_config(bench.store, {"bytes_per_s": None, "copies_at_once": 1})
+    bench.step()
+    bench.step()
     (done,) = watch.take_overview().orders or (None,)
     assert done is None or done.bytes_per_s > 0
-    here.step()
+    bench.step()
     end = watch.take_overview()
     assert (end.orders, end.one_copy_entries) == ((), 0)
     assert [left for _, left in end.progress][-1] == 0 and end.progress[0][1] == order.ledgers_left
 
 
-def test_the_rate_of_an_order_is_measured(here: Here) -> None:
-    ledger = here.ledger(3, 2)
-    bookie = here.member(ledger)
-    place_order(here.store, bookie, TimedReason(0, "drained"))
-    watch = RecoveryWatch(here.cluster.runtime, here.clock)
+def test_the_rate_of_an_order_is_measured(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(3, 2)
+    bookie = bench.member(ledger)
+    place_order(bench.store, bookie, TimedReason(0, "drained"))
+    watch = RecoveryWatch(bench.cluster.runtime, bench.clock)
     (first,) = watch.take_overview().orders
-    more = here.ledger(3, 3)
-    assert here.cluster.ledger_metadata(more) is not None
-    here.clock.advance(2_000_000)
-    here.cluster.delete_ledger(ledger)
+    more = bench.ledger(3, 3)
+    assert bench.cluster.ledger_metadata(more) is not None
+    bench.clock.advance(2_000_000)
+    bench.cluster.delete_ledger(ledger)
     (second,) = watch.take_overview().orders
     left = first.bytes_left - second.bytes_left
     assert second.bytes_per_s == max(left, 0) / 2
     assert second.eta_s == (second.bytes_left / second.bytes_per_s if left > 0 and second.bytes_left else None)
 
 
-def test_a_lost_bookie_is_named_until_its_copies_are_made_again(here: Here) -> None:
+def test_a_lost_bookie_is_named_until_its_copies_are_made_again(bench: RecoveryBench) -> None:
     """It is retired at the next complete scan, which may be a day later: until then nothing is left to do."""
-    bookie = here.member(here.ledger(4, 2))
-    here.stop(bookie)
-    here.operations.declare_lost(bookie)
-    assert {"lost", "copies-missing"} <= here.codes()
-    here.step()
-    here.step()
-    assert (here.phase(bookie), here.health().colour) == (BookiePhase.LOST, Colour.GREEN)
-    here.store.create(metadata_key(99), b"garbled")
-    assert {"lost", "garbled"} <= here.codes(), "it may be named there"
+    bookie = bench.member(bench.ledger(4, 2))
+    bench.stop(bookie)
+    bench.operations.declare_lost(bookie)
+    assert {"lost", "copies-missing"} <= bench.codes()
+    bench.step()
+    bench.step()
+    assert (bench.phase(bookie), bench.health().colour) == (BookiePhase.LOST, Colour.GREEN)
+    bench.store.create(metadata_key(99), b"garbled")
+    assert {"lost", "garbled"} <= bench.codes(), "it may be named there"
 
 
-def test_lost_entries_make_it_red(here: Here) -> None:
-    note_lost(here.store, here.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "the list stays as it is"))
-    here.step()
-    health = here.health()
+def test_lost_entries_make_it_red(bench: RecoveryBench) -> None:
+    note_lost(bench.store, bench.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "the list stays as it is"))
+    bench.step()
+    health = bench.health()
     assert health.colour is Colour.RED
     assert health.findings[0].code == "entries-lost"
     assert "3 entries of 1 ledger are lost" in health.findings[0].text
@@ -329,12 +329,12 @@ def test_lost_entries_make_it_red(here: Here) -> None:
 
 def test_a_name_that_was_registered_again_counts_its_former_copies_as_gone(tmp_path: Path) -> None:
     """Also before an auditor has noted it."""
-    first = Here(tmp_path, 3)
+    first = RecoveryBench(tmp_path, 3)
     ledger = first.ledger(3, 1)
     bookie = first.member(ledger)
     first.close()
     shutil.rmtree(tmp_path / bookie.partition("@")[0])
-    again = Here(tmp_path, 3, replace=True)
+    again = RecoveryBench(tmp_path, 3, replace=True)
     try:
         assert again.health().colour is Colour.RED
         assert "copies-gone" in again.codes()
@@ -342,18 +342,18 @@ def test_a_name_that_was_registered_again_counts_its_former_copies_as_gone(tmp_p
         again.close()
 
 
-def test_a_state_of_a_newer_version_is_named(here: Here) -> None:
-    here.store.create(bookie_state_key("b@1"), b'{"version":9,"min_reader":9}')
-    (finding,) = here.health().findings
+def test_a_state_of_a_newer_version_is_named(bench: RecoveryBench) -> None:
+    bench.store.create(bookie_state_key("b@1"), b'{"version":9,"min_reader":9}')
+    (finding,) = bench.health().findings
     assert finding.code == "state-unreadable"
     assert "upgrade" in finding.text
 
 
-def test_every_metric_is_documented(here: Here) -> None:
+def test_every_metric_is_documented(bench: RecoveryBench) -> None:
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     metrics = {
         f"{metric.name}{'_total' if metric.kind == 'counter' else ''}"
-        for metric in auto_recovery_metrics(here.recovery)
+        for metric in auto_recovery_metrics(bench.recovery)
     }
     assert metrics == set(re.findall(r"`(pyreplog_autorecovery_\w+)`", text))
 
@@ -361,41 +361,41 @@ def test_every_metric_is_documented(here: Here) -> None:
 # ---- a drain that cannot end, and a loss that was none -----------------------------------------------------------
 
 
-def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here) -> None:
+def test_blocked_drain_names_unreadable_entries(bench: RecoveryBench) -> None:
     """Qw = 1: the bookie is drained, and does not run any more."""
-    ledger, fine = here.ledger(3, 1), here.ledger(3, 2)
-    bookie = here.member(ledger)
-    here.operations.begin_drain(bookie)
-    assert here.operations.blocked(bookie) == [], "nothing was tried yet"
-    here.stop(bookie)
-    here.step()
-    here.step()
-    (blocked,) = here.operations.blocked(bookie)
+    ledger, fine = bench.ledger(3, 1), bench.ledger(3, 2)
+    bookie = bench.member(ledger)
+    bench.operations.begin_drain(bookie)
+    assert bench.operations.blocked(bookie) == [], "nothing was tried yet"
+    bench.stop(bookie)
+    bench.step()
+    bench.step()
+    (blocked,) = bench.operations.blocked(bookie)
     assert blocked.ledger == ledger
     assert [entry for some in blocked.unreadable for entry in some] == list(range(0, ENTRIES, 3))
     assert "have copies only on bookies that are away, or no copy" in blocked.why
-    assert bookie not in here.cluster.ledger_metadata(fine).bookies(), "the others are moved"
+    assert bookie not in bench.cluster.ledger_metadata(fine).bookies(), "the others are moved"
 
 
-def test_a_wrong_loss_is_taken_back(here: Here) -> None:
-    ledger = here.ledger(4, 2)
-    bookie = here.member(ledger)
+def test_a_wrong_loss_is_taken_back(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(4, 2)
+    bookie = bench.member(ledger)
     with pytest.raises(BookieStateError, match="expected one that counts as lost, found an ordinary member"):
-        here.operations.end_lost(bookie)
-    here.operations.declare_lost(bookie, force=True)
-    place_order(here.store, bookie, TimedReason(0, "lost"))
-    assert here.operations.end_lost(bookie) == bookie
-    assert here.phase(bookie) is None and not list_orders(here.store)
-    here.step()
-    assert bookie in here.cluster.ledger_metadata(ledger).bookies(), "nothing is copied"
+        bench.operations.end_lost(bookie)
+    bench.operations.declare_lost(bookie, force=True)
+    place_order(bench.store, bookie, TimedReason(0, "lost"))
+    assert bench.operations.end_lost(bookie) == bookie
+    assert bench.phase(bookie) is None and not list_orders(bench.store)
+    bench.step()
+    assert bookie in bench.cluster.ledger_metadata(ledger).bookies(), "nothing is copied"
 
 
 def test_a_loss_stays_when_another_bookie_has_the_name(tmp_path: Path) -> None:
-    first = Here(tmp_path, 4)
+    first = RecoveryBench(tmp_path, 4)
     bookie = first.member(first.ledger(3, 2))
     first.close()
     shutil.rmtree(tmp_path / bookie.partition("@")[0])
-    again = Here(tmp_path, 4, replace=True)
+    again = RecoveryBench(tmp_path, 4, replace=True)
     try:
         state = BookieState(BookiePhase.LOST, 0, "test")
         again.store.create(bookie_state_key(bookie), state.encode())
@@ -452,7 +452,7 @@ def store_status(store: Counting, at_us: int, *, auditor: str = "host:1", left: 
     store.create(STATUS, AutoRecoveryStatus(auditor, at_us, left or {}, (), {}, ()).encode())
 
 
-def test_ledgers_are_not_read_when_a_fresh_status_says_that_all_is_well(remote: tuple[Remote, Counting]) -> None:
+def test_health_trusts_a_fresh_auditor_status_without_reading_ledgers(remote: tuple[Remote, Counting]) -> None:
     runtime, store = remote
     now_us = runtime.reactor.clock.now_us()
     store_status(store, now_us)
@@ -481,12 +481,12 @@ def test_ledgers_are_read_when_the_status_is_not_enough(remote: tuple[Remote, Co
     assert bool(health.missing_copies) == (why == "absent")
 
 
-def test_an_auditor_tells_each_minute_that_it_lives(here: Here) -> None:
-    here.step()
-    first = find_status(here.store)
-    here.step()
-    assert find_status(here.store) == first
-    here.clock.advance(HEARTBEAT_US)
-    here.step()
-    again = find_status(here.store)
+def test_auditor_updates_its_status_each_minute(bench: RecoveryBench) -> None:
+    bench.step()
+    first = find_status(bench.store)
+    bench.step()
+    assert find_status(bench.store) == first
+    bench.clock.advance(HEARTBEAT_US)
+    bench.step()
+    again = find_status(bench.store)
     assert first is not None and again is not None and again.at_us == first.at_us + HEARTBEAT_US

@@ -76,7 +76,7 @@ def test_an_audit_of_a_whole_cluster_is_green(cluster: LedgerCluster) -> None:
         assert audit.copies is None
 
 
-def test_it_counts_copies_entry_by_entry(cluster: LedgerCluster) -> None:
+def test_cluster_audit_counts_copies_entry_by_entry(cluster: LedgerCluster) -> None:
     """E = 4, Qw = 2: without two neighbours, one write set has no copy, and two have one."""
     ledger, alone = filled(cluster, 4, 2), filled(cluster, 3, 1)
     ensemble = cluster.ledger_metadata(ledger).last_fragment.ensemble

@@ -92,7 +92,7 @@ def test_nothing_but_holdings_of_their_stripes_is_asked_for() -> None:
     assert asked == {(bookie, entry) for bookie in "abcde" for entry in stripe(lab, bookie)}
 
 
-def test_what_a_member_lacks_is_named() -> None:
+def test_copy_check_names_entries_that_a_member_lacks() -> None:
     lab = lab_of()
     gone = [entry for entry in (0, 5, 10, 17, 39) if entry in stripe(lab, "a")]
     lose(lab, "a", *gone)
@@ -105,7 +105,7 @@ def test_what_a_member_lacks_is_named() -> None:
     assert not report.is_complete
 
 
-def test_what_every_member_lacks_is_nowhere() -> None:
+def test_entry_that_every_member_lacks_is_reported_as_nowhere() -> None:
     lab = lab_of()
     for place in write_set(12, 5, 3):
         lose(lab, "abcde"[place], 12)
@@ -241,7 +241,7 @@ def test_the_window_bounds_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -
     assert report_of(bench).is_complete
 
 
-def test_nobody_is_asked_of_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_absent_members_are_unknown_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_check, "PIECE_ENTRIES", 1)
     lab = lab_of(3, 3)
     lab.metadata = lab.metadata.closed(4999, 100, 5000)

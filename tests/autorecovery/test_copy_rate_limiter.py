@@ -14,7 +14,7 @@ def test_without_a_limit_nothing_waits() -> None:
     assert rate_limiter.rate is None and rate_limiter.spend(1 << 30) == 0.0
 
 
-def test_what_was_overdrawn_is_waited_for() -> None:
+def test_spend_beyond_the_rate_returns_the_time_to_wait() -> None:
     clock = ManualClock(0)
     rate_limiter = CopyRateLimiter(LIMIT, clock)
     assert rate_limiter.spend(50_000) == 0.0, "within a tenth of a second"
@@ -38,7 +38,7 @@ def test_copies_that_fail_together_halve_it_once() -> None:
     assert rate_limiter.rate == LIMIT // 4, "another failure, of a copy that was slower already"
 
 
-def test_it_recovers_while_one_ledger_is_copied() -> None:
+def test_copy_rate_recovers_while_one_ledger_is_copied() -> None:
     """However large that ledger is: a rate that rose with each ledger that is done would never rise."""
     clock = ManualClock(0)
     rate_limiter = CopyRateLimiter(LIMIT, clock)

@@ -26,14 +26,14 @@ from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.metadata.store import MetadataStore
 from tests.bookie.test_scrub import flip
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.waiting import until
 
 ENTRIES = 200
 SEGMENT_BYTES = 64 << 10
 
 
-class Here:
+class RecoveryBench:
     """An embedded cluster of five bookies whose auto-recovery takes a step when the test says so."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,247 +80,249 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    here = Here(tmp_path)
-    yield here
-    here.recovery.close()
-    here.cluster.close()
+def bench(tmp_path: Path) -> Iterator[RecoveryBench]:
+    bench = RecoveryBench(tmp_path)
+    yield bench
+    bench.recovery.close()
+    bench.cluster.close()
 
 
-def without(meddler: Meddler, bookie: str, *hidden: int) -> Callable[..., None]:
+def without(interceptor: RequestInterceptor, bookie: str, *hidden: int) -> Callable[..., None]:
     """Makes a bookie deny that it has some entries until they are added again."""
     gone = set(hidden)
 
-    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+    def action(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
         if request.kind == RequestKind.ADD:
             gone.difference_update(range(request.first, request.last + 1))
         asked = gone.intersection(range(request.first, request.last + 1, request.step))
         if request.kind in (RequestKind.HOLDINGS, RequestKind.READ) and asked:
             if min(asked) > request.first:  # the answer ends before it
-                meddler.pass_on(bookie, request._replace(last=min(asked) - request.step), on_reply)
+                interceptor.pass_on(bookie, request._replace(last=min(asked) - request.step), on_reply)
             else:
                 body = Holdings().encode() if request.kind == RequestKind.HOLDINGS else b""
                 on_reply(Reply(ReplyStatus.OK, request.ledger, request.first, request.first, body=body))
             return
-        meddler.pass_on(bookie, request, on_reply)
+        interceptor.pass_on(bookie, request, on_reply)
 
-    return deed
+    return action
 
 
 # ---- notes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("password", [b"", b"secret"])
-def test_a_damaged_copy_is_written_again_without_the_password(here: Here, password: bytes) -> None:
-    ledger = here.ledger(password=password)
-    bookie = next(iter(here.cluster.ledger_metadata(ledger).bookies()))
-    stripe = here.cluster.ledger_metadata(ledger).holdings(bookie)[0]
+def test_a_damaged_copy_is_written_again_without_the_password(bench: RecoveryBench, password: bytes) -> None:
+    ledger = bench.ledger(password=password)
+    bookie = next(iter(bench.cluster.ledger_metadata(ledger).bookies()))
+    stripe = bench.cluster.ledger_metadata(ledger).holdings(bookie)[0]
     bad = [int(entry) for entry in stripe[3:6]]
     for entry in bad:
-        here.damage(bookie, ledger, entry)
-    for local in here.bookies.values():
+        bench.damage(bookie, ledger, entry)
+    for local in bench.bookies.values():
         local.scrubber.run()
-    assert repairs(here.store)[0]
-    here.step()
-    assert repairs(here.store)[0] == []
-    assert here.recovery.repairs.counters.entries == len(bad)
-    here.bookies[bookie].scrubber.run()
-    assert here.bookies[bookie].scrubber.progress().last_bad_records == 0
-    assert here.copies(ledger, password) == {3}
-    assert not list_lost(here.store)
+    assert repairs(bench.store)[0]
+    bench.step()
+    assert repairs(bench.store)[0] == []
+    assert bench.recovery.repairs.counters.entries == len(bad)
+    bench.bookies[bookie].scrubber.run()
+    assert bench.bookies[bookie].scrubber.progress().last_bad_records == 0
+    assert bench.copies(ledger, password) == {3}
+    assert not list_lost(bench.store)
 
 
-def test_a_bookie_that_does_not_run_keeps_its_notes(here: Here) -> None:
-    ledger = here.ledger()
-    bookie = next(iter(here.cluster.ledger_metadata(ledger).bookies()))
-    note_repair(here.store, ledger, bookie, here.cluster.ledger_metadata(ledger).holdings(bookie)[0][0])
-    here.bookies.pop(bookie).close()
-    here.step()
-    assert repairs(here.store)[0]
-    assert "does not run" in here.recovery.repairs.failures[ledger]
+def test_a_bookie_that_does_not_run_keeps_its_notes(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    bookie = next(iter(bench.cluster.ledger_metadata(ledger).bookies()))
+    note_repair(bench.store, ledger, bookie, bench.cluster.ledger_metadata(ledger).holdings(bookie)[0][0])
+    bench.bookies.pop(bookie).close()
+    bench.step()
+    assert repairs(bench.store)[0]
+    assert "does not run" in bench.recovery.repairs.failures[ledger]
 
 
-def test_a_bookie_that_is_gone_and_named_no_more_leaves_no_notes(here: Here) -> None:
-    ledger = here.ledger()
-    note_repair(here.store, ledger, "bookie-9@gone", 0)
-    here.step()
-    assert repairs(here.store)[0] == []
+def test_a_bookie_that_is_gone_and_named_no_more_leaves_no_notes(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    note_repair(bench.store, ledger, "bookie-9@gone", 0)
+    bench.step()
+    assert repairs(bench.store)[0] == []
 
 
-def test_notes_of_ledgers_that_were_deleted_and_of_other_members_go(here: Here) -> None:
-    ledger = here.ledger()
-    (other,) = here.bookies.keys() - here.cluster.ledger_metadata(ledger).bookies()
-    note_repair(here.store, ledger, other, 0)
-    note_repair(here.store, 999, other, 0)
-    here.step()
-    assert repairs(here.store)[0] == []
-    assert here.recovery.repairs.counters.entries == 0
+def test_notes_of_ledgers_that_were_deleted_and_of_other_members_go(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    (other,) = bench.bookies.keys() - bench.cluster.ledger_metadata(ledger).bookies()
+    note_repair(bench.store, ledger, other, 0)
+    note_repair(bench.store, 999, other, 0)
+    bench.step()
+    assert repairs(bench.store)[0] == []
+    assert bench.recovery.repairs.counters.entries == 0
 
 
-def test_a_note_of_a_writer_waits_until_its_ledger_is_closed(here: Here) -> None:
-    ledger = here.cluster.create_ledger(4, 3, 2)
+def test_a_note_of_a_writer_waits_until_its_ledger_is_closed(bench: RecoveryBench) -> None:
+    ledger = bench.cluster.create_ledger(4, 3, 2)
     ledger.append_batch([b"x"] * 20)
     bookie = sorted(ledger.metadata.bookies())[0]
-    note_repair(here.store, ledger.id, bookie, 0, lacking_since_us=1)
-    here.step()
-    assert repairs(here.store)[0]
+    note_repair(bench.store, ledger.id, bookie, 0, lacking_since_us=1)
+    bench.step()
+    assert repairs(bench.store)[0]
     ledger.close()
-    here.step()
-    assert repairs(here.store)[0] == []
+    bench.step()
+    assert repairs(bench.store)[0] == []
 
 
-def test_a_copy_of_an_open_ledger_is_repaired_up_to_the_note(here: Here) -> None:
-    ledger = here.cluster.create_ledger(4, 3, 2)
+def test_a_copy_of_an_open_ledger_is_repaired_up_to_the_note(bench: RecoveryBench) -> None:
+    ledger = bench.cluster.create_ledger(4, 3, 2)
     ledger.append_batch([b"%d:" % entry + b"." * 900 for entry in range(300)])
-    here.seal()
+    bench.seal()
     bookie = sorted(ledger.metadata.bookies())[0]
-    entry = here.bookies[bookie].log.log.held_entries(ledger.id, 0, 50).tolist()[7]
-    here.damage(bookie, ledger.id, entry)
-    note_repair(here.store, ledger.id, bookie, entry)
-    before = here.cluster.ledger_metadata(ledger.id)
-    here.step()
-    assert repairs(here.store)[0] == []
-    assert here.recovery.repairs.counters.entries == 1
-    assert here.cluster.ledger_metadata(ledger.id) == before and before.state is State.OPEN
+    entry = bench.bookies[bookie].log.log.held_entries(ledger.id, 0, 50).tolist()[7]
+    bench.damage(bookie, ledger.id, entry)
+    note_repair(bench.store, ledger.id, bookie, entry)
+    before = bench.cluster.ledger_metadata(ledger.id)
+    bench.step()
+    assert repairs(bench.store)[0] == []
+    assert bench.recovery.repairs.counters.entries == 1
+    assert bench.cluster.ledger_metadata(ledger.id) == before and before.state is State.OPEN
     ledger.append(b"the writer was not fenced")
     ledger.close()
 
 
-def test_what_cannot_be_repaired_is_tried_later_and_later(here: Here) -> None:
-    ledger = here.ledger()
-    metadata = here.cluster.ledger_metadata(ledger)
+def test_failed_repair_is_retried_with_growing_delays(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    metadata = bench.cluster.ledger_metadata(ledger)
     bookie = sorted(metadata.bookies())[0]
-    note_repair(here.store, ledger, bookie, 0)
+    note_repair(bench.store, ledger, bookie, 0)
     asked = []
 
     def fail(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
         asked.append(request)
         on_reply(DisconnectedError("it is not there"))
 
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(fail, kind=RequestKind.HOLDINGS, bookie=bookie)
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(fail, kind=RequestKind.HOLDINGS, bookie=bookie)
         for _ in range(20):
-            here.step()
+            bench.step()
         once = len(asked)
-        assert "it is not there" in here.recovery.status().failed[ledger]
-        here.step(6)
+        assert "it is not there" in bench.recovery.status().failed[ledger]
+        bench.step(6)
         assert len(asked) > once
         twice = len(asked)
-        here.step(6)
+        bench.step(6)
         assert len(asked) == twice
-    here.step(60)
-    assert repairs(here.store)[0] == [] and not here.recovery.repairs.failures
+    bench.step(60)
+    assert repairs(bench.store)[0] == [] and not bench.recovery.repairs.failures
 
 
-def test_what_may_have_been_moved_meanwhile_is_not_listed_as_lost(here: Here) -> None:
+def test_entry_is_not_listed_as_lost_while_the_metadata_of_its_ledger_change(bench: RecoveryBench) -> None:
     """All members deny an entry. One of them may have given its place to another, and removed its copies since."""
-    ledger, entry = here.ledger(), 42
-    metadata = here.cluster.ledger_metadata(ledger)
+    ledger, entry = bench.ledger(), 42
+    metadata = bench.cluster.ledger_metadata(ledger)
     members = [bookie for bookie in sorted(metadata.bookies()) if metadata.asks_for(bookie, entry)]
-    note_repair(here.store, ledger, members[0], entry)
-    with Meddler(here.cluster) as meddler:
-        denied = {bookie: without(meddler, bookie, entry) for bookie in members}
+    note_repair(bench.store, ledger, members[0], entry)
+    with RequestInterceptor(bench.cluster) as interceptor:
+        denied = {bookie: without(interceptor, bookie, entry) for bookie in members}
 
         def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
             if not changed:
-                stored = here.store.get(metadata_key(ledger))
+                stored = bench.store.get(metadata_key(ledger))
                 assert stored is not None
-                changed.append(here.store.put(metadata_key(ledger), stored.value, stored.version))
+                changed.append(bench.store.put(metadata_key(ledger), stored.value, stored.version))
             denied[bookie](bookie, request, on_reply)
 
         changed: list[int] = []
         for bookie in members:
-            meddler.rule(change_version, bookie=bookie)
-        here.step()
-        assert not list_lost(here.store) and repairs(here.store)[0]
-        assert "were changed while" in here.recovery.repairs.failures[ledger]
-        here.step(10)
-    assert [item.entries for item in list_lost(here.store)[ledger].ranges] == [range(entry, entry + 1)]
-    assert repairs(here.store)[0] == []
+            interceptor.add_rule(change_version, bookie=bookie)
+        bench.step()
+        assert not list_lost(bench.store) and repairs(bench.store)[0]
+        assert "were changed while" in bench.recovery.repairs.failures[ledger]
+        bench.step(10)
+    assert [item.entries for item in list_lost(bench.store)[ledger].ranges] == [range(entry, entry + 1)]
+    assert repairs(bench.store)[0] == []
 
 
-def test_nothing_is_repaired_on_hold(here: Here) -> None:
-    ledger = here.ledger()
-    note_repair(here.store, ledger, sorted(here.cluster.ledger_metadata(ledger).bookies())[0], 0)
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
-    here.step()
-    assert repairs(here.store)[0]
-    end_hold(here.store)
-    here.step()
-    assert repairs(here.store)[0] == []
+def test_nothing_is_repaired_on_hold(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    note_repair(bench.store, ledger, sorted(bench.cluster.ledger_metadata(ledger).bookies())[0], 0)
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
+    bench.step()
+    assert repairs(bench.store)[0]
+    end_hold(bench.store)
+    bench.step()
+    assert repairs(bench.store)[0] == []
 
 
 # ---- disks that return -------------------------------------------------------------------------------------------
 
 
-def move_copies(here: Here, ledger: int, entry: int) -> str:
+def move_copies(bench: RecoveryBench, ledger: int, entry: int) -> str:
     """One bookie outside the ensemble has an entry that no member has any more; the entry is listed as lost."""
-    metadata = here.cluster.ledger_metadata(ledger)
-    (returned,) = here.bookies.keys() - metadata.bookies()
-    note_lost(here.store, ledger, [LostRange(entry, entry + 1, 1, returned, 0)])
+    metadata = bench.cluster.ledger_metadata(ledger)
+    (returned,) = bench.bookies.keys() - metadata.bookies()
+    note_lost(bench.store, ledger, [LostRange(entry, entry + 1, 1, returned, 0)])
     return str(returned)
 
 
-def test_a_disk_that_returns_takes_its_entries_off_the_list(here: Here) -> None:
-    ledger, entry = here.ledger(), 42
-    returned = move_copies(here, ledger, entry)
-    metadata = here.cluster.ledger_metadata(ledger)
+def test_a_disk_that_returns_takes_its_entries_off_the_list(bench: RecoveryBench) -> None:
+    ledger, entry = bench.ledger(), 42
+    returned = move_copies(bench, ledger, entry)
+    metadata = bench.cluster.ledger_metadata(ledger)
     members = [bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry)]
-    with here.cluster.open_ledger(ledger) as reader:
+    with bench.cluster.open_ledger(ledger) as reader:
         (record,) = reader.read(entry, entry + 1)
     adds = Request(
         RequestKind.ADD, ledger, entry, entry, metadata.proof_bytes, 8, records=bytes(record[0].raw)
     )  # fmt: skip
     replies: list[Any] = []
-    here.cluster.runtime.send(returned, adds, replies.append)
+    bench.cluster.runtime.send(returned, adds, replies.append)
     until(lambda: replies)
     assert replies[0].status == ReplyStatus.OK
-    with Meddler(here.cluster) as meddler:
+    with RequestInterceptor(bench.cluster) as interceptor:
         for bookie in members:
-            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
-        here.step()
-    assert not list_lost(here.store)
-    assert here.recovery.repairs.counters.found == 1
-    assert here.copies(ledger) == {3}
+            interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
+        bench.step()
+    assert not list_lost(bench.store)
+    assert bench.recovery.repairs.counters.found == 1
+    assert bench.copies(ledger) == {3}
 
 
-def test_entries_that_the_returned_disk_does_not_have_stay_on_the_list(here: Here) -> None:
-    ledger, entry = here.ledger(), 42
-    move_copies(here, ledger, entry)
-    metadata = here.cluster.ledger_metadata(ledger)
+def test_entries_that_the_returned_disk_does_not_have_stay_on_the_list(bench: RecoveryBench) -> None:
+    ledger, entry = bench.ledger(), 42
+    move_copies(bench, ledger, entry)
+    metadata = bench.cluster.ledger_metadata(ledger)
     members = [bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry)]
-    with Meddler(here.cluster) as meddler:
+    with RequestInterceptor(bench.cluster) as interceptor:
         for bookie in members:
-            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
-        here.step()
-    assert list_lost(here.store)
+            interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
+        bench.step()
+    assert list_lost(bench.store)
 
 
-def test_while_a_member_is_away_the_list_stays(here: Here) -> None:
+def test_while_a_member_is_away_the_list_stays(bench: RecoveryBench) -> None:
     """Once the entries are off the list, the returned bookie may remove its copies as surplus."""
-    ledger, entry = here.ledger(), 42
-    move_copies(here, ledger, entry)
-    metadata = here.cluster.ledger_metadata(ledger)
+    ledger, entry = bench.ledger(), 42
+    move_copies(bench, ledger, entry)
+    metadata = bench.cluster.ledger_metadata(ledger)
     away = next(bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry))
-    here.bookies.pop(away).close()
-    here.step()
-    assert list_lost(here.store)
-    assert ledger in here.recovery.repairs.failures
+    bench.bookies.pop(away).close()
+    bench.step()
+    assert list_lost(bench.store)
+    assert ledger in bench.recovery.repairs.failures
 
 
-def test_entries_that_all_members_have_leave_the_list(here: Here) -> None:
+def test_entries_that_all_members_have_leave_the_list(bench: RecoveryBench) -> None:
     """A worker listed them as another process found them. The bookie that is listed with them never returns."""
-    ledger = here.ledger()
-    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
-    here.step()
-    assert not list_lost(here.store)
+    ledger = bench.ledger()
+    note_lost(bench.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    bench.step()
+    assert not list_lost(bench.store)
 
 
-def test_the_version_changes_before_entries_leave_the_list(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_changes_before_entries_leave_the_list(
+    bench: RecoveryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that holds them for lost compares the version as it names a bookie that lacks them."""
-    ledger = here.ledger()
-    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
-    before = here.store.get(metadata_key(ledger))
+    ledger = bench.ledger()
+    note_lost(bench.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    before = bench.store.get(metadata_key(ledger))
     assert before is not None
     changes: list[int] = []
 
@@ -331,142 +333,142 @@ def test_the_version_changes_before_entries_leave_the_list(here: Here, monkeypat
         remove_lost(store, which, entries)
 
     monkeypatch.setattr("pyreplog.autorecovery.copy_repairs.remove_lost", remove)
-    here.step()
-    assert changes[0] > 0 and not list_lost(here.store)
+    bench.step()
+    assert changes[0] > 0 and not list_lost(bench.store)
 
 
-def test_entries_stay_on_the_list_when_the_metadata_were_changed_meanwhile(here: Here) -> None:
-    ledger = here.ledger()
-    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
-    with Meddler(here.cluster) as meddler:
+def test_entries_stay_on_the_list_when_the_metadata_were_changed_meanwhile(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    note_lost(bench.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    with RequestInterceptor(bench.cluster) as interceptor:
 
         def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
             if not changed:
-                stored = here.store.get(metadata_key(ledger))
+                stored = bench.store.get(metadata_key(ledger))
                 assert stored is not None
-                changed.append(here.store.put(metadata_key(ledger), stored.value, stored.version))
-            meddler.pass_on(bookie, request, on_reply)
+                changed.append(bench.store.put(metadata_key(ledger), stored.value, stored.version))
+            interceptor.pass_on(bookie, request, on_reply)
 
         changed: list[int] = []
-        meddler.rule(change_version, kind=RequestKind.HOLDINGS)
-        here.step()
-        assert changed and list_lost(here.store)
-        assert "were changed while" in here.recovery.repairs.failures[ledger]
-        here.step(10)
-    assert not list_lost(here.store)
+        interceptor.add_rule(change_version, kind=RequestKind.HOLDINGS)
+        bench.step()
+        assert changed and list_lost(bench.store)
+        assert "were changed while" in bench.recovery.repairs.failures[ledger]
+        bench.step(10)
+    assert not list_lost(bench.store)
 
 
-def test_lost_entries_of_an_open_ledger_are_found(here: Here) -> None:
+def test_lost_entries_of_an_open_ledger_are_found(bench: RecoveryBench) -> None:
     """Its recovery reads the last entry before its last fragment, and could never close it without that one."""
-    with here.cluster.create_ledger(3, 2, 2) as writer:
+    with bench.cluster.create_ledger(3, 2, 2) as writer:
         writer.append_batch([b"before"] * 6)
         leaving = writer.metadata.last_fragment.ensemble[0]
-        here.bookies.pop(leaving).close()
+        bench.bookies.pop(leaving).close()
         writer.append_batch([b"behind"] * 6)
-        metadata = here.cluster.ledger_metadata(writer.id)
+        metadata = bench.cluster.ledger_metadata(writer.id)
         assert metadata.last_fragment.first == 6 and metadata.state is State.OPEN
         entry = next(entry for entry in range(6) if not metadata.asks_for(leaving, entry))
-        note_lost(here.store, writer.id, [LostRange(entry, entry + 1, 1, "gone@0", 0)])
-        here.step()
-        assert not list_lost(here.store)
+        note_lost(bench.store, writer.id, [LostRange(entry, entry + 1, 1, "gone@0", 0)])
+        bench.step()
+        assert not list_lost(bench.store)
 
 
-def test_deleted_ledgers_leave_the_list(here: Here) -> None:
-    note_lost(here.store, 999, [LostRange(3, 4, 1, "gone@0", 0)])
-    here.step()
-    assert not list_lost(here.store)
+def test_deleted_ledgers_leave_the_list(bench: RecoveryBench) -> None:
+    note_lost(bench.store, 999, [LostRange(3, 4, 1, "gone@0", 0)])
+    bench.step()
+    assert not list_lost(bench.store)
 
 
-def test_a_list_that_names_more_than_the_ledger_has_is_bounded_by_the_ledger(here: Here) -> None:
-    ledger = here.ledger()
-    (other,) = here.bookies.keys() - here.cluster.ledger_metadata(ledger).bookies()
-    note_lost(here.store, ledger, [LostRange(ENTRIES - 2, 1 << 62, 1, other, 0)])
-    here.step()
-    assert here.recovery.repairs.counters.found == 2
+def test_a_list_that_names_more_than_the_ledger_has_is_bounded_by_the_ledger(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    (other,) = bench.bookies.keys() - bench.cluster.ledger_metadata(ledger).bookies()
+    note_lost(bench.store, ledger, [LostRange(ENTRIES - 2, 1 << 62, 1, other, 0)])
+    bench.step()
+    assert bench.recovery.repairs.counters.found == 2
 
 
 # ---- comparing replicas ------------------------------------------------------------------------------------------
 
 
-def test_every_closed_ledger_is_checked_within_the_time(here: Here) -> None:
-    ledgers = [here.ledger() for _ in range(6)]
-    change_config(here.store, {"check_ms": 600_000})
+def test_every_closed_ledger_is_checked_within_the_time(bench: RecoveryBench) -> None:
+    ledgers = [bench.ledger() for _ in range(6)]
+    change_config(bench.store, {"check_ms": 600_000})
     seen = []
-    here.step()
+    bench.step()
     for _ in range(9):
-        here.step(60)
-        progress = find_progress(here.store)
+        bench.step(60)
+        progress = find_progress(bench.store)
         assert progress is not None
         seen.append(progress.checked)
     assert seen == sorted(seen) and seen[-1] == len(ledgers)
     assert seen[2] <= 3, "the work is spread over the time"
-    here.step(60)
-    progress = find_progress(here.store)
+    bench.step(60)
+    progress = find_progress(bench.store)
     assert progress is not None and (progress.checked, progress.next_ledger) == (0, 0), "the next pass begins"
 
 
-def test_copies_that_are_gone_without_a_trace_are_found_and_written_again(here: Here) -> None:
-    ledger = here.ledger()
-    metadata = here.cluster.ledger_metadata(ledger)
+def test_copies_that_are_gone_without_a_trace_are_found_and_written_again(bench: RecoveryBench) -> None:
+    ledger = bench.ledger()
+    metadata = bench.cluster.ledger_metadata(ledger)
     bookie = sorted(metadata.bookies())[1]
     entry = metadata.holdings(bookie)[0][5]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(without(meddler, bookie, entry), bookie=bookie)
-        here.step()
-        here.step(8 * 86_400)
-        here.step()
-    assert here.recovery.repairs.counters.entries == 1
-    assert repairs(here.store)[0] == []
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
+        bench.step()
+        bench.step(8 * 86_400)
+        bench.step()
+    assert bench.recovery.repairs.counters.entries == 1
+    assert repairs(bench.store)[0] == []
 
 
-def test_a_member_whose_records_differ_is_replaced(here: Here) -> None:
+def test_a_member_whose_records_differ_is_replaced(bench: RecoveryBench) -> None:
     """A checksum that is right says nothing about it: the record is another one (digest unread: BookKeeper)."""
-    ledger = here.ledger()
-    odd = sorted(here.cluster.ledger_metadata(ledger).bookies())[1]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
-        here.step()
-        here.step(8 * 86_400)
-    assert odd not in here.cluster.ledger_metadata(ledger).bookies()
-    assert here.copies(ledger) == {3}
-    assert "copies-differ" not in here.alarms()
+    ledger = bench.ledger()
+    odd = sorted(bench.cluster.ledger_metadata(ledger).bookies())[1]
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(other_digest(interceptor, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+        bench.step()
+        bench.step(8 * 86_400)
+    assert odd not in bench.cluster.ledger_metadata(ledger).bookies()
+    assert bench.copies(ledger) == {3}
+    assert "copies-differ" not in bench.alarms()
 
 
-def test_two_copies_that_differ_are_a_case_for_an_operator(here: Here) -> None:
-    ledger = here.ledger(4, 2)
-    before = here.cluster.ledger_metadata(ledger)
+def test_two_copies_that_differ_are_a_case_for_an_operator(bench: RecoveryBench) -> None:
+    ledger = bench.ledger(4, 2)
+    before = bench.cluster.ledger_metadata(ledger)
     odd = sorted(before.bookies())[1]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
-        here.step()
-        here.step(8 * 86_400)
-    assert here.cluster.ledger_metadata(ledger) == before
-    assert f"ledger {ledger}" in here.alarms()["copies-differ"] and odd in here.alarms()["copies-differ"]
-    here.step(8 * 86_400)  # the next pass begins
-    here.step(8 * 86_400)
-    assert "copies-differ" not in here.alarms(), "they are equal again"
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(other_digest(interceptor, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+        bench.step()
+        bench.step(8 * 86_400)
+    assert bench.cluster.ledger_metadata(ledger) == before
+    assert f"ledger {ledger}" in bench.alarms()["copies-differ"] and odd in bench.alarms()["copies-differ"]
+    bench.step(8 * 86_400)  # the next pass begins
+    bench.step(8 * 86_400)
+    assert "copies-differ" not in bench.alarms(), "they are equal again"
 
 
-def test_the_check_can_be_turned_off(here: Here) -> None:
-    here.ledger()
-    change_config(here.store, {"check_ms": 0})
-    here.step()
-    here.step(30 * 86_400)
-    assert here.store.get(REPLICAS_CHECK) is None
+def test_the_check_can_be_turned_off(bench: RecoveryBench) -> None:
+    bench.ledger()
+    change_config(bench.store, {"check_ms": 0})
+    bench.step()
+    bench.step(30 * 86_400)
+    assert bench.store.get(REPLICAS_CHECK) is None
 
 
-def other_digest(meddler: Meddler, bookie: str) -> Callable[..., None]:
+def other_digest(interceptor: RequestInterceptor, bookie: str) -> Callable[..., None]:
     """Makes a bookie tell another digest than that of its records."""
 
-    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+    def action(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
         def change(reply: Any) -> None:
             body = bytearray(reply.body)
             body[15] ^= 1
             on_reply(reply._replace(body=bytes(body)))
 
-        meddler.pass_on(bookie, request, change)
+        interceptor.pass_on(bookie, request, change)
 
-    return deed
+    return action
 
 
 # ---- the value ---------------------------------------------------------------------------------------------------
@@ -477,7 +479,7 @@ def test_progress_goes_through_its_value() -> None:
     assert CheckProgress.decode(progress.encode()) == progress
 
 
-def test_what_a_newer_version_wrote_is_kept() -> None:
+def test_fields_of_a_newer_version_are_kept() -> None:
     data = CheckProgress(7).encode().replace(b'"version":1', b'"version":2,"more":[1]')
     assert b'"more":[1]' in CheckProgress.decode(data).encode()
 
@@ -486,7 +488,7 @@ def test_what_a_newer_version_wrote_is_kept() -> None:
     "data", [b"", b"[]", b"{}", b'{"began_us":-1,"next_ledger":0,"checked":0,"differing":{}}',
              b'{"began_us":1,"next_ledger":0,"checked":0,"differing":{"x":"y"}}']
 )  # fmt: skip
-def test_a_malformed_value_says_what_to_do(data: bytes) -> None:
+def test_malformed_check_progress_raises_invalid_metadata_error_with_advice(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError, match="delete the key"):
         CheckProgress.decode(data)
 

@@ -36,7 +36,7 @@ def test_ledgers_that_lack_most_come_first() -> None:
     assert losses(**slow) < 3 * rate * (rate * back) ** 2 / 3
 
 
-def test_one_rack_is_lost_with_all_copies() -> None:
+def test_single_rack_loses_all_copies_when_it_is_lost() -> None:
     assert losses(racks=1) == pytest.approx(-math.expm1(-0.1), rel=1e-6)
     assert make_plan(PlanInputs(racks=1)).durability.cluster_probability == pytest.approx(-math.expm1(-0.1), rel=1e-3)
 
@@ -122,7 +122,7 @@ def test_nothing_is_copied_where_a_third_of_the_bookies_is_away_or_none_is_to_sp
     assert no_spare.waiting_s(1) == no_spare.operator_s and make_plan(no_spare).traffic.outages == 0
 
 
-def test_what_a_lost_rack_does() -> None:
+def test_rack_loss_shows_remaining_copies_and_whether_writes_continue() -> None:
     rack_loss = make_plan(PlanInputs()).rack_loss
     assert (rack_loss.bookies, rack_loss.copies_left, rack_loss.ledgers_lost, rack_loss.writes_continue) == (
         25,

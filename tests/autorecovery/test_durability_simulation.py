@@ -106,7 +106,7 @@ def test_raised_failures_count_less() -> None:
     assert simulation.copied_for_racks == pytest.approx(make_plan(inputs(**settings)).traffic.lost_racks, rel=0.1)
 
 
-def test_what_was_not_seen_has_an_upper_bound() -> None:
+def test_simulation_without_losses_gives_an_upper_bound() -> None:
     """The rule of three: three in the years that were simulated, less for failures that were raised."""
     simulation = simulate(10, node_failures_per_year=0.1)
     assert (simulation.ledgers_lost, simulation.coincidences) == (0, 0) and simulation.bookie_losses > 0
@@ -115,7 +115,7 @@ def test_what_was_not_seen_has_an_upper_bound() -> None:
     assert raised.ledgers_lost == 0 and raised.losses_per_year.high == pytest.approx(0.3e-3, rel=0.3)
 
 
-def test_nothing_fails() -> None:
+def test_simulation_without_failures_loses_nothing() -> None:
     simulation = simulate(10)
     assert simulation.losses_per_year == (0, 0, pytest.approx(0.3)) and simulation.copied_per_year == 0
     assert math.isnan(simulation.single_s)
@@ -138,7 +138,7 @@ def test_half_of_the_bookies_is_away() -> None:
     assert simulation.rack_s == pytest.approx(3600, rel=0.05)
 
 
-def test_one_rack_takes_all_ledgers() -> None:
+def test_loss_of_a_single_rack_loses_all_ledgers() -> None:
     simulation = simulate(20, racks=1, ledgers=100, rack_failures_per_year=0.5)
     assert simulation.ledgers_lost == 100 * simulation.coincidences == 100 * simulation.rack_losses > 0
 

@@ -109,57 +109,59 @@ def rounds(tmp_path: Path) -> Iterator[Any]:
 def test_states_and_orders_follow_the_work(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=4)
     lose(tmp_path, "bookie-1")
-    here = rounds(bookies=4, replace=True)
-    here.step()
-    (lost,) = list_bookie_states(here.store)
-    assert list_bookie_states(here.store)[lost].phase is BookiePhase.LOST
-    assert whole(here.cluster, ledgers, 3)
-    assert lost not in {bookie for ledger in ledgers for bookie in here.cluster.ledger_metadata(ledger).bookies()}
-    done = here.recovery.worker_status()
-    needed = sum(here.cluster.ledger_metadata(ledger).last_entry + 1 for ledger in ledgers)
+    bench = rounds(bookies=4, replace=True)
+    bench.step()
+    (lost,) = list_bookie_states(bench.store)
+    assert list_bookie_states(bench.store)[lost].phase is BookiePhase.LOST
+    assert whole(bench.cluster, ledgers, 3)
+    assert lost not in {bookie for ledger in ledgers for bookie in bench.cluster.ledger_metadata(ledger).bookies()}
+    done = bench.recovery.worker_status()
+    needed = sum(bench.cluster.ledger_metadata(ledger).last_entry + 1 for ledger in ledgers)
     assert 0 < done.copied_entries <= needed
-    here.step()
-    assert not list_orders(here.store)
-    here.step(2 * 86_400)  # two scans without it
-    here.step(2 * 86_400)
-    assert list_bookie_states(here.store)[lost].phase is BookiePhase.RETIRED
+    bench.step()
+    assert not list_orders(bench.store)
+    bench.step(2 * 86_400)  # two scans without it
+    bench.step(2 * 86_400)
+    assert list_bookie_states(bench.store)[lost].phase is BookiePhase.RETIRED
 
 
 def test_a_bookie_that_is_no_member_any_more_is_asked_for_what_its_successor_lost(tmp_path: Path, rounds: Any) -> None:
     """It still has the copies that were moved away: the member that took its place has lost its disk since."""
     (ledger,) = filled(tmp_path, bookies=2, ledgers=1, ensemble=1, write_quorum=1)
-    here = rounds(bookies=2)
-    (source,) = here.cluster.ledger_metadata(ledger).bookies()
-    here.store.create(bookie_state_key(source), BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test").encode())
-    here.step()
-    (member,) = here.cluster.ledger_metadata(ledger).bookies()
+    bench = rounds(bookies=2)
+    (source,) = bench.cluster.ledger_metadata(ledger).bookies()
+    bench.store.create(
+        bookie_state_key(source), BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test").encode()
+    )
+    bench.step()
+    (member,) = bench.cluster.ledger_metadata(ledger).bookies()
     assert member != source
-    number = list(here.cluster.runtime.bookies).index(member)
-    here.close()
+    number = list(bench.cluster.runtime.bookies).index(member)
+    bench.close()
     lose(tmp_path, f"bookie-{number}")
-    here = rounds(bookies=2, replace=True)
-    here.step()
-    assert list_bookie_states(here.store)[member].phase is BookiePhase.LOST
-    assert not list_lost(here.store)
-    assert here.cluster.ledger_metadata(ledger).bookies().isdisjoint({member, source})
-    with here.cluster.open_ledger(ledger, password=b"secret") as reader:
+    bench = rounds(bookies=2, replace=True)
+    bench.step()
+    assert list_bookie_states(bench.store)[member].phase is BookiePhase.LOST
+    assert not list_lost(bench.store)
+    assert bench.cluster.ledger_metadata(ledger).bookies().isdisjoint({member, source})
+    with bench.cluster.open_ledger(ledger, password=b"secret") as reader:
         assert [record.value for batch in reader.read() for record in batch] == values(ledger)
 
 
 def test_nothing_is_copied_while_it_is_on_hold(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=4)
     lose(tmp_path, "bookie-1")
-    here = rounds(bookies=4, replace=True)
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
-    here.step()
-    here.step(3600)
-    assert not whole(here.cluster, ledgers, 3)
-    assert "hold-forgotten" not in {alarm.code for alarm in here.recovery.audit.alarms}
-    here.step(48 * 3600)
-    assert "hold-forgotten" in {alarm.code for alarm in here.recovery.audit.alarms}
-    assert end_hold(here.store)
-    here.step()
-    assert whole(here.cluster, ledgers, 3)
+    bench = rounds(bookies=4, replace=True)
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
+    bench.step()
+    bench.step(3600)
+    assert not whole(bench.cluster, ledgers, 3)
+    assert "hold-forgotten" not in {alarm.code for alarm in bench.recovery.audit.alarms}
+    bench.step(48 * 3600)
+    assert "hold-forgotten" in {alarm.code for alarm in bench.recovery.audit.alarms}
+    assert end_hold(bench.store)
+    bench.step()
+    assert whole(bench.cluster, ledgers, 3)
 
 
 def test_a_pass_that_begins_late_copies_nothing_on_hold(
@@ -168,7 +170,7 @@ def test_a_pass_that_begins_late_copies_nothing_on_hold(
     """The round that learned of the hold was before it: the next one is seconds away."""
     ledgers = filled(tmp_path, bookies=4)
     lose(tmp_path, "bookie-1")
-    here = rounds(bookies=4, replace=True)
+    bench = rounds(bookies=4, replace=True)
     run, may_begin = ReplicationWorker.run, threading.Event()
 
     def run_late(worker: ReplicationWorker, workload: Workload, copies_at_once: int) -> Pass:
@@ -176,83 +178,83 @@ def test_a_pass_that_begins_late_copies_nothing_on_hold(
         return run(worker, workload, copies_at_once)
 
     monkeypatch.setattr(ReplicationWorker, "run", run_late)
-    here.recovery.round()
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
-    here.recovery.round()
+    bench.recovery.round()
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
+    bench.recovery.round()
     may_begin.set()
-    until(lambda: not here.recovery.is_copying)
-    assert not whole(here.cluster, ledgers, 3)
-    assert end_hold(here.store)
-    here.step()
-    assert whole(here.cluster, ledgers, 3)
+    until(lambda: not bench.recovery.is_copying)
+    assert not whole(bench.cluster, ledgers, 3)
+    assert end_hold(bench.store)
+    bench.step()
+    assert whole(bench.cluster, ledgers, 3)
 
 
-def test_without_a_spare_bookie_it_waits_and_says_so(tmp_path: Path, rounds: Any) -> None:
+def test_drain_without_a_spare_bookie_is_retried_later_and_reports_its_failures(tmp_path: Path, rounds: Any) -> None:
     """No busy loop: each ledger is tried again after a while, and at once when a bookie comes (BookKeeper #3905)."""
     ledgers = filled(tmp_path, bookies=3, ledgers=2)
-    here = rounds(bookies=3)
-    source = sorted(here.cluster.ledger_metadata(ledgers[0]).bookies())[0]
-    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(source), state.encode())
-    here.step()
-    assert here.recovery.worker_status().failures == 2
+    bench = rounds(bookies=3)
+    source = sorted(bench.cluster.ledger_metadata(ledgers[0]).bookies())[0]
+    state = BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(source), state.encode())
+    bench.step()
+    assert bench.recovery.worker_status().failures == 2
     for _ in range(20):
-        here.step()
-    assert here.recovery.worker_status().failures == 2
-    status = find_status(here.store)
+        bench.step()
+    assert bench.recovery.worker_status().failures == 2
+    status = find_status(bench.store)
     assert status is not None
     assert set(status.failed) == set(ledgers)
     assert "add a bookie" in status.failed[ledgers[0]]
-    here.step(10)
-    assert here.recovery.worker_status().failures == 4
-    assert list(list_orders(here.store)) == [source]
+    bench.step(10)
+    assert bench.recovery.worker_status().failures == 4
+    assert list(list_orders(bench.store)) == [source]
 
 
 def test_the_only_copies_of_a_bookie_that_is_away_are_not_looked_for_all_the_time(tmp_path: Path, rounds: Any) -> None:
     """They are not listed as lost, and each ledger is tried again later and later (BookKeeper #3887, #4872)."""
     ledgers = filled(tmp_path, bookies=3, ledgers=2, ensemble=2, write_quorum=1)
-    here = rounds(bookies=3)
-    before = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    bench = rounds(bookies=3)
+    before = [bench.cluster.ledger_metadata(ledger) for ledger in ledgers]
     (source, *_) = sorted(before[0].bookies() & before[1].bookies())
-    here.cluster.runtime.bookies.pop(source).close()
-    away = BookieState(BookiePhase.AWAY, here.clock.now_us() - 3_600_000_000, "test")
-    here.store.create(bookie_state_key(source), away.encode())
+    bench.cluster.runtime.bookies.pop(source).close()
+    away = BookieState(BookiePhase.AWAY, bench.clock.now_us() - 3_600_000_000, "test")
+    bench.store.create(bookie_state_key(source), away.encode())
     for _ in range(20):
-        here.step()
-    assert here.recovery.worker_status().failures == 2
-    assert [here.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
-    assert not list_lost(here.store)
-    status = find_status(here.store)
+        bench.step()
+    assert bench.recovery.worker_status().failures == 2
+    assert [bench.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
+    assert not list_lost(bench.store)
+    status = find_status(bench.store)
     assert status is not None
     assert "have copies only on bookies that are away, or no copy" in status.failed[ledgers[0]]
-    here.step(10)
-    assert here.recovery.worker_status().failures == 4
+    bench.step(10)
+    assert bench.recovery.worker_status().failures == 4
 
 
 def test_a_drained_bookie_ends_without_ledgers(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=5, ensemble=4, write_quorum=2)
-    here = rounds(bookies=5)
-    source = sorted(here.cluster.ledger_metadata(ledgers[0]).bookies())[0]
-    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(source), state.encode())
-    here.step()
-    here.step()
-    assert all(source not in here.cluster.ledger_metadata(ledger).bookies() for ledger in ledgers)
-    assert whole(here.cluster, ledgers, 2)
-    assert not list_orders(here.store)
-    assert list_bookie_states(here.store)[source].phase is BookiePhase.DRAINING, "until an operator retires it"
+    bench = rounds(bookies=5)
+    source = sorted(bench.cluster.ledger_metadata(ledgers[0]).bookies())[0]
+    state = BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(source), state.encode())
+    bench.step()
+    bench.step()
+    assert all(source not in bench.cluster.ledger_metadata(ledger).bookies() for ledger in ledgers)
+    assert whole(bench.cluster, ledgers, 2)
+    assert not list_orders(bench.store)
+    assert list_bookie_states(bench.store)[source].phase is BookiePhase.DRAINING, "until an operator retires it"
 
 
 def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -> None:
     """A bookie that is back is an ordinary member (BookKeeper #2766)."""
     ledgers = filled(tmp_path, bookies=4)
-    here = rounds(bookies=4)
-    before = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    bench = rounds(bookies=4)
+    before = [bench.cluster.ledger_metadata(ledger) for ledger in ledgers]
     source = sorted(before[0].bookies())[0]
-    place_order(here.store, source, TimedReason(0, "it was away"))
-    here.step()
-    assert not list_orders(here.store)
-    assert [here.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
+    place_order(bench.store, source, TimedReason(0, "it was away"))
+    bench.step()
+    assert not list_orders(bench.store)
+    assert [bench.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
 
 
 def test_the_throttle_holds(tmp_path: Path) -> None:
@@ -277,94 +279,94 @@ def test_counts_are_those_of_the_copies_needed(tmp_path: Path, rounds: Any) -> N
     """Bytes copied are bytes needed: with E=5 and Qw=3, three fifths of the entries of each ledger."""
     ledgers = filled(tmp_path, bookies=6, ensemble=5, write_quorum=3)
     lose(tmp_path, "bookie-0")
-    here = rounds(bookies=6, replace=True)
-    gone = {bookie for ledger in ledgers for bookie in here.cluster.ledger_metadata(ledger).bookies()} - {
-        status.bookie for status in here.cluster.status().bookies
+    bench = rounds(bookies=6, replace=True)
+    gone = {bookie for ledger in ledgers for bookie in bench.cluster.ledger_metadata(ledger).bookies()} - {
+        status.bookie for status in bench.cluster.status().bookies
     }
     (lost,) = gone
-    needed = sum(len(stripe) for ledger in ledgers for stripe in here.cluster.ledger_metadata(ledger).holdings(lost))
-    here.step()
-    assert here.recovery.worker_status().copied_entries == needed
-    assert all((np.asarray(here.cluster.count_copies(ledger, password=b"secret")) == 3).all() for ledger in ledgers)
+    needed = sum(len(stripe) for ledger in ledgers for stripe in bench.cluster.ledger_metadata(ledger).holdings(lost))
+    bench.step()
+    assert bench.recovery.worker_status().copied_entries == needed
+    assert all((np.asarray(bench.cluster.count_copies(ledger, password=b"secret")) == 3).all() for ledger in ledgers)
 
 
 # ---- ledgers that are not closed ---------------------------------------------------------------------------------
 
 
-def abandoned(here: Any, **options: Any) -> int:
+def abandoned(bench: Any, **options: Any) -> int:
     """A ledger that is not closed, and has no writer any more."""
-    ledger = here.cluster.create_ledger(4, 3, 2, **options)
+    ledger = bench.cluster.create_ledger(4, 3, 2, **options)
     ledger.append_batch(values(ledger.id))
     ledger.abandon()
-    here.abandoned.append(ledger)
-    until(lambda: here.store.get(writer_key(ledger.id)) is None)
+    bench.abandoned.append(ledger)
+    until(lambda: bench.store.get(writer_key(ledger.id)) is None)
     return int(ledger.id)
 
 
-def drain_member(here: Any, ledger: int) -> str:
+def drain_member(bench: Any, ledger: int) -> str:
     """Declare a bookie of the ledger's last fragment to be draining."""
-    member = str(here.cluster.ledger_metadata(ledger).last_fragment.ensemble[0])
-    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(member), state.encode())
+    member = str(bench.cluster.ledger_metadata(ledger).last_fragment.ensemble[0])
+    state = BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(member), state.encode())
     return member
 
 
-def step_until(here: Any, done: Callable[[], bool]) -> None:
+def step_until(bench: Any, done: Callable[[], bool]) -> None:
     def look() -> bool:
-        here.step(1.0)
+        bench.step(1.0)
         return done()
 
     until(look, pause_s=0.01)
 
 
 def test_a_ledger_without_a_writer_is_recovered_and_copied(tmp_path: Path, rounds: Any) -> None:
-    here = rounds(bookies=6)
-    ledger = abandoned(here)
-    member = drain_member(here, ledger)
+    bench = rounds(bookies=6)
+    ledger = abandoned(bench)
+    member = drain_member(bench, ledger)
     for _ in range(3):
-        here.step(9.0)
-    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
-    status = find_status(here.store)
+        bench.step(9.0)
+    assert bench.cluster.ledger_metadata(ledger).state is State.OPEN
+    status = find_status(bench.store)
     assert status is not None and status.open_ledgers == (ledger,)
-    step_until(here, lambda: member not in here.cluster.ledger_metadata(ledger).bookies())
-    assert here.cluster.ledger_metadata(ledger).state is State.CLOSED
-    with here.cluster.open_ledger(ledger) as reader:
+    step_until(bench, lambda: member not in bench.cluster.ledger_metadata(ledger).bookies())
+    assert bench.cluster.ledger_metadata(ledger).state is State.CLOSED
+    with bench.cluster.open_ledger(ledger) as reader:
         assert [record.value for batch in reader.read() for record in batch] == values(ledger)
-    assert (here.cluster.count_copies(ledger) == 3).all()
-    here.step()
-    assert not list_orders(here.store)
-    status = find_status(here.store)
+    assert (bench.cluster.count_copies(ledger) == 3).all()
+    bench.step()
+    assert not list_orders(bench.store)
+    status = find_status(bench.store)
     assert status is not None and not status.open_ledgers
 
 
 def test_no_ledger_is_recovered_on_hold(tmp_path: Path, rounds: Any) -> None:
-    here = rounds(bookies=6)
-    ledger = abandoned(here)
-    drain_member(here, ledger)
-    here.step()
-    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    bench = rounds(bookies=6)
+    ledger = abandoned(bench)
+    drain_member(bench, ledger)
+    bench.step()
+    begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
     for _ in range(12):
-        here.step(10.0)
-    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+        bench.step(10.0)
+    assert bench.cluster.ledger_metadata(ledger).state is State.OPEN
 
 
 def test_a_ledger_with_a_password_and_without_a_writer_is_an_alarm(tmp_path: Path, rounds: Any) -> None:
-    here = rounds(bookies=6)
-    ledger = abandoned(here, password=b"secret")
-    drain_member(here, ledger)
+    bench = rounds(bookies=6)
+    ledger = abandoned(bench, password=b"secret")
+    drain_member(bench, ledger)
     for _ in range(5):
-        here.step(10.0)
-    (alarm,) = (alarm for alarm in here.recovery.status().alarms if alarm.code == "open-ledgers")
+        bench.step(10.0)
+    (alarm,) = (alarm for alarm in bench.recovery.status().alarms if alarm.code == "open-ledgers")
     assert f"ledger {ledger}" in alarm.text and "pyreplog ledger recover" in alarm.text
-    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+    assert bench.cluster.ledger_metadata(ledger).state is State.OPEN
 
 
 def test_the_silence_of_a_writer_is_a_setting(tmp_path: Path, rounds: Any) -> None:
-    here = rounds(bookies=6)
-    change_config(here.store, {"writer_silence_ms": 300_000})
-    ledger = abandoned(here)
-    drain_member(here, ledger)
+    bench = rounds(bookies=6)
+    change_config(bench.store, {"writer_silence_ms": 300_000})
+    ledger = abandoned(bench)
+    drain_member(bench, ledger)
     for _ in range(5):
-        here.step(60.0)
-    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
-    step_until(here, lambda: here.cluster.ledger_metadata(ledger).state is State.CLOSED)
+        bench.step(60.0)
+    assert bench.cluster.ledger_metadata(ledger).state is State.OPEN
+    step_until(bench, lambda: bench.cluster.ledger_metadata(ledger).state is State.CLOSED)

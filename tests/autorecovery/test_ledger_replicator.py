@@ -492,7 +492,7 @@ def test_a_member_that_was_given_listed_entries_meanwhile_is_copied_from() -> No
     assert [copies(lab, entry) for entry in gone] == [3, 3]
 
 
-def test_what_only_the_target_has_from_an_earlier_try_is_not_lost() -> None:
+def test_entries_that_only_the_target_has_from_an_earlier_attempt_are_not_lost() -> None:
     """A worker copied entries, and ended before it named the target; the member that had them lost its disk since. They
     counted as lost, and the target, which has more than it was given, was never proved."""
     lab = closed_lab()
@@ -536,7 +536,7 @@ def test_losses_that_cannot_be_listed_now_are_listed_later() -> None:
     assert bench.listed == gone
 
 
-def test_who_is_away_keeps_what_nobody_else_has() -> None:
+def test_absent_bookie_keeps_entries_without_other_copies() -> None:
     lab = closed_lab()
     kept = held_by(lab, 0)[3:5]
     without(lab, kept)
@@ -549,7 +549,7 @@ def test_who_is_away_keeps_what_nobody_else_has() -> None:
     assert len(lab.metadata.fragments) <= 3
 
 
-def test_what_is_kept_is_not_looked_for_again_in_vain() -> None:
+def test_second_pass_over_kept_entries_changes_nothing() -> None:
     """A second pass changes nothing: no fragment more, no compare-and-set, no endless retry (BookKeeper #3887)."""
     lab = closed_lab()
     without(lab, held_by(lab, 0)[3:5])
@@ -580,7 +580,7 @@ def test_unknown_is_not_missing() -> None:
     assert "a" in lab.metadata.bookies()
 
 
-def test_who_drains_is_asked_for_what_nobody_else_has() -> None:
+def test_draining_bookie_is_read_for_entries_without_other_copies() -> None:
     lab = closed_lab()
     without(lab, held_by(lab, 0)[3:5])
     result = replicator(lab, "a").run().result
@@ -603,7 +603,7 @@ def test_two_lost_bookies_are_not_asked() -> None:
 # ---- after a crash ---------------------------------------------------------------------------------------------
 
 
-def test_what_an_earlier_worker_copied_is_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_copied_by_an_earlier_worker_are_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.autorecovery.protocol.stripe_copy.RESUME_BYTES", -1)
     monkeypatch.setattr("pyreplog.autorecovery.protocol.stripe_copy.SEGMENT_ENTRIES", 4)
     lab = closed_lab()

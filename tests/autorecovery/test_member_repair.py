@@ -93,7 +93,7 @@ def test_the_metadata_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize("status", [ReplyStatus.UNKNOWN, ReplyStatus.LIMBO])
-def test_what_a_member_cannot_tell_is_copied(status: ReplyStatus) -> None:
+def test_entries_that_a_member_cannot_report_are_copied(status: ReplyStatus) -> None:
     """A damaged record, or a ledger in limbo: the first answers cover nothing. The number of questions stays small."""
     lab = lab_of()
     wanted = stripe(lab, "a")
@@ -112,7 +112,7 @@ def test_what_a_member_cannot_tell_is_copied(status: ReplyStatus) -> None:
     assert asked <= 3 * 6, "of each of three write sets: 1, 2, 4, ... entries"
 
 
-def test_an_entry_that_nobody_has_is_missing() -> None:
+def test_entry_without_any_copy_is_reported_as_missing() -> None:
     lab = lab_of()
     entry = stripe(lab, "a")[4]
     for bookie in "abcde":

@@ -25,8 +25,8 @@ from pyreplog.ledger.ledger_metadata import State, metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers, load_ledger
 from pyreplog.ledger.writer_keys import WriterKeys, writer_key
 from pyreplog.metadata.sqlite import SQLiteStore
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 from tests.ledger.phases import set_phases
-from tests.ledger.standins import FailingStore, Meddler
 from tests.trees import ROOT
 from tests.waiting import until
 
@@ -283,8 +283,8 @@ def test_an_unknown_outcome_of_the_mark(cluster: LedgerCluster, done: bool) -> N
 def test_members_that_do_not_answer_stop_the_time(bench: RecoveryBench) -> None:
     ledger = dead(bench)
     bench.check(0, 10, 10)
-    with Meddler(bench.cluster) as meddler:
-        meddler.rule(meddler.fail, kind=RequestKind.LAST)
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(interceptor.fail, kind=RequestKind.LAST)
         assert bench.check(10, 10, 10).waiting == (ledger.id,)
     assert bench.check(10).waiting == (ledger.id,)
     assert not bench.check(10).waiting
@@ -292,9 +292,9 @@ def test_members_that_do_not_answer_stop_the_time(bench: RecoveryBench) -> None:
 
 def test_a_recovery_that_fails_is_tried_again_after_the_time(bench: RecoveryBench) -> None:
     ledger = dead(bench)
-    with Meddler(bench.cluster) as meddler:
+    with RequestInterceptor(bench.cluster) as interceptor:
         bench.check(0, 10, 10)
-        meddler.rule(meddler.fail, kind=RequestKind.READ)
+        interceptor.add_rule(interceptor.fail, kind=RequestKind.READ)
         bench.check(10)
         report = until(lambda: (outcome := bench.check(0)).failed and outcome, pause_s=0.01)
         assert "whether entry" in report.failed[ledger.id] and bench.state(ledger) is State.IN_RECOVERY
@@ -341,8 +341,8 @@ def gap(bench: RecoveryBench) -> tuple[Ledger, str, int]:
     ledger = bench.cluster.create_ledger(4, 3, 2)
     bench.follow(ledger)
     bookie, entry = ledger.metadata.last_fragment.ensemble[2], 5  # entry 5: on members 1, 2 and 3
-    with Meddler(bench.cluster) as meddler:
-        meddler.rule(lose_entry(meddler, entry), kind=RequestKind.ADD, bookie=bookie)
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(lose_entry(interceptor, entry), kind=RequestKind.ADD, bookie=bookie)
         for number in range(12):
             ledger.append(b"%d" % number)
         until(lambda: ledger.last_add_confirmed == 11)
@@ -351,14 +351,14 @@ def gap(bench: RecoveryBench) -> tuple[Ledger, str, int]:
     return ledger, bookie, entry
 
 
-def lose_entry(meddler: Meddler, entry: int) -> Any:
-    send = meddler.pass_on
+def lose_entry(interceptor: RequestInterceptor, entry: int) -> Any:
+    send = interceptor.pass_on
 
-    def deed(bookie: str, request: Any, on_reply: Any) -> None:
+    def action(bookie: str, request: Any, on_reply: Any) -> None:
         if not request.first <= entry <= request.last:
             send(bookie, request, on_reply)
 
-    return deed
+    return action
 
 
 def test_copies_that_the_writer_left_out_are_noted_and_can_be_repaired(bench: RecoveryBench) -> None:
@@ -396,14 +396,14 @@ def test_notes_that_could_not_be_made_are_made_later(cluster: LedgerCluster) -> 
     assert [note.bookie for note in cluster.status().repairs] == [bookie]
 
 
-def test_one_that_does_not_tell_is_noted(bench: RecoveryBench) -> None:
+def test_bookie_that_does_not_answer_a_recovery_is_noted_for_repair(bench: RecoveryBench) -> None:
     """Repair finds out what it lacks."""
     ledger = dead(bench)
     silent = ledger.metadata.last_fragment.ensemble[3]
     bench.check(0, 10, 10, 10)
     until(lambda: bench.state(ledger) is State.CLOSED)
-    with Meddler(bench.cluster) as meddler:
-        meddler.rule(meddler.fail, kind=RequestKind.READ, bookie=silent)
+    with RequestInterceptor(bench.cluster) as interceptor:
+        interceptor.add_rule(interceptor.fail, kind=RequestKind.READ, bookie=silent)
         assert bench.settle().lacking == {ledger.id: (silent,)}
     bench.cluster.repair()
     assert bench.cluster.status().repairs == []

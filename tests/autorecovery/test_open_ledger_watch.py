@@ -42,13 +42,13 @@ def test_the_time_ends_on_time(interval_s: int) -> None:
     assert watched.observe(1) is RECOVER, "until something is done about it"
 
 
-def test_it_is_not_over_a_microsecond_before() -> None:
+def test_open_ledger_is_recovered_only_after_the_full_wait() -> None:
     watched = Watched()
     assert [watched.observe(after_s) for after_s in (0, 10, 10, 9.999_999)] == [WAIT] * 4
     assert watched.observe(0.000_001) is RECOVER
 
 
-def test_one_pair_of_looks_does_not_decide() -> None:
+def test_two_observations_far_apart_do_not_decide() -> None:
     """The process slept, or was stopped; so may have been the writer's, and its machine."""
     watched = Watched()
     assert [watched.observe(after_s) for after_s in (0, 3600, 3600)] == [WAIT] * 3
@@ -187,7 +187,7 @@ def test_each_member_is_asked_and_none_is_fenced() -> None:
     assert acked(future)
 
 
-def test_who_does_not_answer_in_time_is_unknown() -> None:
+def test_bookie_that_does_not_answer_in_time_is_unknown() -> None:
     """A bookie of the same process has no time-out."""
     lab = Lab()
     written(lab, 1)
@@ -202,7 +202,9 @@ def test_who_does_not_answer_in_time_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("status", "answers"), [(ReplyStatus.LIMBO, True), (ReplyStatus.UNKNOWN, False)])
-def test_what_counts_as_an_answer(status: ReplyStatus, answers: bool) -> None:
+def test_limbo_reply_reports_the_ends_of_an_open_ledger_and_unknown_reply_does_not(
+    status: ReplyStatus, answers: bool
+) -> None:
     lab = Lab()
     asked = asking(lab)
     asked.deliver("bc")

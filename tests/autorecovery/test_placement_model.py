@@ -95,7 +95,7 @@ def test_targets_are_drawn_in_proportion_to_their_weights() -> None:
     assert counts[[0, 1, 2, 5]].sum() == 0 and counts[4] / counts[3] == pytest.approx(3.0, rel=0.1)
 
 
-def test_where_nobody_is_left_there_is_no_target() -> None:
+def test_no_target_is_drawn_when_no_bookie_is_free() -> None:
     model = PlacementModel(4, 2, 3, 3, np.random.default_rng(3))
     ensembles, lost = np.array([[0, 1, 2]], np.int32), np.array([[False, False, True]])
     place = np.array([2], np.int32)

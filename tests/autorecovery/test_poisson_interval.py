@@ -16,7 +16,7 @@ def test_equal_weights_are_a_count(count: int, low: float, high: float) -> None:
     assert interval == pytest.approx((count / 2, low / 2, high / 2), rel=1e-4)
 
 
-def test_nothing_was_seen() -> None:
+def test_interval_without_events_has_an_upper_bound() -> None:
     assert weighted_interval([], 0.1) == (0.0, 0.0, pytest.approx(0.3))
 
 

@@ -128,7 +128,7 @@ def test_copies_in_one_rack_are_moved_to_another(ensembles: list[tuple[str, ...]
     assert after.violations(racks) == 0
 
 
-def test_racks_that_no_move_can_mend_are_told() -> None:
+def test_plan_counts_rack_violations_that_no_move_can_mend() -> None:
     """E = 3, Qw = 2, two racks: two neighbours are in one rack, whoever they are."""
     racks = {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
     ledgers = [ledger(1, ("a0", "a1", "b0"))]

@@ -43,7 +43,7 @@ def values(ledger: int) -> list[bytes]:
     return [b"entry %d of ledger %d" % (entry, ledger) for entry in range(ENTRIES)]
 
 
-class Here:
+class RecoveryBench:
     """Ledgers with E = 3 and Qw = 2 on three bookies, then two empty bookies more."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,115 +79,117 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    opened = Here(tmp_path)
+def bench(tmp_path: Path) -> Iterator[RecoveryBench]:
+    opened = RecoveryBench(tmp_path)
     yield opened
     opened.close()
 
 
-def test_empty_bookies_get_their_share(here: Here) -> None:
+def test_empty_bookies_get_their_share(bench: RecoveryBench) -> None:
     proposals: list[Any] = []
-    assert run_rebalance(here.rebalancer, here.step, on_plan=proposals.append) == {}
+    assert run_rebalance(bench.rebalancer, bench.step, on_plan=proposals.append) == {}
     assert len(proposals) >= 2 and not proposals[-1].plan.moves
     ratios = proposals[-1].plan.before
     assert len(ratios) == 5 and max(ratios.values()) <= 1.3, "twelve ledgers of the same size cannot be spread better"
     assert min(ratios.values()) > 0.5
-    assert here.is_whole()
-    assert find_moves(here.store) is None
+    assert bench.is_whole()
+    assert find_moves(bench.store) is None
     moved = sum(len(proposal.plan.moves) for proposal in proposals)
-    assert here.recovery.worker_status().copied_ledgers == moved
-    assert here.recovery.worker_status().copied_entries == moved * ENTRIES * 2 // 3, "each move copies its stripes only"
+    assert bench.recovery.worker_status().copied_ledgers == moved
+    assert bench.recovery.worker_status().copied_entries == moved * ENTRIES * 2 // 3, (
+        "each move copies its stripes only"
+    )
 
 
-def test_a_dry_run_changes_nothing(here: Here) -> None:
-    before = here.members()
-    proposal = here.rebalancer.propose()
+def test_a_dry_run_changes_nothing(bench: RecoveryBench) -> None:
+    before = bench.members()
+    proposal = bench.rebalancer.propose()
     assert proposal.plan.moves
-    here.step()
-    assert here.members() == before
+    bench.step()
+    assert bench.members() == before
 
 
-def test_bytes_are_bounded_over_all_plans(here: Here) -> None:
-    size = here.rebalancer.propose().plan.moves[0].size
+def test_bytes_are_bounded_over_all_plans(bench: RecoveryBench) -> None:
+    size = bench.rebalancer.propose().plan.moves[0].size
     proposals: list[Any] = []
-    run_rebalance(here.rebalancer, here.step, bytes_max=2 * size + 1, on_plan=proposals.append)
+    run_rebalance(bench.rebalancer, bench.step, bytes_max=2 * size + 1, on_plan=proposals.append)
     assert sum(proposal.plan.size for proposal in proposals) <= 2 * size + 1
-    assert here.recovery.worker_status().copied_ledgers == 2
+    assert bench.recovery.worker_status().copied_ledgers == 2
 
 
-def test_bookies_that_leave_and_open_ledgers_are_left_out(here: Here) -> None:
-    draining = sorted(here.members()[0])[0]
-    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(draining), state.encode())
-    with here.cluster.create_ledger(3, 2):
-        proposal = here.rebalancer.propose()
+def test_bookies_that_leave_and_open_ledgers_are_left_out(bench: RecoveryBench) -> None:
+    draining = sorted(bench.members()[0])[0]
+    state = BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(draining), state.encode())
+    with bench.cluster.create_ledger(3, 2):
+        proposal = bench.rebalancer.propose()
     assert proposal.left_out == {draining: "it is draining"}
     assert (proposal.open_ledgers, proposal.recovering, proposal.plan.moves) == (1, LEDGERS, ())
 
 
-def test_it_does_not_begin_while_there_is_something_better_to_do(here: Here) -> None:
-    plan = here.rebalancer.propose().plan
-    begin_hold(here.store, TimedReason(0, "upgrade"))
+def test_rebalance_is_refused_during_a_hold_an_order_or_another_rebalance(bench: RecoveryBench) -> None:
+    plan = bench.rebalancer.propose().plan
+    begin_hold(bench.store, TimedReason(0, "upgrade"))
     with pytest.raises(RebalanceError, match=r"on hold \(upgrade\)"):
-        here.rebalancer.begin(plan)
-    end_hold(here.store)
-    place_order(here.store, "b@1", TimedReason(0, "test"))
+        bench.rebalancer.begin(plan)
+    end_hold(bench.store)
+    place_order(bench.store, "b@1", TimedReason(0, "test"))
     with pytest.raises(RebalanceError, match="the copies of b@1 are made again, and lost copies come first"):
-        here.rebalancer.begin(plan)
-    here.step()  # no ledger names it
-    here.rebalancer.begin(plan)
-    here.clock.advance(1)
+        bench.rebalancer.begin(plan)
+    bench.step()  # no ledger names it
+    bench.rebalancer.begin(plan)
+    bench.clock.advance(1)
     with pytest.raises(RebalanceError, match="moves of another rebalance are left"):
-        here.rebalancer.begin(plan)
-    assert here.rebalancer.end() and not here.rebalancer.end()
+        bench.rebalancer.begin(plan)
+    assert bench.rebalancer.end() and not bench.rebalancer.end()
 
 
-def test_orders_and_a_hold_come_before_moves_that_have_begun(here: Here) -> None:
-    before = here.members()
-    here.rebalancer.begin(here.rebalancer.propose().plan)
-    begin_hold(here.store, TimedReason(0, "upgrade"))
-    here.step()
-    assert here.members() == before
-    end_hold(here.store)
-    here.step()
-    assert here.members() != before and here.is_whole()
+def test_orders_and_a_hold_come_before_moves_that_have_begun(bench: RecoveryBench) -> None:
+    before = bench.members()
+    bench.rebalancer.begin(bench.rebalancer.propose().plan)
+    begin_hold(bench.store, TimedReason(0, "upgrade"))
+    bench.step()
+    assert bench.members() == before
+    end_hold(bench.store)
+    bench.step()
+    assert bench.members() != before and bench.is_whole()
 
 
-def test_a_rebalance_that_was_ended_ends_the_command(here: Here) -> None:
+def test_a_rebalance_that_was_ended_ends_the_command(bench: RecoveryBench) -> None:
     with pytest.raises(RebalanceError, match="an operator ended the rebalance"):
-        run_rebalance(here.rebalancer, lambda _: here.rebalancer.end())
-    before = here.members()
-    here.step()
-    assert here.members() == before
+        run_rebalance(bench.rebalancer, lambda _: bench.rebalancer.end())
+    before = bench.members()
+    bench.step()
+    assert bench.members() == before
 
 
-def test_a_move_whose_target_takes_no_copies_any_more_is_given_up(here: Here) -> None:
+def test_a_move_whose_target_takes_no_copies_any_more_is_given_up(bench: RecoveryBench) -> None:
     """Its copies are well where they are; the rest is moved."""
-    plan = here.rebalancer.propose().plan
+    plan = bench.rebalancer.propose().plan
     lost = plan.moves[0].target
-    here.rebalancer.begin(plan)
-    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
-    here.store.create(bookie_state_key(lost), state.encode())
-    until(lambda: here.cluster.runtime.bookie_states.phase(lost) is not None)
-    here.step()
-    moves = find_moves(here.store)
+    bench.rebalancer.begin(plan)
+    state = BookieState(BookiePhase.DRAINING, bench.clock.now_us(), "test")
+    bench.store.create(bookie_state_key(lost), state.encode())
+    until(lambda: bench.cluster.runtime.bookie_states.phase(lost) is not None)
+    bench.step()
+    moves = find_moves(bench.store)
     assert moves is not None and not moves.moves
     assert set(moves.failed) == {move.ledger for move in plan.moves if move.target == lost}
     assert f"{lost} does not take the copies any more" in moves.failed[plan.moves[0].ledger]
-    assert not here.recovery.status().failed, "nothing is tried again for ever"
-    assert all(lost not in members for members in here.members().values()) and here.is_whole()
+    assert not bench.recovery.status().failed, "nothing is tried again for ever"
+    assert all(lost not in members for members in bench.members().values()) and bench.is_whole()
 
 
-def test_a_ledger_that_was_deleted_or_cannot_be_read_ends_its_move(here: Here) -> None:
-    plan = here.rebalancer.propose().plan
+def test_a_ledger_that_was_deleted_or_cannot_be_read_ends_its_move(bench: RecoveryBench) -> None:
+    plan = bench.rebalancer.propose().plan
     deleted, garbled = plan.moves[0].ledger, plan.moves[1].ledger
-    here.rebalancer.begin(plan)
-    here.cluster.delete_ledger(deleted)
-    stored = here.store.get(metadata_key(garbled))
+    bench.rebalancer.begin(plan)
+    bench.cluster.delete_ledger(deleted)
+    stored = bench.store.get(metadata_key(garbled))
     assert stored is not None
-    here.store.put(metadata_key(garbled), b"{", stored.version)
-    here.step()
-    moves = find_moves(here.store)
+    bench.store.put(metadata_key(garbled), b"{", stored.version)
+    bench.step()
+    moves = find_moves(bench.store)
     assert moves is not None and not moves.moves
     assert set(moves.failed) == {garbled}
 
@@ -203,26 +205,26 @@ class OthersWork(LocalKeys):
         return key != self._key
 
 
-def test_a_ledger_that_another_worker_has_is_left_to_it(here: Here) -> None:
-    plan = here.rebalancer.propose().plan
-    begun = here.rebalancer.begin(plan)
+def test_a_ledger_that_another_worker_has_is_left_to_it(bench: RecoveryBench) -> None:
+    plan = bench.rebalancer.propose().plan
+    begun = bench.rebalancer.begin(plan)
     taken = plan.moves[0].ledger
     worker = ReplicationWorker(
-        here.cluster.runtime, OthersWork(taken), LedgerScan(here.store), SystemClock()
+        bench.cluster.runtime, OthersWork(taken), LedgerScan(bench.store), SystemClock()
     )  # fmt: skip
     moves = {move.ledger: move for move in begun.moves}
     worker.run(Workload(frozenset(), frozenset(), frozenset(), moves), 3)
-    settle_moves(here.store, begun.moves, worker.failed_moves)
-    left = find_moves(here.store)
+    settle_moves(bench.store, begun.moves, worker.failed_moves)
+    left = find_moves(bench.store)
     assert left is not None and [move.ledger for move in left.moves] == [taken] and not left.failed
 
 
-def test_moves_that_cannot_be_read_hinder_no_recovery(here: Here) -> None:
-    here.store.create(REBALANCE, b"{")
+def test_moves_that_cannot_be_read_hinder_no_recovery(bench: RecoveryBench) -> None:
+    bench.store.create(REBALANCE, b"{")
     with pytest.raises(InvalidMetadataError, match="cluster rebalance --end"):
-        here.rebalancer.progress()
-    here.step()
-    assert here.rebalancer.end()
+        bench.rebalancer.progress()
+    bench.step()
+    assert bench.rebalancer.end()
 
 
 # ---- racks -------------------------------------------------------------------------------------------------------

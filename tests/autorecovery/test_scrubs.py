@@ -46,7 +46,7 @@ def run_until_done(lab: Lab, clock: ManualClock, seconds: float = 3600) -> None:
         seconds -= delay
 
 
-def test_a_request_begins_a_pass_and_the_report_says_when_it_ended(ram_path: Path) -> None:
+def test_scrub_request_begins_a_pass_and_the_report_has_its_end(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     lab.fill(range(200))
@@ -175,7 +175,7 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
         yield sqlite_store
 
 
-def test_bookies_over_tcp_scrub_and_tell_it_in_their_registrations(
+def test_bookies_over_tcp_scrub_and_report_in_their_registrations(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them is of an older version: it says so, and does nothing."""

@@ -128,7 +128,7 @@ def test_a_member_that_runs_is_asked_last() -> None:
     assert held(lab, "f") == stripe(lab, 0), "a drain goes on from the bookie that is drained"
 
 
-def test_nobody_lost_is_asked() -> None:
+def test_absent_bookies_are_not_read_for_a_stripe_copy() -> None:
     lab = lab_of()
     bench = copying(lab, 0, absent={"a", "b"})
     seen: set[str] = set()

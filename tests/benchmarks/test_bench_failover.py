@@ -24,6 +24,6 @@ def test_a_master_that_is_stopped_is_replaced_before_its_lease_ends(tmp_path: Pa
 
 
 @pytest.mark.parametrize("times", [[1.0], [3.0, 1.0, 2.0]])
-def test_what_is_told(times: list[float]) -> None:
+def test_summary_shows_maximum_lease_and_rounds(times: list[float]) -> None:
     line = summarize("kill", times, 6.0)
     assert f"max {max(times):.2f} s, lease 6 s, {len(times)} rounds" in line

@@ -83,7 +83,7 @@ def test_a_write_that_fails_is_an_error(path: Path) -> None:
         bare.synced_writes(file.fileno(), b"abc", 0, 1)
 
 
-def test_the_bell_wakes_who_sleeps(path: Path) -> None:
+def test_futex_bell_wakes_a_sleeping_thread(path: Path) -> None:
     with path.open("r+b") as file:
         bell, other = bare.Bell(file.fileno()), bare.Bell(file.fileno())
     heard: list[int] = []

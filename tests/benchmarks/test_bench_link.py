@@ -66,7 +66,7 @@ def test_bytes_arrive_late_and_as_they_were_sent(echo: str) -> None:
         assert receive(other, 3) == b"two"
 
 
-def test_nobody_listens() -> None:
+def test_link_without_a_listener_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     with delayed(address, DELAY_S) as link, connection(link) as client:

@@ -37,7 +37,9 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[tuple[bool, subprocess.Po
         yield request.param, process
 
 
-def test_whom_nobody_waits_for_is_seen_while_it_runs(daemon: tuple[bool, subprocess.Popen[bytes]]) -> None:
+def test_cpu_time_of_unwaited_processes_is_measured_while_they_run(
+    daemon: tuple[bool, subprocess.Popen[bytes]],
+) -> None:
     is_unwaited, process = daemon
     unwaited = Unwaited()
     used_s = unwaited.measure()
@@ -46,7 +48,7 @@ def test_whom_nobody_waits_for_is_seen_while_it_runs(daemon: tuple[bool, subproc
     assert unwaited.measure() == used_s, "what has ended is not forgotten"
 
 
-def test_what_jobs_tell_of_is_not_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_cpu_time_does_not_count_as_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unwaited, "_reported", {})
     load = Load()
     before_s = load._own

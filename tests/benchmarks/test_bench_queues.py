@@ -98,7 +98,7 @@ class Memory(QueuePeer):
     def close(self) -> None: ...
 
 
-def test_what_is_not_spoilt_is_verified() -> None:
+def test_correct_queue_passes_verification() -> None:
     turns = Turns(Memory(lambda values: values), MOMENT_S)
     assert turns.publish() > 0
     assert turns.latency() > 0

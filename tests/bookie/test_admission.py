@@ -43,7 +43,7 @@ def status_of(refusal: Refusal | None) -> ReplyStatus | None:
     return status
 
 
-def test_of_a_ledger_that_is_not_here_everything_is_allowed() -> None:
+def test_every_request_for_an_unknown_ledger_is_allowed() -> None:
     assert check_key(adds(), None) is check_writer(adds(), None) is check_add(adds(), None) is None
     assert not has_key(adds(), None)
 

@@ -35,7 +35,7 @@ def test_unsynced_adds_are_acknowledged_at_once_where_they_survive_the_process()
 
 
 @pytest.mark.parametrize("staged", [True, False])
-def test_what_was_acknowledged_survives_and_nothing_else_need(staged: bool) -> None:
+def test_acknowledged_entries_survive_a_crash(staged: bool) -> None:
     node = Node(staged=staged)
     node.ask(add(0, 1))
     node.send(add(2, 3))
@@ -96,7 +96,7 @@ def test_other_entries_are_refused_also_before_the_first_are_durable(staged: boo
     assert entries_in(node.crash().ask(read(0, 9))) == [0, 1, 2]
 
 
-def test_what_waits_for_a_commit_is_refused_when_the_ledger_is_fenced_or_gone_meanwhile() -> None:
+def test_adds_that_wait_for_a_commit_are_refused_when_the_ledger_is_fenced_or_deleted() -> None:
     node = Node()
     fenced = node.send(add(0)), node.send(add(0)), node.send(last(fence=True))
     gone = node.send(add(0, ledger=8)), node.send(add(0, ledger=8))
@@ -342,7 +342,7 @@ def test_long_polls_end_when_the_lac_moves_when_time_is_up_and_when_the_ledger_i
     assert len(unseen) == 1 and node.bookie.next_deadline_us() is None
 
 
-def test_a_long_poll_of_who_has_gone_does_not_wait_for_weeks() -> None:
+def test_long_poll_ends_at_the_maximum_wait() -> None:
     node = Node()
     ended = node.send(wait_lac(5, limit=(1 << 32) - 1))
     node.bookie.expire(WAIT_MS_MAX * 1000)
@@ -361,7 +361,7 @@ def test_too_many_long_polls_are_refused() -> None:
 # ---- limbo (46, 49) --------------------------------------------------------------------------------------------
 
 
-def test_in_limbo_nothing_is_absent_until_somebody_says_so() -> None:
+def test_limbo_bookie_denies_no_entry_until_the_ledger_leaves_limbo() -> None:
     before = Node()
     before.ask(add(0, 1, 4))
     node = before.crash(limbo=(LEDGER, 99)).crash()
@@ -388,7 +388,7 @@ def test_in_limbo_the_fence_may_be_lost_too() -> None:
     assert node.ask(add(0)).status == node.ask(set_lac(0)).status == ReplyStatus.UNKNOWN
 
 
-def test_in_limbo_a_lost_key_is_that_of_who_recovers() -> None:
+def test_limbo_ledger_takes_the_key_of_its_recoverer() -> None:
     node = Node(limbo=(LEDGER,))
     assert node.ask(last(fence=True)).status == ReplyStatus.LIMBO
     assert node.ask(add(0, flags=Flag.RECOVERY)).status == ReplyStatus.OK

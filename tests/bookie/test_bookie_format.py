@@ -129,7 +129,7 @@ def test_every_status_is_known_and_none_beyond() -> None:
         decode_reply(memoryview(encode_reply(Reply(max(ReplyStatus) + 1))))
 
 
-def test_what_a_bookie_needs_to_know_for_a_request() -> None:
+def test_features_that_requests_need() -> None:
     expected = {RequestKind.HOLDINGS: protocol.HOLDINGS_FEATURE, RequestKind.SCRUB: protocol.SCRUB_FEATURE}
     for kind in RequestKind:
         assert Request(kind).feature == expected.get(kind)

@@ -162,7 +162,7 @@ def test_a_segment_that_is_sealed_while_the_front_is_trimmed_stays(
     node.close()
 
 
-def test_one_proof_is_not_enough(tmp_path: Path) -> None:
+def test_ledger_is_collected_only_when_every_proof_of_its_deletion_agrees(tmp_path: Path) -> None:
     """#4607: a log whose header named none of its ledgers was deleted with live ones in it."""
     ledgers = Ledgers(1, 2)
     node = Node(tmp_path / "log", ledgers)

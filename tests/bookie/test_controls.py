@@ -16,7 +16,7 @@ FACTS = [Controls(*facts) for facts in product((None, KEY), (False, True), (-1, 
 
 
 @pytest.mark.parametrize("controls", FACTS)
-def test_what_was_noted_is_known(controls: Controls) -> None:
+def test_load_controls_returns_the_stored_controls(controls: Controls) -> None:
     log = MemoryLog(staged=False)
     records = controls.encode(LEDGER)
     if records:

@@ -113,7 +113,7 @@ def test_through_the_bookie() -> None:
     assert entries_in(node.ask(read(0, 200))) == sorted({*range(0, 100, 5), *range(1, 100, 5), *range(2, 100, 5)})
 
 
-def test_what_follows_a_bad_record_is_not_taken_for_stored() -> None:
+def test_records_after_a_damaged_one_are_not_taken_for_duplicates() -> None:
     node = Node()
     node.ask(add(0, 1))
     bad = Request(RequestKind.ADD, LEDGER, 0, 1, KEY, records=records_of(0) + records_of(1)[:-1] + b"\xff")

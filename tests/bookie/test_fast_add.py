@@ -57,7 +57,7 @@ def _begun(*, staged: bool = False) -> Node:
     return node
 
 
-def test_it_is_stored_counted_and_answered_as_any_other() -> None:
+def test_fast_add_is_stored_counted_and_answered_as_any_other_add() -> None:
     quick, slow = _begun(), _begun()
     added = _plain(2, 3)
     lac = quick.bookie.add_fast(added)
@@ -74,7 +74,7 @@ def test_it_is_stored_counted_and_answered_as_any_other() -> None:
     assert quick.bookie.counts.added_bytes == slow.bookie.counts.added_bytes
 
 
-def test_it_may_be_of_any_size(tmp_path: Path) -> None:
+def test_fast_add_takes_entries_of_any_size(tmp_path: Path) -> None:
     """Of a real log, which takes so many bytes with the GIL released."""
     large = bytes(1 << 20)
     with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:
@@ -87,7 +87,7 @@ def test_it_may_be_of_any_size(tmp_path: Path) -> None:
         )
 
 
-def test_it_tells_those_who_wait_for_the_lac() -> None:
+def test_fast_add_answers_long_polls_of_the_lac() -> None:
     node = _begun()
     waiting = node.send(wait_lac(0))
     node.bookie.add_fast(_plain(2, lac=1))
@@ -95,7 +95,9 @@ def test_it_tells_those_who_wait_for_the_lac() -> None:
     assert (reply.status, reply.lac) == (ReplyStatus.OK, 1)
 
 
-def test_a_local_bookie_tells_them_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_bookie_answers_long_polls_after_a_fast_add_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not when the bookie has something else to do."""
     monkeypatch.setattr("pyreplog.bookie.local_bookie._CHECK_SPACE_S", 3600.0)
     monkeypatch.setattr("pyreplog.bookie.bookie.WAIT_MS_MAX", 1 << 40)
@@ -172,7 +174,7 @@ _OBSTACLES: dict[str, tuple[Callable[[Node], None], Request]] = {
 
 
 @pytest.mark.parametrize("name", _OBSTACLES)
-def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
+def test_add_with_an_obstacle_is_left_to_handle(name: str) -> None:
     meet, request = _OBSTACLES[name]
     node, other = _begun(), _begun()
     meet(node)
@@ -188,7 +190,7 @@ _WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
 
 
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
-def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(staged: bool, flags: Flag) -> None:
+def test_add_that_waits_for_a_sync_without_a_callback_is_left_to_handle(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     fast_reply = plain_of(add(2, flags=flags))
     assert fast_reply is not None and node.bookie.add_fast(fast_reply) is None
@@ -196,7 +198,7 @@ def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(
 
 
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
-def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) -> None:
+def test_add_that_waits_for_a_sync_is_answered_after_it(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     replies: list[Reply] = []
     fast_reply = plain_of(add(2, flags=flags))

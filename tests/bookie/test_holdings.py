@@ -71,13 +71,13 @@ def test_digests_add_up_in_any_order(size: int) -> None:
     assert 0 < whole < DIGEST_MODULUS and holdings_digest(b"") == 0
 
 
-def test_a_digest_tells_entries_and_contents_apart() -> None:
+def test_digest_depends_on_entry_ledger_and_contents() -> None:
     seen = {holdings_digest(records_of(entry, mark=mark)) for entry in range(500) for mark in (b"", b"a", b"b")}
     assert len(seen) == 1500
     assert holdings_digest(records_of(1, ledger=2)) != holdings_digest(records_of(1, ledger=3))
 
 
-def test_a_digest_says_nothing_of_the_place_in_a_log() -> None:
+def test_digest_does_not_depend_on_the_log_stamp() -> None:
     raw = bytearray(records_of(1))
     raw[8:12] = b"\1\2\3\4"  # the stamp, which a log writes
     assert holdings_digest(raw) == digest_of(1)
@@ -102,7 +102,7 @@ def node(request: pytest.FixtureRequest) -> Node:
     return Node(staged=request.param)
 
 
-def test_what_is_here_is_told_with_its_digest(node: Node) -> None:
+def test_holdings_name_stored_entries_with_their_digest(node: Node) -> None:
     node.ask(add(0, 1, 2, 5, 6))
     assert holdings_of(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 5, 6), (range(3), range(5, 7))), 9)
     assert holdings_of(node, ask_for(1, 5)) == (Holdings(3, digest_of(1, 2, 5), (range(1, 3), range(5, 6))), 5)
@@ -127,7 +127,7 @@ def test_no_key_is_needed(node: Node) -> None:
     assert holdings_of(node, ask_for(0, 0)._replace(key=b"w" * 16))[0].count == 1
 
 
-def test_what_is_not_on_disk_yet_does_not_count() -> None:
+def test_holdings_wait_for_the_sync_of_their_entries() -> None:
     """The reply waits for the sync; no crash takes away what it names."""
     for staged, flags in ((True, Flag.NONE), (False, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.UNSYNCED)):
         node = Node(staged=staged)
@@ -140,7 +140,7 @@ def test_what_is_not_on_disk_yet_does_not_count() -> None:
         assert holdings_of(node.crash(), ask_for(0, 9))[0].count == 2
 
 
-def test_what_its_writer_does_not_want_on_disk_is_synced_before_it_counts() -> None:
+def test_holdings_sync_entries_that_were_added_unsynced() -> None:
     """A proof stands for copies on disk; a power cut after it would leave metadata that name who has nothing."""
     node = Node(staged=False)
     node.ask(add(0, 1, flags=Flag.UNSYNCED))
@@ -191,7 +191,7 @@ def flipped(log: MemoryLog, entry: int) -> None:
             log.stored[at] = type(item)(item.ledger, item.entry, item.raw[:-1] + bytes((item.raw[-1] ^ 1,)))
 
 
-def test_a_flipped_bit_is_unknown_and_what_is_before_it_is_told(node: Node) -> None:
+def test_holdings_end_before_a_damaged_entry(node: Node) -> None:
     node.ask(add(0, 1, 2, 3, 6, 7, 8, 9))
     flipped(node.log, 7)
     assert holdings_of(node, ask_for(0, 9)) == (Holdings(5, digest_of(0, 1, 2, 3, 6), (range(4), range(6, 7))), 6)
@@ -201,7 +201,7 @@ def test_a_flipped_bit_is_unknown_and_what_is_before_it_is_told(node: Node) -> N
     assert holdings_of(node, ask_for(8, 9))[0].count == 2
 
 
-def test_what_is_before_the_first_damage_is_definitely_not_here(node: Node) -> None:
+def test_absence_before_the_first_damaged_entry_is_certain(node: Node) -> None:
     node.ask(add(5, 6))
     flipped(node.log, 5)
     assert holdings_of(node, ask_for(0, 9)) == (Holdings(), 4)
@@ -232,7 +232,7 @@ def test_a_deleted_ledger_is_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_says_what_reads_find(seed: int) -> None:
+def test_holdings_equal_the_entries_that_reads_return(seed: int) -> None:
     """Any entries, damage and steps, in any number of requests: held exactly if a READ gives an intact record."""
     rng = random.Random(seed)
     node = Node(staged=rng.random() < 0.5, limbo=(LEDGER,) if rng.random() < 0.2 else ())

@@ -119,7 +119,7 @@ def test_an_entry_cannot_confirm_itself_nor_what_follows(lac: int, node: Node) -
 # ---- long polls ------------------------------------------------------------------------------------------------------
 
 
-def test_long_polls_of_who_has_gone_end() -> None:
+def test_long_polls_of_a_closed_connection_end() -> None:
     node = Node(long_polls_max=2)
     gone: list[Reply] = []
     for _ in range(2):

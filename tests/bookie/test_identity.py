@@ -497,7 +497,7 @@ def stored_availability(store: MemoryStore) -> Availability | None:
     return None if stored is None else Availability.decode(stored.value)
 
 
-def test_registration_says_what_is_so_while_it_is_held(store: MemoryStore) -> None:
+def test_registration_is_refreshed_when_the_availability_changes(store: MemoryStore) -> None:
     described = Described()
     with Registration(store, "b1@00", described, ttl=10) as registration:
         registration.refresh()

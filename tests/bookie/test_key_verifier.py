@@ -26,7 +26,7 @@ class Timer:
         self.is_cancelled = True
 
 
-class Hand:
+class ManualReactor:
     """A reactor whose calls the test makes."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Hand:
         self.timers.append(Timer(seconds, call))
         return self.timers[-1]
 
-    def turn(self, calls: int = 1) -> None:
+    def run_calls(self, calls: int = 1) -> None:
         """Make so many calls, when they are there."""
         until(lambda: len(self.soon) >= calls)
         assert len(self.soon) == calls
@@ -70,12 +70,14 @@ class Metadata:
         return not self.admits(ledger, proof) if ledger == 1 else None
 
 
-class Stand:
+class Harness:
+    """A KeyVerifier whose reactor and metadata the test drives."""
+
     def __init__(self) -> None:
-        self.hand, self.metadata = Hand(), Metadata()
+        self.reactor, self.metadata = ManualReactor(), Metadata()
         self.verdicts: list[tuple[object, list[int], KeyVerdict]] = []
         self.requests: list[Request] = []
-        self.verifier = KeyVerifier(cast("Reactor", self.hand), self.metadata, self._proceed)
+        self.verifier = KeyVerifier(cast("Reactor", self.reactor), self.metadata, self._proceed)
         self.connection, self.other = self.new_connection(), self.new_connection()
 
     def new_connection(self) -> ServerConnection:
@@ -98,10 +100,10 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    yield stand
-    stand.verifier.close()
+def harness() -> Iterator[Harness]:
+    harness = Harness()
+    yield harness
+    harness.verifier.close()
 
 
 @pytest.mark.parametrize(
@@ -115,93 +117,91 @@ def stand() -> Iterator[Stand]:
         (2, KEY, Flag.COPY, KeyVerdict.NO_LEDGER),
     ],
 )
-def test_the_metadata_are_asked(ledger: int, key: bytes, flags: int, verdict: KeyVerdict, stand: Stand) -> None:
-    stand.ask(7, ledger, key, flags=flags)
-    assert stand.verifier.waiting == 1 and not stand.take_verdicts()
-    stand.hand.turn()
-    assert stand.take_verdicts() == [(stand.connection, [7], verdict)]
-    assert stand.verifier.waiting == 0 and not stand.verifier.is_store_away
-    (timer,) = stand.hand.timers
+def test_the_metadata_are_asked(ledger: int, key: bytes, flags: int, verdict: KeyVerdict, harness: Harness) -> None:
+    harness.ask(7, ledger, key, flags=flags)
+    assert harness.verifier.waiting == 1 and not harness.take_verdicts()
+    harness.reactor.run_calls()
+    assert harness.take_verdicts() == [(harness.connection, [7], verdict)]
+    assert harness.verifier.waiting == 0 and not harness.verifier.is_store_away
+    (timer,) = harness.reactor.timers
     assert (timer.seconds, timer.is_cancelled) == (PATIENCE_S, True)
-    assert [bytes(request.records) for request in stand.requests] == [b"records"]
-    assert type(stand.requests[0].records) is bytes, "the frame that holds them is used again"
+    assert [bytes(request.records) for request in harness.requests] == [b"records"]
+    assert type(harness.requests[0].records) is bytes, "the frame that holds them is used again"
 
 
-def test_requests_with_one_key_wait_together(stand: Stand) -> None:
+def test_requests_with_one_key_wait_together(harness: Harness) -> None:
     for number in range(3):
-        stand.ask(number)
-    stand.hand.turn()
-    assert stand.take_verdicts() == [(stand.connection, [0, 1, 2], KeyVerdict.RIGHT)]
-    assert len(stand.metadata.asked) == 1
+        harness.ask(number)
+    harness.reactor.run_calls()
+    assert harness.take_verdicts() == [(harness.connection, [0, 1, 2], KeyVerdict.RIGHT)]
+    assert len(harness.metadata.asked) == 1
 
 
-def test_a_store_that_raises_is_not_asked_for_a_while(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_raises_is_not_asked_for_a_while(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     for error in (MetadataUnavailableError("out of reach"), OSError("broken")):
-        stand.metadata.error = error
-        stand.ask()
-        stand.hand.turn()
-        assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+        harness.metadata.error = error
+        harness.ask()
+        harness.reactor.run_calls()
+        assert harness.take_verdicts() == [(harness.connection, [1], KeyVerdict.UNKNOWN)]
         assert str(error) in caplog.text
-        asked = len(stand.metadata.asked)
-        assert stand.verifier.is_store_away
-        stand.hand.clock.advance(int(AWAY_S * 1e6) - 1)
-        assert stand.verifier.is_store_away
-        stand.ask()
-        assert stand.verifier.waiting == 1 and not stand.take_verdicts(), "not in the call itself"
-        stand.hand.turn()
-        assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
-        assert len(stand.metadata.asked) == asked
-        stand.hand.clock.advance(1)
-        assert not stand.verifier.is_store_away, "what was not asked did not fail"
-    stand.metadata.error = None
-    stand.ask()
-    stand.hand.turn()
-    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.RIGHT)]
+        asked = len(harness.metadata.asked)
+        assert harness.verifier.is_store_away
+        harness.reactor.clock.advance(int(AWAY_S * 1e6) - 1)
+        assert harness.verifier.is_store_away
+        harness.ask()
+        assert harness.verifier.waiting == 1 and not harness.take_verdicts(), "not in the call itself"
+        harness.reactor.run_calls()
+        assert harness.take_verdicts() == [(harness.connection, [1], KeyVerdict.UNKNOWN)]
+        assert len(harness.metadata.asked) == asked
+        harness.reactor.clock.advance(1)
+        assert not harness.verifier.is_store_away, "what was not asked did not fail"
+    harness.metadata.error = None
+    harness.ask()
+    harness.reactor.run_calls()
+    assert harness.take_verdicts() == [(harness.connection, [1], KeyVerdict.RIGHT)]
 
 
-def test_an_answer_that_comes_too_late_changes_nothing(stand: Stand) -> None:
-    stand.ask()
-    until(lambda: bool(stand.hand.soon))
-    (timer,) = stand.hand.timers
+def test_an_answer_that_comes_too_late_changes_nothing(harness: Harness) -> None:
+    harness.ask()
+    until(lambda: bool(harness.reactor.soon))
+    (timer,) = harness.reactor.timers
     timer.call()
-    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
-    assert stand.verifier.is_store_away and stand.verifier.waiting == 0
-    stand.hand.turn()
-    assert stand.take_verdicts() == []
+    assert harness.take_verdicts() == [(harness.connection, [1], KeyVerdict.UNKNOWN)]
+    assert harness.verifier.is_store_away and harness.verifier.waiting == 0
+    harness.reactor.run_calls()
+    assert harness.take_verdicts() == []
 
 
-def test_a_connection_sends_keys_of_so_many_ledgers_that_nobody_can_check(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unverifiable_keys_of_a_connection_are_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_verifier, "UNPROVEN_MAX", 3)
     assert UNPROVEN_MAX > 3
-    stand.metadata.error = MetadataUnavailableError("out of reach")
+    harness.metadata.error = MetadataUnavailableError("out of reach")
     verdicts = []
     for ledger in range(5):
-        stand.ask(ledger, ledger)
-        stand.hand.turn()
-        verdicts.append(stand.take_verdicts()[0][2])
+        harness.ask(ledger, ledger)
+        harness.reactor.run_calls()
+        verdicts.append(harness.take_verdicts()[0][2])
     assert verdicts == [KeyVerdict.UNKNOWN] * 3 + [KeyVerdict.SURPLUS] * 2
-    stand.verifier.leave(stand.connection)
-    stand.ask()
-    stand.hand.turn()
-    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+    harness.verifier.leave(harness.connection)
+    harness.ask()
+    harness.reactor.run_calls()
+    assert harness.take_verdicts() == [(harness.connection, [1], KeyVerdict.UNKNOWN)]
 
 
-def test_requests_of_a_connection_that_has_ended_are_dropped(stand: Stand) -> None:
-    stand.ask(1)
-    stand.verifier.ask(stand.other, 2, Request(RequestKind.ADD, 1, 0, 0, OTHER_KEY))
-    until(lambda: len(stand.hand.soon) == 2)
-    stand.verifier.leave(stand.connection)
-    assert [timer.is_cancelled for timer in stand.hand.timers] == [True, False]
-    assert stand.verifier.waiting == 1
-    stand.hand.turn(2)
-    assert stand.take_verdicts() == [(stand.other, [2], KeyVerdict.WRONG)]
+def test_requests_of_a_connection_that_has_ended_are_dropped(harness: Harness) -> None:
+    harness.ask(1)
+    harness.verifier.ask(harness.other, 2, Request(RequestKind.ADD, 1, 0, 0, OTHER_KEY))
+    until(lambda: len(harness.reactor.soon) == 2)
+    harness.verifier.leave(harness.connection)
+    assert [timer.is_cancelled for timer in harness.reactor.timers] == [True, False]
+    assert harness.verifier.waiting == 1
+    harness.reactor.run_calls(2)
+    assert harness.take_verdicts() == [(harness.other, [2], KeyVerdict.WRONG)]
 
 
-def test_a_closed_reactor_hears_nothing_any_more(stand: Stand) -> None:
-    stand.hand.is_closed = True
-    stand.ask()
-    until(lambda: bool(stand.metadata.asked))
-    stand.verifier.close()
-    assert stand.take_verdicts() == [] and stand.hand.soon == []
+def test_verdict_after_the_reactor_closed_is_dropped(harness: Harness) -> None:
+    harness.reactor.is_closed = True
+    harness.ask()
+    until(lambda: bool(harness.metadata.asked))
+    harness.verifier.close()
+    assert harness.take_verdicts() == [] and harness.reactor.soon == []

@@ -66,7 +66,7 @@ def crowd(node: Node) -> None:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_what_is_not_durable_yet_stays(staged: bool) -> None:
+def test_ledger_state_that_is_not_durable_stays_in_memory(staged: bool) -> None:
     """A fence, entries and a LAC that wait for a sync, while others are asked for."""
     node = Node(staged=staged, ledger_states_max=LIMIT)
     crowd(node)
@@ -97,7 +97,7 @@ def test_lacs_alone_lead_to_a_sync_when_there_are_too_many() -> None:
     assert [node.ask(last(ledger=ledger)).lac for ledger in ALL] == [3] * len(ALL)
 
 
-def test_whoever_waits_for_a_lac_hears_of_it() -> None:
+def test_long_poll_of_an_evicted_ledger_is_answered_with_the_new_lac() -> None:
     node = Node(ledger_states_max=LIMIT)
     node.ask(add(0, 1))
     (waiting, expired) = node.send(wait_lac(0)), node.send(wait_lac(0, limit=1))

@@ -86,7 +86,7 @@ def files() -> Countless:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_all_that_was_said_survives_a_restart(durability: str, tmp_path: Path) -> None:
+def test_acknowledged_entries_fences_and_lacs_survive_a_restart(durability: str, tmp_path: Path) -> None:
     with LocalBookie(tmp_path, config(durability)) as bookie:
         incarnation = bookie.incarnation
         assert ask(bookie, add(0, 1, 2)).status == ReplyStatus.OK
@@ -126,7 +126,7 @@ def test_unsynced_adds_are_answered_inline(tmp_path: Path, files: Countless) -> 
         files.go.set()
 
 
-def test_one_sync_serves_all_who_came_while_another_ran(tmp_path: Path, files: Countless) -> None:
+def test_one_sync_serves_all_adds_that_arrived_during_another(tmp_path: Path, files: Countless) -> None:
     with LocalBookie(tmp_path, config(), files=files) as bookie:
         ask(bookie, add(0))
         files.go.clear()
@@ -300,7 +300,7 @@ def begin_sync(bookie: LocalBookie, files: Countless) -> threading.Thread:
     return thread
 
 
-def test_what_comes_while_a_thread_syncs_is_committed_behind_it(
+def test_adds_during_a_sync_are_committed_by_the_next_sync(
     tmp_path: Path, files: Countless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One commit at a time; the bookie's thread is told of what arrived meanwhile."""

@@ -53,11 +53,11 @@ class Process:
         )  # fmt: skip
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
-        self.said = json.loads(line) if line else {}
+        self.output = json.loads(line) if line else {}
 
     @property
     def address(self) -> str:
-        return str(self.said["address"])
+        return str(self.output["address"])
 
     def end(self, number: int) -> tuple[int, str]:
         """Exit code and what it complained of."""
@@ -65,8 +65,8 @@ class Process:
         return self.result()
 
     def result(self) -> tuple[int, str]:
-        _, complaint = self.popen.communicate(timeout=LIMIT_S)
-        return self.popen.returncode, complaint
+        _, error_text = self.popen.communicate(timeout=LIMIT_S)
+        return self.popen.returncode, error_text
 
 
 @contextmanager
@@ -137,28 +137,28 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         Client(process.address) as client,
         open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store,
     ):
-        assert store.list(AVAILABLE) == [process.said["bookie"]]
+        assert store.list(AVAILABLE) == [process.output["bookie"]]
         assert client.ask(add(0)).status == ReplyStatus.OK
         assert process.end(signal.SIGTERM) == (0, "")
         assert store.list(AVAILABLE) == []
     with running(tmp_path) as again:
-        assert again.said["bookie"] == process.said["bookie"]
+        assert again.output["bookie"] == process.output["bookie"]
 
 
 def test_refusals_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         with running(tmp_path) as second:
-            code, complaint = second.result()
-            assert code == 3 and f"process {process.popen.pid}" in complaint and complaint.count("\n") == 1
+            code, error_text = second.result()
+            assert code == 3 and f"process {process.popen.pid}" in error_text and error_text.count("\n") == 1
         with Client(process.address) as client:
             assert client.ask(add(0)).status == ReplyStatus.OK, "the first one goes on"
         process.end(signal.SIGTERM)
     (tmp_path / "b1").rename(tmp_path / "elsewhere")
     with running(tmp_path) as emptied:
-        code, complaint = emptied.result()
-        assert code == 4 and "--replace" in complaint and complaint.count("\n") == 1
+        code, error_text = emptied.result()
+        assert code == 4 and "--replace" in error_text and error_text.count("\n") == 1
     with running(tmp_path, "--replace") as replaced:
-        assert replaced.said["bookie"].startswith("b1@") and replaced.said["bookie"] != process.said["bookie"]
+        assert replaced.output["bookie"].startswith("b1@") and replaced.output["bookie"] != process.output["bookie"]
     with running(tmp_path, "--listen", "nowhere") as bad:
         assert bad.result()[0] == 2
 
@@ -167,7 +167,7 @@ def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
     """An empty directory takes the name of a bookie that has the only copies of 5 entries: not without --yes."""
     with running(tmp_path) as process:
         process.end(signal.SIGTERM)
-    former = process.said["bookie"]
+    former = process.output["bookie"]
     ledger_metadata = LedgerMetadata(
         ledger=20, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (former,)),),
         proof=key_proof(KEY), state=State.CLOSED, last_entry=4,
@@ -175,30 +175,30 @@ def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
     with open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store:
         store.create(metadata_key(20), ledger_metadata.encode())
     with running(tmp_path, "--replace") as again:
-        assert again.said["bookie"] == former, "the directory is not empty"
+        assert again.output["bookie"] == former, "the directory is not empty"
         assert again.end(signal.SIGTERM) == (0, ""), "and nothing was read for that"
     (tmp_path / "b1").rename(tmp_path / "elsewhere")
     (tmp_path / "b1" / "lost+found").mkdir(parents=True)
     with running(tmp_path, "--replace") as refused:
-        code, complaint = refused.result()
-        assert code == 6 and f"{former} has the only copies of entries of 1 ledger, ledger 20 first" in complaint
-        assert "--yes" in complaint.splitlines()[-1]
+        code, error_text = refused.result()
+        assert code == 6 and f"{former} has the only copies of entries of 1 ledger, ledger 20 first" in error_text
+        assert "--yes" in error_text.splitlines()[-1]
     assert [path.name for path in (tmp_path / "b1").iterdir()] == ["lost+found"], "nothing was changed"
     with running(tmp_path, "--replace", "--yes") as replaced:
-        assert replaced.said["bookie"] != former
-        complaint = replaced.end(signal.SIGTERM)[1]
-        assert f"bookie {former}: 1 ledger names it\n  ledger 20: 5 entries are lost\n" in complaint
+        assert replaced.output["bookie"] != former
+        error_text = replaced.end(signal.SIGTERM)[1]
+        assert f"bookie {former}: 1 ledger names it\n  ledger 20: 5 entries are lost\n" in error_text
 
 
-def test_who_runs_is_named_when_another_takes_its_name(tmp_path: Path) -> None:
+def test_replacing_a_running_bookie_warns_with_its_address(tmp_path: Path) -> None:
     with running(tmp_path) as former:
         successor = Process(tmp_path, "--name", "b1", "--replace", name="other")
-        assert successor.said["bookie"] not in ("", former.said["bookie"])
-        complaint = successor.end(signal.SIGTERM)[1]
-        assert f"it is still registered: if it runs at {former.address}, stop it\n" in complaint
+        assert successor.output["bookie"] not in ("", former.output["bookie"])
+        error_text = successor.end(signal.SIGTERM)[1]
+        assert f"it is still registered: if it runs at {former.address}, stop it\n" in error_text
 
 
-def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
+def test_advertised_address_is_registered(tmp_path: Path) -> None:
     """Where it listens is nobody's business then: all addresses, or those of a container."""
     with (
         running(tmp_path, "--listen", "0.0.0.0:0", "--advertise", "bookie.example.org:4181") as process,
@@ -212,5 +212,5 @@ def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
         with running(tmp_path, "--advertise", bad) as process:
             assert process.result()[0] == 2
     with running(tmp_path, "--listen", "0.0.0.0:0") as process:
-        code, complaint = process.result()
-        assert code == 2 and "--advertise" in complaint
+        code, error_text = process.result()
+        assert code == 2 and "--advertise" in error_text

@@ -78,7 +78,7 @@ def test_commands_behind_tls(
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error_text"),
     [
         (["--tls-key", "{good}"], "--tls-cert"),
         (["--tls-client-ca", "{good}"], "--tls-cert"),
@@ -102,7 +102,7 @@ def test_commands_behind_tls(
 )
 def test_bad_options_are_refused(
     options: list[str],
-    complaint: str,
+    error_text: str,
     authority: Authority,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -116,7 +116,7 @@ def test_bad_options_are_refused(
     asked = [option.format(**files) for option in options]
     assert main(["bookie", str(tmp_path / "b"), "--metadata", f"sqlite:{tmp_path / 'm'}", *asked]) == 2
     output = capsys.readouterr()
-    assert complaint in output.err and output.err.count("\n") == 1 and not output.out
+    assert error_text in output.err and output.err.count("\n") == 1 and not output.out
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_scrape(tmp_path: Path) -> None:
         client.ask(Request(RequestKind.STATUS))
         poll = client.send(wait_lac(9, limit=60_000))
         client.ask(Request(RequestKind.STATUS))
-        metrics = scrape(process.said["metrics"])
+        metrics = scrape(process.output["metrics"])
         assert not poll
     expected = {
         'requests_total{kind="add"}': 6, 'requests_total{kind="read"}': 3, 'requests_total{kind="last"}': 1,

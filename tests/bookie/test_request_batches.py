@@ -313,7 +313,7 @@ def test_no_reply_leaves_before_its_sync(count: int, durability: str, serve: Ser
     assert early == [False], "one sync for all, and every reply behind it"
 
 
-def test_what_came_before_a_request_that_makes_no_sense_is_answered(serve: Serve) -> None:
+def test_requests_before_an_invalid_one_are_answered(serve: Serve) -> None:
     for durability in WAYS:
         served = serve(durability, durability, **ANY_SPACE)
         served.ask(add(0))

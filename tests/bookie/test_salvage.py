@@ -151,7 +151,9 @@ def blank(log: Path, base: int) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_it_starts_and_says_what_is_gone(name: str, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bookie_starts_with_damaged_segments_and_notes_the_lost_entries(
+    name: str, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     damage, loses = DAMAGES[name]
     bases = make(home)
     damage(home / "b" / LOG, bases)
@@ -189,7 +191,7 @@ def test_it_starts_and_says_what_is_gone(name: str, home: Path, caplog: pytest.L
     close(store, bookie)
 
 
-def test_what_was_damaged_is_kept_aside(home: Path) -> None:
+def test_damaged_segment_is_moved_aside_unchanged(home: Path) -> None:
     bases = make(home)
     log = home / "b" / LOG
     os.truncate(segment(log, bases[1]), 30_000)
@@ -232,7 +234,7 @@ def test_damage_that_only_a_scrub_can_find_is_salvaged_at_the_next_start(home: P
 
 
 @pytest.mark.parametrize("how", ["all missing", "another log's checkpoint"])
-def test_what_cannot_be_told_apart_is_refused_with_advice(how: str, home: Path) -> None:
+def test_log_that_cannot_be_salvaged_raises_wrong_log_error_with_advice(how: str, home: Path) -> None:
     bases = make(home)
     log = home / "b" / LOG
     if how == "all missing":

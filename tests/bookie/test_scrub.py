@@ -561,7 +561,7 @@ class Unsteady(ManualClock):
         return super().now_us() + self.calls * 7919 % 2_000_000
 
 
-def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
+def test_verified_since_us_changes_about_hourly(ram_path: Path) -> None:
     """It is stored in the registration, which all clients read: it must not change with each look."""
     clock = Unsteady(START_US)
     with closing(Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
@@ -687,7 +687,7 @@ def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> No
 # ---- the place -------------------------------------------------------------------------------------------------
 
 
-def test_it_goes_on_where_it_was(ram_path: Path) -> None:
+def test_scrub_resumes_at_its_stored_position(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     path = ram_path / "b"
     with closing(Lab(path, clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
@@ -733,7 +733,7 @@ def test_without_its_file_it_begins_anew(how: str, ram_path: Path) -> None:
         assert lab.notes == []
 
 
-def test_what_is_damaged_is_known_after_a_restart(lab: Lab) -> None:
+def test_damage_found_by_a_scrub_is_known_after_a_restart(lab: Lab) -> None:
     base = lab.sealed[0]
     lab.damage(2, 3)
     lab.scrub()

@@ -34,7 +34,7 @@ def spoiled() -> list[Any]:
 
 
 @pytest.mark.parametrize("body", spoiled())
-def test_what_is_no_report(body: Any) -> None:
+def test_decode_of_an_invalid_scrub_report_raises(body: Any) -> None:
     with pytest.raises(InvalidMessageError, match="report of a scrub"):
         ScrubReport.decode(json.dumps(body).encode())
 

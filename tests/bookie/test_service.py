@@ -74,7 +74,7 @@ def statuses(answers: list[Reply | ReplogError]) -> list[int | str]:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_everything_over_tcp(durability: str, start: Start) -> None:
+def test_requests_of_all_kinds_over_tcp(durability: str, start: Start) -> None:
     with Client(start(durability=durability).address) as client:
         assert client.ask(add(0, 1, 2)) == Reply(ReplyStatus.OK, 7, 0, 2, 1)
         assert client.ask(add(3, flags=Flag.UNSYNCED)).status == ReplyStatus.OK
@@ -87,7 +87,7 @@ def test_everything_over_tcp(durability: str, start: Start) -> None:
         assert client.ask(Request(RequestKind.STATUS)).status == ReplyStatus.OK
 
 
-def test_one_turn_one_sync(start: Start) -> None:
+def test_pipelined_adds_share_syncs(start: Start) -> None:
     node = start()
     syncs: list[object] = []
     sent = threading.Event()
@@ -107,9 +107,7 @@ def test_one_turn_one_sync(start: Start) -> None:
         assert client.ask(last()).last == 199
 
 
-def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_add_counts_as_in_flight_until_it_is_synced(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     node = start()
     real, genuine = node.bookie.log.sync, BookieService.frames
     inflight: list[list[int]] = []
@@ -216,7 +214,7 @@ def test_an_entry_too_large_for_a_client_is_unknown_to_it(start: Start) -> None:
         assert entries_in(writer.ask(read(0, 0))) == [0]
 
 
-def test_who_it_is_is_checked_on_every_connection(start: Start) -> None:
+def test_identity_and_secret_are_checked_on_every_connection(start: Start) -> None:
     node = start(secret=Secret(b"s" * 16))
     mine = {
         "node": "b1",
@@ -237,7 +235,7 @@ def test_who_it_is_is_checked_on_every_connection(start: Start) -> None:
         assert isinstance(client.channel.error, AuthenticationError)
 
 
-def test_it_is_registered_while_it_runs(start: Start, store: MemoryStore) -> None:
+def test_bookie_is_registered_while_it_runs(start: Start, store: MemoryStore) -> None:
     node = start(rack="r7")
     stored = store.get(availability_key(node.identity.id))
     assert stored is not None
@@ -288,7 +286,7 @@ def test_a_disk_that_fails_ends_it(start: Start) -> None:
             node.maintain()
 
 
-def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -> None:
+def test_bookie_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -> None:
     facts = Facts()
     facts.store = store
     node = start(durability="appended", collect_interval_ms=1, ledgers=facts)

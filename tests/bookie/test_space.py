@@ -16,7 +16,7 @@ def _unknown() -> int:
 
 
 @pytest.mark.parametrize("free", [1500, 999])
-def test_while_it_cannot_be_told_what_was_seen_last_holds(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+def test_last_known_free_space_counts_while_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     """And nothing else depends on it: not what was appended before the look, nor those whose time is up."""
     node = Node(
         staged=False, read_only_below_bytes=1000, writable_from_bytes=1000, reserve_bytes=0, space_check_bytes=1

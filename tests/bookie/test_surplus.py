@@ -259,7 +259,7 @@ def test_copies_that_are_still_being_made_stay(node: Node) -> None:
     assert node.here() == [] and node.load()[1] != version
 
 
-def test_what_the_metadata_ask_for_stays(node: Node) -> None:
+def test_entries_of_the_own_fragments_are_kept(node: Node) -> None:
     """Of a fragment in which this bookie is; of others in the same segments, nothing."""
     node.make((0, "us x"), (20, "us x"), (40, "us x"))
     node.write(*range(60))
@@ -421,7 +421,9 @@ def test_unknown_is_kept(node: Node, reason: Callable[[Node], None], rounds: int
 
 
 @pytest.mark.parametrize("reason", [_nothing, _away, _lost_other, _member_drains], ids=lambda call: call.__name__)
-def test_what_is_no_reason_to_keep_it(node: Node, reason: Callable[[Node], None]) -> None:
+def test_states_of_other_members_do_not_delay_deletion_of_surplus_entries(
+    node: Node, reason: Callable[[Node], None]
+) -> None:
     surplus_node(node)
     reason(node)
     node.rounds(3)

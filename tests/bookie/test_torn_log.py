@@ -74,7 +74,9 @@ CHANGES: dict[str, tuple[Change, int]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_it_starts_with_what_is_whole(name: str, tmp_path: Path, store: MemoryStore, seed: int) -> None:
+def test_bookie_starts_with_the_intact_part_of_a_torn_log(
+    name: str, tmp_path: Path, store: MemoryStore, seed: int
+) -> None:
     """And goes on from there; what was cut does not come back."""
     change, left = CHANGES[name]
     path = tmp_path / "bookie"

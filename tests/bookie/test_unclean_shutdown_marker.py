@@ -92,7 +92,9 @@ def test_limbo_is_entered_until_it_was(path: Path, store: MemoryStore, monkeypat
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
-def test_what_needs_no_limbo(end: str, path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_without_a_power_cut_puts_no_ledger_into_limbo(
+    end: str, path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that was killed leaves its entries in the page cache; one that closed, on the disk."""
     bookie = opened(path, store, Facts())
     ask(bookie, add(0, flags=Flag.UNSYNCED))

@@ -10,6 +10,6 @@ from tests.chaos.autorecovery.__main__ import STORES, run
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_was_acknowledged_is_on_every_bookie_that_is_named(store: str, tmp_path: Path, seed: int) -> None:
+def test_acknowledged_entries_are_on_every_bookie_of_their_write_set(store: str, tmp_path: Path, seed: int) -> None:
     kills = run(tmp_path, store, seed, rounds=1, closed=3, disturbances=2)
     assert kills.checker.acked

@@ -49,7 +49,7 @@ class Writer(Worker):
     async def _work(self) -> None:
         while not self._over.is_set():
             producer = AIOKafkaProducer(
-                bootstrap_servers=[victim.said["kafka"] for victim in self._victims], transactional_id=self._name,
+                bootstrap_servers=[victim.output["kafka"] for victim in self._victims], transactional_id=self._name,
                 transaction_timeout_ms=TRANSACTION_MS, request_timeout_ms=int(STEP_S * 1000), retry_backoff_ms=50,
             )  # fmt: skip
             try:

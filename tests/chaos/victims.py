@@ -35,7 +35,7 @@ class Victim:
         self._on_line = on_line
         self._popen: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
-        self.said: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}
 
     @property
     def pid(self) -> int:
@@ -73,7 +73,7 @@ class Victim:
         line = self._popen.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.name} did not start: {self.errors}")
-        self.said = json.loads(line)
+        self.output = json.loads(line)
         self._listener = threading.Thread(target=self._listen, args=(self._popen.stdout,))
         self._listener.start()
 

@@ -30,11 +30,11 @@ class NodeProcess:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         assert line, self.popen.communicate(timeout=LIMIT_S)[1]
-        self.said: dict[str, Any] = json.loads(line)
+        self.output: dict[str, Any] = json.loads(line)
 
     @property
     def address(self) -> str:
-        return str(self.said["address"])
+        return str(self.output["address"])
 
     def peer(self) -> tuple[str, str]:
         """As an option of others."""
@@ -43,8 +43,8 @@ class NodeProcess:
     def end(self, number: int) -> tuple[int, str]:
         """Exit code and what it complained of."""
         self.popen.send_signal(number)
-        _, complaint = self.popen.communicate(timeout=LIMIT_S)
-        return self.popen.returncode, complaint
+        _, error_text = self.popen.communicate(timeout=LIMIT_S)
+        return self.popen.returncode, error_text
 
 
 class Processes:

@@ -30,7 +30,7 @@ def test_the_process_that_writes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"process {os.getpid()}\n" in capsys.readouterr().out
 
 
-def test_what_a_locked_directory_advises(tmp_path: Path) -> None:
+def test_locked_error_of_a_bookie_or_cluster_directory_advises_no_read_mode(tmp_path: Path) -> None:
     """A log can be read beside its writer; a bookie and a cluster have no such mode."""
     with pyreplog.Cluster.embedded(tmp_path / "cluster") as _, pytest.raises(LockedError) as caught:
         pyreplog.Cluster.embedded(tmp_path / "cluster")

@@ -14,7 +14,7 @@ from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic, state_key
 from pyreplog.partition.protocol.partition_state import PartitionState
 from tests.cli.support import process
-from tests.ledger.processes import ROOT, Cast, Process
+from tests.ledger.processes import ROOT, Process, ProcessGroup
 from tests.net.test_tls import Authority
 from tests.waiting import until
 
@@ -23,20 +23,27 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as processes:
+        yield processes
 
 
-def start(cast: Cast, name: str, *options: object) -> Process:
-    return cast.start(
-        "pyreplog", "broker", str(cast.folder / name), "--json", "--metadata", cast.url, *QUICK, *map(str, options)
+def start(processes: ProcessGroup, name: str, *options: object) -> Process:
+    return processes.start(
+        "pyreplog",
+        "broker",
+        str(processes.folder / name),
+        "--json",
+        "--metadata",
+        processes.url,
+        *QUICK,
+        *map(str, options),
     )
 
 
 def end(broker: Process) -> None:
     broker.signal(signal.SIGTERM)
-    assert (broker.wait(), broker.complaint()) == (0, "")
+    assert (broker.wait(), broker.error_text()) == (0, "")
 
 
 def scraped(broker: Process) -> str:
@@ -54,13 +61,13 @@ def state(store: SQLiteStore, topic: TopicMetadata, partition: int) -> Partition
     return None if stored is None else PartitionState.decode(stored.value)
 
 
-def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> None:
+def test_three_brokers_behind_a_secret_and_tls(processes: ProcessGroup, tmp_path: Path) -> None:
     """One that ends hands its partitions over at once; it joins again when it is back, and leads what it should lead."""
     authority, secret = Authority(tmp_path, "all"), tmp_path / "secret"
     secret.write_bytes(b"what all brokers know\n")
     files = ("--secret-file", secret, "--tls-ca", authority.file, "--metrics", "0")
     options = {name: (*files, "--tls-cert", authority.issue(name), "--rack", f"rack {name}") for name in NAMES}
-    brokers = {name: start(cast, name, *options[name]) for name in NAMES}
+    brokers = {name: start(processes, name, *options[name]) for name in NAMES}
     assert [brokers[name].wait_for("broker") for name in NAMES] == ["a@1", "b@1", "c@1"]
 
     with SQLiteStore(tmp_path / "metadata.sqlite") as store:
@@ -87,7 +94,7 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
         assert all(each is not None and each.leader not in ("", "b") for each in states), "it waited for others to lead"
         until(lambda: metrics(brokers["a"])["pyreplog_broker_partitions_under_replicated"] >= 1)
 
-        brokers["b"] = start(cast, "b", *options["b"])
+        brokers["b"] = start(processes, "b", *options["b"])
         assert brokers["b"].wait_for("broker") == "b@1", "it ended cleanly"
         until(lambda: replicated(3))
         until(lambda: all(metrics(broker)['pyreplog_broker_replicasrole="leader"'] == 1 for broker in brokers.values()))
@@ -96,19 +103,19 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
     assert [broker.wait() for broker in brokers.values()] == [0, 0, 0]
 
 
-def test_a_directory_stays_that_of_its_broker(cast: Cast) -> None:
-    broker = start(cast, "a")
+def test_a_directory_stays_that_of_its_broker(processes: ProcessGroup) -> None:
+    broker = start(processes, "a")
     broker.wait_for("broker")
     end(broker)
 
     def refused(*options: object) -> str:
-        done = process("broker", cast.folder / "a", *options)
+        done = process("broker", processes.folder / "a", *options)
         assert done.code not in (0, 1) and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1, done
         return done.error
 
-    metadata = ("--metadata", cast.url)
+    metadata = ("--metadata", processes.url)
     assert "a" in refused(*metadata, "--name", "other")
     assert "--metadata" in refused()
-    assert "expected both" in refused(*metadata, "--tls-ca", Authority(cast.folder, "one").file)
+    assert "expected both" in refused(*metadata, "--tls-ca", Authority(processes.folder, "one").file)
     assert "lease_ms" in refused(*metadata, "--set", "lease_ms=1")
     assert "no_such" in refused(*metadata, "--set", "no_such=1")

@@ -111,7 +111,9 @@ def test_a_bookie_is_drained_and_retired(cluster: Callable[..., Done], folder: P
     assert cluster("retire", name).out == f"bookie {bookie} is retired\n"
 
 
-def test_what_a_loss_would_cost(cluster: Callable[..., Done], folder: Path) -> None:
+def test_cluster_lost_reports_what_the_loss_costs_before_it_is_declared(
+    cluster: Callable[..., Done], folder: Path
+) -> None:
     with LedgerCluster.embedded(folder) as opened:
         bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
     assert "every entry has a copy elsewhere" in cluster("lost", bookie, "--dry-run").out
@@ -219,7 +221,7 @@ def test_a_bookie_that_does_not_run_cannot_be_asked(run: Run, folder: Path) -> N
     assert "is not registered" in done.out
 
 
-def test_a_drain_that_cannot_go_on_ends_and_says_why(
+def test_drain_that_cannot_continue_ends_with_the_reasons(
     cluster: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies are not made here, and the auditor says that they failed: what was found is printed."""

@@ -133,7 +133,7 @@ def test_stat_of_a_log_without_its_segment(run: Run, filled: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["stat", "fsck", "backup"])
-def test_one_of_a_kind_is_not_said_to_be_many(run: Run, log: Path, tmp_path: Path, command: str) -> None:
+def test_output_uses_the_singular_for_one_record(run: Run, log: Path, tmp_path: Path, command: str) -> None:
     with pyreplog.open(log) as writer:
         writer.append(b"x")
     done = run(command, log, *([tmp_path / "copy"] if command == "backup" else []))

@@ -67,7 +67,9 @@ def test_whole_or_not_there(
     assert list(out.parent.iterdir()) == [out], "what the killed one left behind is gone"
 
 
-def test_what_was_moved_aside_comes_back_before_anything_is_refused(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_export_restores_output_moved_aside_by_a_killed_export_before_it_refuses(
+    run: Run, filled: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "exports" / "out"
     assert run("export", filled, "--parquet", out).code == 0
     before = rows(out)
@@ -78,7 +80,7 @@ def test_what_was_moved_aside_comes_back_before_anything_is_refused(run: Run, fi
     assert rows(out) == before and list(out.parent.iterdir()) == [out]
 
 
-def test_what_a_living_one_moved_aside_stays_there(tmp_path: Path) -> None:
+def test_tidy_keeps_output_moved_aside_by_a_running_export(tmp_path: Path) -> None:
     """Its process is between the two renames."""
     out = tmp_path / "out"
     out.mkdir()

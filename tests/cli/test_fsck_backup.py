@@ -57,7 +57,7 @@ def test_fsck_repairs(run: Run, sample: Path):
     assert run("fsck", sample, "--repair").out.endswith("clean\n")
 
 
-def test_fsck_truncates_only_when_told(run: Run, sample: Path):
+def test_fsck_truncates_only_with_truncate_at_damage(run: Run, sample: Path):
     position = samples.position_of(sample, 700)
     flip(samples.segments(sample)[position // samples.SEGMENT_BYTES], position % samples.SEGMENT_BYTES + 50)
     assert run("fsck", sample, "--repair").code == 4
@@ -112,6 +112,6 @@ def test_backup_and_restore_refuse(run: Run, sample: Path, tmp_path: Path):
     assert not (tmp_path / "new").exists()
 
 
-def test_as_a_process(sample: Path):
+def test_fsck_as_a_process_exits_with_0(sample: Path):
     done = process("fsck", sample)
     assert (done.code, done.error) == (0, "") and done.out.endswith("clean\n")

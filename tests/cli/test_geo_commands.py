@@ -118,7 +118,7 @@ def test_state_while_a_server_has_the_cluster_open(run: Run, geo: Callable[..., 
         assert done.code == 11 and "alarm: orders to b: no cluster of this name was added" in done.out
 
 
-def test_a_topic_that_nobody_has_open(run: Run, geo: Callable[..., Done], folder: Path) -> None:
+def test_geo_status_shows_an_unowned_topic(run: Run, geo: Callable[..., Done], folder: Path) -> None:
     with Cluster.embedded(folder, bookies=1) as cluster:
         cluster.topic("orders", ensemble=1).publish_batch([b"1", b"2"])
     geo("set", "orders", "targets=b")

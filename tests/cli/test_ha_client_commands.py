@@ -39,7 +39,7 @@ def test_lines_are_appended_and_printed(lab: Lab, tmp_path: Path, run: Run) -> N
     assert master.log.end == 5002
 
 
-def test_what_is_refused(lab: Lab, tmp_path: Path, run: Run) -> None:
+def test_ha_append_and_read_refuse_invalid_arguments(lab: Lab, tmp_path: Path, run: Run) -> None:
     master = lab.master(members="a", sync_replicas=0, secret=SECRET)
     file = tmp_path / "secret"
     file.write_bytes(SECRET)

@@ -83,7 +83,7 @@ def settled(
 def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     """The master is killed, a replica promoted, the old master comes back as its replica."""
     a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
-    assert a.said == {"node": "a", "role": "master", "address": a.address, "term": "1 of a"}
+    assert a.output == {"node": "a", "role": "master", "address": a.address, "term": "1 of a"}
     c = processes.start("replica", "c", "--master", a.address)
     b = processes.start("replica", "b", "--master", a.address, *c.peer())
     for replica in (b, c):
@@ -208,7 +208,7 @@ def test_secrets_certificates_metrics(processes: Processes, filled: Path, run: R
     assert '"name": "b"' in run("ha", "--json", "status", a.address, *client).out
     numbers = {}
     while numbers.get('pyreplog_ha_replica_lag_bytes{node="a",replica="b"}') != 0:
-        numbers = scrape(a.said["metrics"]) | scrape(b.said["metrics"])
+        numbers = scrape(a.output["metrics"]) | scrape(b.output["metrics"])
     assert numbers['pyreplog_ha_master{node="a"}'] == 1
     assert numbers['pyreplog_ha_master{node="b"}'] == 0
     assert numbers['pyreplog_ha_streaming{node="b"}'] == 1
@@ -332,7 +332,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "error_text"),
     [
         (["master", "{a}", "--listen", "nowhere"], 2, "--listen"),
         (["master", "{a}", "--listen", "0.0.0.0:0"], 2, "--advertise"),
@@ -359,17 +359,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
         (["status", "127.0.0.1:1"], 7, "127.0.0.1:1"),
     ],
 )
-def test_what_is_refused(
+def test_ha_node_commands_refuse_invalid_arguments(
     arguments: list[str],
     code: int,
-    complaint: str,
+    error_text: str,
     folders: dict[str, Path],
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     done = run("ha", *(argument.format_map(folders) for argument in arguments))
-    assert done.code == code and complaint in done.error and done.error.count("\n") == 1
+    assert done.code == code and error_text in done.error and done.error.count("\n") == 1
 
 
 def test_a_log_that_was_a_replica_is_read_as_any(processes: Processes, filled: Path, run: Run) -> None:
@@ -387,7 +387,7 @@ def test_rocketmq_slaves_in_a_chain(processes: Processes, tmp_path: Path, run: R
     with RawLog(tmp_path / "m", file_bytes=FILE_BYTES) as log:
         end = fill(log, 200)
     master = processes.run("rocketmq-master", "m")
-    assert (master.said["start"], master.said["end"]) == (0, end)
+    assert (master.output["start"], master.output["end"]) == (0, end)
     options = ("--from", 0, "--file-bytes", FILE_BYTES, "--master")
     first = processes.run("rocketmq-slave", "s", *options, master.address, "--listen", "127.0.0.1:0")
     second = processes.run("rocketmq-slave", "t", *options, first.address)
@@ -401,5 +401,5 @@ def test_rocketmq_slaves_in_a_chain(processes: Processes, tmp_path: Path, run: R
     other = processes.run(
         "rocketmq-slave", "o", "--from", 0, "--file-bytes", 4 * FILE_BYTES, "--master", master.address
     )
-    _, complaint = other.popen.communicate(timeout=LIMIT_S)
-    assert other.popen.returncode == 4 and "expected a blank" in complaint, "files of another size: it gives up"
+    _, error_text = other.popen.communicate(timeout=LIMIT_S)
+    assert other.popen.returncode == 4 and "expected a blank" in error_text, "files of another size: it gives up"

@@ -64,7 +64,7 @@ def test_json(run: Run, log: Path, source: Path) -> None:
     assert rows(log) == [(b"x", None, b'{"a": "x"}'), (b"y", None, b'{"a": "y"}')]
 
 
-def test_one_record_is_not_said_to_be_many(run: Run, log: Path, source: Path) -> None:
+def test_ingest_uses_the_singular_for_one_record(run: Run, log: Path, source: Path) -> None:
     source.write_bytes(b"x\n")
     assert "1 record added, 0 were there already, 0 rows skipped" in run("ingest", log, source).out
     assert "0 records added, 1 was there already, 0 rows skipped" in run("ingest", log, source).out

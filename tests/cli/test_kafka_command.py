@@ -19,7 +19,7 @@ from pyreplog.record_batches.batches import build_batch
 from tests.cli.support import Done, Run, process
 from tests.kafka.kafka_brokers import RawClient
 from tests.kafka.kafka_brokers import produce as produce_request
-from tests.ledger.processes import Cast, Process
+from tests.ledger.processes import Process, ProcessGroup
 from tests.net.test_tls import Authority
 from tests.waiting import PATIENCE_S, until
 
@@ -29,19 +29,19 @@ QUICK = ("--set", "lease_ms=1000", "--set", "segment_bytes=1048576", "--set", "b
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as processes:
+        yield processes
 
 
-def start(cast: Cast, *options: object, listen: str = "127.0.0.1:0") -> Process:
-    directory = cast.folder / "kafka"
-    return cast.start("pyreplog", "kafka", str(directory), "--json", "--listen", listen, *map(str, options))
+def start(processes: ProcessGroup, *options: object, listen: str = "127.0.0.1:0") -> Process:
+    directory = processes.folder / "kafka"
+    return processes.start("pyreplog", "kafka", str(directory), "--json", "--listen", listen, *map(str, options))
 
 
 def end(server: Process, number: signal.Signals = signal.SIGTERM) -> None:
     server.signal(number)
-    assert (server.wait(), server.complaint()) == (0, "")
+    assert (server.wait(), server.error_text()) == (0, "")
 
 
 def produce(bootstrap: str, values: list[bytes], topic: str = "events", **settings: Any) -> None:
@@ -83,12 +83,12 @@ def consume(bootstrap: str, count: int, group: str, topic: str = "events", **set
     return values
 
 
-def test_one_command_is_a_kafka(cast: Cast) -> None:
+def test_kafka_command_keeps_records_and_group_offsets_over_restarts(processes: ProcessGroup) -> None:
     """Records and offsets of groups are there after SIGTERM, after Ctrl-C, and after kill -9."""
     values = [b"%d" % number for number in range(40)]
     ends = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
     for number, how in enumerate(ends):
-        server = start(cast)
+        server = start(processes)
         bootstrap = server.wait_for("bootstrap")
         produce(bootstrap, values[number * 10 : number * 10 + 10])
         assert consume(bootstrap, 10, "billing") == values[number * 10 : number * 10 + 10]
@@ -96,23 +96,23 @@ def test_one_command_is_a_kafka(cast: Cast) -> None:
             server.kill()
         else:
             end(server, how)
-    server = start(cast)
-    assert server.wait_for("metadata") == f"sqlite:{cast.folder / 'kafka' / 'metadata'}"
+    server = start(processes)
+    assert server.wait_for("metadata") == f"sqlite:{processes.folder / 'kafka' / 'metadata'}"
     produce(server.wait_for("bootstrap"), values[30:])
     assert consume(server.wait_for("bootstrap"), 10, "billing") == values[30:]
     assert consume(server.wait_for("bootstrap"), 40, "other") == values
-    second = process("kafka", cast.folder / "kafka", "--listen", "127.0.0.1:0")
+    second = process("kafka", processes.folder / "kafka", "--listen", "127.0.0.1:0")
     assert second.code == 3 and second.error.startswith("pyreplog: ") and second.error.count("\n") == 1, second
     end(server)
 
 
-def test_partitions_that_were_there_are_led_when_the_address_is_printed(cast: Cast) -> None:
+def test_partitions_that_were_there_are_led_when_the_address_is_printed(processes: ProcessGroup) -> None:
     """A client that is told of no leader waits a second before it asks again."""
     partitions = 50
-    server = start(cast, "--set", f"kafka.partitions={partitions}")
+    server = start(processes, "--set", f"kafka.partitions={partitions}")
     produce(server.wait_for("bootstrap"), [b"x"])
     server.kill()
-    server = start(cast)
+    server = start(processes)
     host, _, port = server.wait_for("bootstrap").rpartition(":")
     batch = build_batch([b"x"], timestamps_ms=[1_790_000_000_000])
     listener: Any = SimpleNamespace(address=(host, int(port)))
@@ -125,11 +125,13 @@ def test_partitions_that_were_there_are_led_when_the_address_is_printed(cast: Ca
     end(server)
 
 
-def test_users_and_tls(cast: Cast) -> None:
+def test_users_and_tls(processes: ProcessGroup) -> None:
     """SIGHUP reads the users again: another password counts, the former one does not."""
-    users, authority = cast.folder / "users", Authority(cast.folder, "all")
+    users, authority = processes.folder / "users", Authority(processes.folder, "all")
     users.write_text("# of the tests\n\nbilling:first:with colon\n")
-    server = start(cast, "--users", users, "--mechanisms", "PLAIN,SCRAM-SHA-512", "--tls-cert", authority.issue("1"))
+    server = start(
+        processes, "--users", users, "--mechanisms", "PLAIN,SCRAM-SHA-512", "--tls-cert", authority.issue("1")
+    )
     bootstrap = server.wait_for("bootstrap")
 
     def settings(password: str, mechanism: str) -> dict[str, Any]:
@@ -157,25 +159,25 @@ def test_users_and_tls(cast: Cast) -> None:
     server.signal(signal.SIGHUP)
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
-    complaint = server.complaint()
-    assert "were reloaded, for new connections" in complaint and "line 1: expected NAME:PASSWORD" in complaint
+    error_text = server.error_text()
+    assert "were reloaded, for new connections" in error_text and "line 1: expected NAME:PASSWORD" in error_text
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_ipv6(cast: Cast) -> None:
-    server = start(cast, listen="[::1]:0")
+def test_ipv6(processes: ProcessGroup) -> None:
+    server = start(processes, listen="[::1]:0")
     assert server.wait_for("bootstrap").startswith("[::1]:")
     produce(server.wait_for("bootstrap"), [b"x"])
     assert consume(server.wait_for("bootstrap"), 1, "billing") == [b"x"]
     end(server)
 
 
-def test_three_brokers_of_which_one_ends(cast: Cast) -> None:
+def test_three_brokers_of_which_one_ends(processes: ProcessGroup) -> None:
     """Its partitions are led elsewhere, and what is produced meanwhile is stored once, in order."""
     options = ("--kafka", "127.0.0.1:0", "--set", "kafka.rebalance_delay_ms=0", "--set", "kafka.offsets_partitions=4")
     brokers = {
-        name: cast.start(
-            "pyreplog", "broker", str(cast.folder / name), "--json", "--metadata", cast.url, *QUICK, *options
+        name: processes.start(
+            "pyreplog", "broker", str(processes.folder / name), "--json", "--metadata", processes.url, *QUICK, *options
         )
         for name in ("1", "2", "3")
     }  # fmt: skip
@@ -196,7 +198,7 @@ def test_three_brokers_of_which_one_ends(cast: Cast) -> None:
             brokers["2"].signal(signal.SIGTERM)
         producer.poll(0.001 if number % 10 == 0 else 0)
     assert producer.flush(PATIENCE_S) == 0 and not errors
-    assert (brokers["2"].wait(), brokers.pop("2").complaint()) == (0, "")
+    assert (brokers["2"].wait(), brokers.pop("2").error_text()) == (0, "")
     stored = consume(bootstrap, len(values), "billing")
     assert sorted(map(int, stored)) == list(range(len(values)))
     for partition in range(3):
@@ -277,8 +279,8 @@ def test_options_of_a_broker_that_cannot_be(refused: Refused, tmp_path: Path) ->
     broker("settings of a listener", "--set", "kafka.partitions=3")
 
 
-def test_metrics_of_broker_and_listener(cast: Cast) -> None:
-    server = start(cast, "--metrics", 0)
+def test_metrics_of_broker_and_listener(processes: ProcessGroup) -> None:
+    server = start(processes, "--metrics", 0)
     produce(server.wait_for("bootstrap"), [b"one"])
     text = urllib.request.urlopen(f"http://{server.wait_for('metrics')}/metrics", timeout=PATIENCE_S).read().decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -16,7 +16,7 @@ from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.metadata.layout import CLUSTER, cluster_id, encode_cluster
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.cli.support import Done, Run, process
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 
 LINES = b"".join(b"line %d\n" % number for number in range(1000))
 
@@ -51,7 +51,9 @@ def test_lines_come_back(ledger: Callable[..., Done], filled: int) -> None:
     assert [(row["entry"], row["value"]) for row in documents] == [(0, "line 0"), (1, "line 1")]
 
 
-def test_what_a_ledger_is(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+def test_ledger_info_and_list_describe_a_ledger(
+    ledger: Callable[..., Done], run: Run, folder: Path, filled: int
+) -> None:
     described = ledger("info", filled).out
     assert "fragment 0" in described and "bookie-0@" in described and "closed" in described
     report = run("ledger", "--json", "--embedded", folder, "info", filled).json
@@ -107,7 +109,7 @@ def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
     assert ledger["lacking_since_us"] == 1_700_000_000_000_000
 
 
-def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) -> None:
+def test_ledger_repair_reports_a_failed_repair(ledger: Callable[..., Done], folder: Path) -> None:
     with LedgerCluster.embedded(folder) as cluster:
         with cluster.create_ledger(password=b"secret") as new_ledger:
             new_ledger.append(b"value")
@@ -117,16 +119,16 @@ def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) 
 
 
 def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
-        cast.start_bookies("b0", "b1", "b2")
-        with LedgerCluster.connect(cast.url) as cluster:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as processes:
+        processes.start_bookies("b0", "b1", "b2")
+        with LedgerCluster.connect(processes.url) as cluster:
             with cluster.create_ledger() as ledger:
                 ledger.append(b"value")
             for bookie in ledger.metadata.bookies():
                 note_repair(cluster.metadata, ledger.id, bookie, 0)
         stopped = ledger.metadata.last_fragment.ensemble[0]
-        cast.bookies[stopped].kill()
-        done = run("ledger", "--cluster", cast.url, "repair")
+        processes.bookies[stopped].kill()
+        done = run("ledger", "--cluster", processes.url, "repair")
         assert done.code == 9 and "2 copies repaired" in done.out and f"on {stopped}" in done.out
         assert "run the command again when these bookies answer" in done.error
 
@@ -149,7 +151,9 @@ def test_deleting(ledger: Callable[..., Done], filled: int) -> None:
         assert (done.code, done.out) == (2, "") and f"ledger {filled}" in done.error
 
 
-def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+def test_ledger_commands_refuse_invalid_arguments(
+    ledger: Callable[..., Done], run: Run, folder: Path, filled: int
+) -> None:
     assert ledger("delete", -1).code == 2
     assert ledger("read", filled, "--from", 5000).code == 0, "behind the end: nothing"
     assert ledger("read", filled, "--to", 5000).code == 1
@@ -165,7 +169,7 @@ def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, fi
         main(["ledger", "--embedded", str(folder)])
 
 
-def test_what_makes_no_sense_is_named_and_deleted_by_force(
+def test_undecodable_metadata_is_reported_and_deleted_with_force(
     ledger: Callable[..., Done], run: Run, folder: Path, filled: int
 ) -> None:
     with LedgerCluster.embedded(folder) as cluster:

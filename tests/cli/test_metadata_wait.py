@@ -21,7 +21,7 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.metadata.lossy_proxy import LossyProxy
 from tests.metadata.zookeeper import Ensemble
 
@@ -29,12 +29,14 @@ from tests.metadata.zookeeper import Ensemble
 
 
 @contextmanager
-def proxied(zookeeper: Ensemble, url: str, folder: Path, *, is_done: bool) -> Iterator[tuple[LossyProxy, Cast, str]]:
+def proxied(
+    zookeeper: Ensemble, url: str, folder: Path, *, is_done: bool
+) -> Iterator[tuple[LossyProxy, ProcessGroup, str]]:
     """A proxy that loses writes; processes; and the root of the URL."""
     root = url.partition(zookeeper.hosts)[2]
     with LossyProxy(zookeeper.servers[0].port, is_done=is_done) as proxy:
-        with Cast(folder, f"zk://{proxy.hosts}{root}") as cast:
-            yield proxy, cast, root
+        with ProcessGroup(folder, f"zk://{proxy.hosts}{root}") as processes:
+            yield proxy, processes, root
 
 
 @pytest.mark.parametrize("is_done", [False, True])
@@ -42,8 +44,8 @@ def test_a_bookie_starts_though_the_connection_is_lost_at_each_of_its_writes(
     zookeeper: Ensemble, zookeeper_url: str, tmp_path: Path, is_done: bool
 ) -> None:
     """Whether ZooKeeper carried them out, or not."""
-    with proxied(zookeeper, zookeeper_url, tmp_path, is_done=is_done) as (proxy, cast, root):
-        bookie = cast.bookie("b1")
+    with proxied(zookeeper, zookeeper_url, tmp_path, is_done=is_done) as (proxy, processes, root):
+        bookie = processes.bookie("b1")
         name = bookie.wait_for("bookie")
         assert {f"{root}/cluster", f"{root}/bookies/b1", f"{root}/available/{name}"} <= {path for _, path in proxy.lost}
         with LedgerCluster.connect(zookeeper_url) as cluster:
@@ -51,26 +53,29 @@ def test_a_bookie_starts_though_the_connection_is_lost_at_each_of_its_writes(
             with cluster.create_ledger(1) as ledger:
                 assert ledger.append(b"a") == 0
         bookie.kill()
-        assert "not started yet" in bookie.complaint()
+        assert "not started yet" in bookie.error_text()
 
 
 @pytest.mark.parametrize(("command", "says"), [("serve URL", "address"), ("autorecovery run URL", "auto_recovery")])
 def test_other_servers_start_though_the_connection_is_lost(
     command: str, says: str, zookeeper: Ensemble, zookeeper_url: str, tmp_path: Path
 ) -> None:
-    with proxied(zookeeper, zookeeper_url, tmp_path, is_done=False) as (proxy, cast, root):
-        server = cast.start("pyreplog", *command.replace("URL", cast.url).split(), "--json")
+    with proxied(zookeeper, zookeeper_url, tmp_path, is_done=False) as (proxy, processes, root):
+        server = processes.start("pyreplog", *command.replace("URL", processes.url).split(), "--json")
         assert server.wait_for(says)
         assert ("create", f"{root}/cluster") in proxy.lost
         server.kill()
-        assert "not started yet" in server.complaint()
+        assert "not started yet" in server.error_text()
 
 
 def test_a_node_of_a_group_waits_for_a_store_that_starts_later(tmp_path: Path) -> None:
-    with Ensemble(tmp_path / "zookeeper", 1) as ensemble, Cast(tmp_path, f"zk://{ensemble.hosts}/root") as cast:
+    with (
+        Ensemble(tmp_path / "zookeeper", 1) as ensemble,
+        ProcessGroup(tmp_path, f"zk://{ensemble.hosts}/root") as processes,
+    ):
         ensemble.servers[0].kill()
-        node = cast.start(
-            "pyreplog", "ha", "--json", "master", str(tmp_path / "a"), "--members", "a", "--metadata", cast.url,
+        node = processes.start(
+            "pyreplog", "ha", "--json", "master", str(tmp_path / "a"), "--members", "a", "--metadata", processes.url,
             "--group", "g",
         )  # fmt: skip
         assert node.popen.stderr is not None
@@ -109,7 +114,7 @@ def entering(start: Start, wait_s: float, stop: serving.Stop | None = None) -> A
         (VersionConflictError("expected version 1"), MetadataUnavailableError),
     ],
 )
-def test_it_is_tried_again_for_a_time(error: ReplogError, kind: type[ReplogError]) -> None:
+def test_opening_is_retried_until_metadata_wait_s_is_over(error: ReplogError, kind: type[ReplogError]) -> None:
     start = Start(*[error] * 20, AssertionError("it is tried for ever"))
     with pytest.raises(kind, match=rf"in 0.05 s \(--metadata-wait-s\): {error}. Check that") as raised:
         with entering(start, 0.05):
@@ -122,7 +127,7 @@ def test_it_is_tried_again_for_a_time(error: ReplogError, kind: type[ReplogError
 
 
 @pytest.mark.parametrize("kind", [MetadataAccessError, InvalidArgumentError])
-def test_what_no_time_mends_is_not_tried_again(kind: type[ReplogError]) -> None:
+def test_permanent_error_at_start_is_not_retried(kind: type[ReplogError]) -> None:
     start = Start(kind("no"))
     with pytest.raises(kind, match=r"^no$"), entering(start, 3600):
         raise AssertionError("it did not start")

@@ -67,7 +67,7 @@ def test_a_record_has_its_own_fields(tmp_path: Path, run: Run) -> None:
         assert [len(line["headers"]) for line in lines] == [len(row.headers) for row in writer.rows]
 
 
-def test_stat_says_which_partition_it_is(tmp_path: Path, run: Run, seed: int) -> None:
+def test_stat_shows_topic_partition_and_offsets(tmp_path: Path, run: Run, seed: int) -> None:
     writer = Writer(path := partition_path(tmp_path, 3), random.Random(seed))
     with writer.log:
         writer.append(count=4)

@@ -147,7 +147,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_cannot_be(partitions: Partitions, kind: str) -> None:
+def test_partitions_command_refuses_invalid_arguments(partitions: Partitions, kind: str) -> None:
     arguments, expected = BAD[kind]
     done = partitions(*arguments)
     assert done.code == 2 and done.out == "" and expected in done.error, done

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_report_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
     assert done.code == 0, done.error
     assert done.out.strip() == str(tmp_path / "r.html")
@@ -64,7 +64,7 @@ def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "r.html", "rows"], "no draft is left"
 
 
-def test_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     done = run("report", cluster, "-o", tmp_path / "r.html", "--parquet", tmp_path, "--json")
     assert done.code == 0, done.error
     assert {name: report.get("error") for name, report in done.json["reports"].items() if "error" in report} == {}
@@ -75,7 +75,7 @@ def test_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     assert {row["subscription"]: row["backlog_entries"] for row in behind} == {"archive": 40, "board": 0}
 
 
-def test_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     which = ("--only", "backlog_by_subscription", "--parquet", tmp_path, "-o", tmp_path / "r.html")
     assert run("report", cluster, *which, "--subscription", "board", "--topic", "orders").code == 0
     rows = parquet.read_table(tmp_path / "backlog_by_subscription.parquet").to_pylist()
@@ -85,7 +85,7 @@ def test_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     assert "expected one of archive, board, found 'bored'" in done.error
 
 
-def test_one_that_fails_is_in_the_page_and_in_the_exit_code(
+def test_failed_report_is_shown_in_the_page_and_sets_the_exit_code(
     run: Run, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -114,7 +114,7 @@ def test_a_copy_that_is_behind(run: Run, filled: Path, tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "replication_lag.parquet")["missing_entries"].to_pylist() == [30]
 
 
-def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_plans_again_when_its_log_is_trimmed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention goes on: what was planned first is removed before it is read."""
     plans = []
     with pyreplog.open(tmp_path / "busy", segment_bytes=64 << 10) as log:
@@ -139,7 +139,7 @@ def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, mon
         assert parquet.read_table(tmp_path / "rate_by_minute.parquet")["entries"].to_pylist() == [log.end - log.start]
 
 
-def test_what_is_no_log_is_an_error_and_no_page(run: Run, tmp_path: Path) -> None:
+def test_report_of_a_directory_without_a_log_fails_and_writes_no_page(run: Run, tmp_path: Path) -> None:
     done = run("report", tmp_path, "-o", tmp_path / "r.html")
     assert done.code == 2
     assert not (tmp_path / "r.html").exists()

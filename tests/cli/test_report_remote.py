@@ -18,7 +18,7 @@ from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 from tests.cli.support import COMMAND, Done
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.metadata.zookeeper import Ensemble
 from tests.waiting import until
 
@@ -28,11 +28,11 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[Cast]:
+def processes(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[ProcessGroup]:
     folder = tmp_path_factory.mktemp("remote")
-    with Cast(folder, f"zk://{zookeeper.hosts}/{folder.name}") as cast:
-        cast.start_bookies("b0", "b1", "b2")
-        yield cast
+    with ProcessGroup(folder, f"zk://{zookeeper.hosts}/{folder.name}") as processes:
+        processes.start_bookies("b0", "b1", "b2")
+        yield processes
 
 
 def command(*arguments: object) -> Done:
@@ -61,28 +61,28 @@ def snapshot(url: str) -> Snapshot:
     return gather(ReadOptions.of({"cluster": url}), 0)
 
 
-def test_numbers(cast: Cast, tmp_path: Path) -> None:
+def test_numbers(processes: ProcessGroup, tmp_path: Path) -> None:
     """Of a topic whose owner goes on; then with one bookie, when nobody can say how far that topic goes."""
-    with pyreplog.Cluster.connect(cast.url) as cluster:
+    with pyreplog.Cluster.connect(processes.url) as cluster:
         topic = fill(cluster)
         until(
             lambda: (
-                {each_topic.name: each_topic.end.offset for each_topic in snapshot(cast.url).topics}
+                {each_topic.name: each_topic.end.offset for each_topic in snapshot(processes.url).topics}
                 == {"done": 30, "orders": COUNT}
             )
         )
-        check_report(cast, tmp_path)
-        check_export(cast, tmp_path)
-        for process in list(cast.bookies.values())[1:]:
+        check_report(processes, tmp_path)
+        check_export(processes, tmp_path)
+        for process in list(processes.bookies.values())[1:]:
             process.kill()
-        check_without_most_bookies(cast, tmp_path)
+        check_without_most_bookies(processes, tmp_path)
         for name in ("b1", "b2"):  # closing the topic needs them
-            cast.bookie(name).wait_for("bookie")
+            processes.bookie(name).wait_for("bookie")
         topic.close()
 
 
-def check_report(cast: Cast, tmp_path: Path) -> None:
-    done = command("report", cast.url, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows", "--json")
+def check_report(processes: ProcessGroup, tmp_path: Path) -> None:
+    done = command("report", processes.url, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows", "--json")
     assert done.code == 0, done.error
     assert {name for name, report in done.json["reports"].items() if "error" in report or "warnings" in report} == set()
     tables = {file.stem: parquet.read_table(file) for file in (tmp_path / "rows").iterdir()}
@@ -101,8 +101,8 @@ def check_report(cast: Cast, tmp_path: Path) -> None:
     assert "“billing” of orders lags by 150 messages" in (tmp_path / "r.html").read_text()
 
 
-def check_export(cast: Cast, tmp_path: Path) -> None:
-    done = command("export", cast.url, "--parquet", tmp_path / "out", "--topic", "orders", "--json")
+def check_export(processes: ProcessGroup, tmp_path: Path) -> None:
+    done = command("export", processes.url, "--parquet", tmp_path / "out", "--topic", "orders", "--json")
     assert done.code == 0, done.error
     table = pa.concat_tables(parquet.read_table(file) for file in done.json["files"])
     assert table["offset"].to_pylist() == list(range(COUNT))
@@ -110,10 +110,10 @@ def check_export(cast: Cast, tmp_path: Path) -> None:
     assert table["key"].to_pylist() == [key(n) for n in range(COUNT)]
 
 
-def check_without_most_bookies(cast: Cast, tmp_path: Path) -> None:
+def check_without_most_bookies(processes: ProcessGroup, tmp_path: Path) -> None:
     """What is closed is reported from the copy that is left."""
     which = [part for name in ("rate_by_minute", "backlog_by_subscription") for part in ("--only", name)]
-    done = command("report", cast.url, "-o", tmp_path / "r.html", "--parquet", tmp_path / "less", "--json", *which)
+    done = command("report", processes.url, "-o", tmp_path / "r.html", "--parquet", tmp_path / "less", "--json", *which)
     assert done.code == 0, done.error
     rates = parquet.read_table(tmp_path / "less" / "rate_by_minute.parquet").to_pylist()
     assert {row["topic"] for row in rates} == {"done"}

@@ -16,7 +16,7 @@ import pytest
 import pyreplog
 from pyreplog.cluster import Cluster
 from tests.cli.support import KEPT, Done, Run, process
-from tests.ledger.processes import PATIENCE_S, Cast, Process
+from tests.ledger.processes import PATIENCE_S, Process, ProcessGroup
 from tests.net.test_tls import Authority
 from tests.waiting import until
 
@@ -25,9 +25,9 @@ OLD, NEW = b"the secret of last year", b"the secret of this year"
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as processes:
+        yield processes
 
 
 @pytest.fixture
@@ -37,19 +37,19 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def serve(cast: Cast, target: object, *options: object) -> tuple[Process, str]:
+def serve(processes: ProcessGroup, target: object, *options: object) -> tuple[Process, str]:
     """A server, and its URL."""
-    server = cast.start("pyreplog", "serve", str(target), "--json", *map(str, options))
+    server = processes.start("pyreplog", "serve", str(target), "--json", *map(str, options))
     return server, f"pyreplog://{server.wait_for('address')}"
 
 
 def end(server: Process) -> None:
     server.signal(signal.SIGTERM)
-    assert (server.wait(), server.complaint()) == (0, "")
+    assert (server.wait(), server.error_text()) == (0, "")
 
 
-def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
-    server, url = serve(cast, folder)
+def test_all_commands_on_a_server(processes: ProcessGroup, folder: Path, run: Run) -> None:
+    server, url = serve(processes, folder)
 
     def topic(action: str, *arguments: object, group: str = "topic") -> Done:
         done = run(group, action, url, "orders", *arguments)
@@ -86,8 +86,8 @@ def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
     end(server)
 
 
-def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, run: Run) -> None:
-    server, url = serve(cast, folder)
+def test_acknowledgements_survive_sigterm_of_the_server(processes: ProcessGroup, folder: Path, run: Run) -> None:
+    server, url = serve(processes, folder)
     run("topic", "create", url, "orders", *ONE)
     run("topic", "publish", url, "orders", *"abcd")
     run("topic", "consume", url, "orders", "--subscription", "work", "--count", 2)
@@ -97,14 +97,14 @@ def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, 
     assert run("topic", "consume", folder, "orders", "--subscription", "work").out == "c\nd\n"
 
 
-def test_sigterm_ends_a_server_whose_bookies_are_gone(cast: Cast) -> None:
+def test_sigterm_ends_a_server_whose_bookies_are_gone(processes: ProcessGroup) -> None:
     """Nothing can be stored: it says so, and does not wait longer than it was told to."""
-    cast.start_bookies("b1")
-    server, url = serve(cast, cast.url, "--drain-s", 2)
+    processes.start_bookies("b1")
+    server, url = serve(processes, processes.url, "--drain-s", 2)
     with pyreplog.connect(url, timeout=60.0) as client:
         topic = client.topic("orders", ensemble=1)
         topic.publish(b"a")
-        for bookie in cast.bookies.values():
+        for bookie in processes.bookies.values():
             bookie.kill()
         pending = topic.submit(b"b")
         client.topic("orders").stats()  # it has the other, too: requests of a connection come in order
@@ -113,39 +113,39 @@ def test_sigterm_ends_a_server_whose_bookies_are_gone(cast: Cast) -> None:
         assert server.wait() == 0 and time.monotonic() - began < 30.0, "it was 70 s"
         with pytest.raises(pyreplog.ReplogError):
             pending.result(PATIENCE_S)
-    lines = server.complaint().splitlines()
+    lines = server.error_text().splitlines()
     assert all(re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (WARNING|ERROR) pyreplog\.", line) for line in lines)
     assert any("1 of 1 topics were closed with messages that have no outcome: orders" in line for line in lines)
 
 
-def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
+def test_a_server_that_was_killed(processes: ProcessGroup, folder: Path, run: Run) -> None:
     """Its topics are free for the next at once that has the directory, though its lease lasts."""
-    server, url = serve(cast, folder)
+    server, url = serve(processes, folder)
     run("topic", "create", url, "orders", *ONE, *KEPT)
     run("topic", "publish", url, "orders", *"abcd")
     server.kill()
-    server, url = serve(cast, folder)
+    server, url = serve(processes, folder)
     done = run("topic", "consume", url, "orders")
     assert (done.code, done.out) == (0, "a\nb\nc\nd\n"), done.error
     end(server)
 
 
-def test_a_follower_goes_on(cast: Cast, folder: Path, run: Run) -> None:
-    server, url = serve(cast, folder)
+def test_a_follower_goes_on(processes: ProcessGroup, folder: Path, run: Run) -> None:
+    server, url = serve(processes, folder)
     run("topic", "create", url, "orders", *ONE)
-    follower = cast.start("pyreplog", "topic", "consume", url, "orders", "--follow", "--json")
+    follower = processes.start("pyreplog", "topic", "consume", url, "orders", "--follow", "--json")
     for number, value in enumerate("ab"):
         run("topic", "publish", url, "orders", value)
         assert follower.wait_for("offset", number) == number
-    assert follower.said["value"] == "b"
+    assert follower.output["value"] == "b"
     follower.signal(signal.SIGINT)
     assert follower.wait() == 130
     end(server)
 
 
-def test_top_and_metrics(cast: Cast, folder: Path, run: Run) -> None:
+def test_top_and_metrics(processes: ProcessGroup, folder: Path, run: Run) -> None:
     pytest.importorskip("prometheus_client")
-    server, url = serve(cast, folder, "--metrics", 0)
+    server, url = serve(processes, folder, "--metrics", 0)
     run("topic", "create", url, "orders", *ONE)
     run("subscription", "create", url, "orders", "work")
     run("topic", "publish", url, "orders", *"abcd")
@@ -159,22 +159,22 @@ def test_top_and_metrics(cast: Cast, folder: Path, run: Run) -> None:
     end(server)
 
 
-def test_the_owner_is_asked(cast: Cast, run: Run) -> None:
+def test_the_owner_is_asked(processes: ProcessGroup, run: Run) -> None:
     """Of a metadata store, commands go to the server that owns the topic; top shows what it says."""
-    cast.start_bookies("b1")
-    server, url = serve(cast, cast.url)
+    processes.start_bookies("b1")
+    server, url = serve(processes, processes.url)
     run("topic", "create", url, "orders", *ONE)
-    assert run("topic", "publish", cast.url, "orders", *"abc").code == 0
-    assert run("topic", "consume", cast.url, "orders").out == "a\nb\nc\n"
-    report = run("top", "--once", "--json", cast.url).json
+    assert run("topic", "publish", processes.url, "orders", *"abc").code == 0
+    assert run("topic", "consume", processes.url, "orders").out == "a\nb\nc\n"
+    report = run("top", "--once", "--json", processes.url).json
     row = report["topics"][0]
-    assert (row["name"], row["messages"], row["owner"], row["states"]) == ("orders", 3, server.said["address"], [])
+    assert (row["name"], row["messages"], row["owner"], row["states"]) == ("orders", 3, server.output["address"], [])
     assert [ledger["state"] for ledger in report["ledgers"]] == ["open"]
     assert [bookie["state"] for bookie in report["bookies"]] == [""]
     # the only entry cannot carry its own confirmation: the writer tells it once it is idle
-    until(lambda: run("top", "--once", "--json", cast.url).json["ledgers"][0]["confirmed"] == 0)
+    until(lambda: run("top", "--once", "--json", processes.url).json["ledgers"][0]["confirmed"] == 0)
     end(server)
-    left = run("top", "--once", "--json", cast.url).json["topics"][0]
+    left = run("top", "--once", "--json", processes.url).json["topics"][0]
     assert (left["messages"], left["states"]) == (None, ["no owner"])
 
 
@@ -194,10 +194,10 @@ def test_owners_that_do_not_answer(run: Run, folder: Path) -> None:
         assert run("topic", "stats", url, "here").code == 7
 
 
-def test_behind_a_secret_and_tls(cast: Cast, folder: Path, run: Run, tmp_path: Path) -> None:
+def test_serve_with_tls_and_a_secret(processes: ProcessGroup, folder: Path, run: Run, tmp_path: Path) -> None:
     authority, secret = Authority(tmp_path, "ours"), tmp_path / "secret"
     secret.write_bytes(b"a secret of some length\n")
-    server, url = serve(cast, folder, "--tls-cert", authority.issue("server"), "--secret-file", secret)
+    server, url = serve(processes, folder, "--tls-cert", authority.issue("server"), "--secret-file", secret)
     trust = ("--tls-ca", authority.file)
     assert run("topic", "list", url, *trust, "--secret-file", secret).code == 0
     done = run("topic", "list", url, *trust)
@@ -205,7 +205,9 @@ def test_behind_a_secret_and_tls(cast: Cast, folder: Path, run: Run, tmp_path: P
     end(server)
 
 
-def test_secrets_and_certificates_are_loaded_anew_at_sighup(cast: Cast, folder: Path, run: Run, tmp_path: Path) -> None:
+def test_secrets_and_certificates_are_loaded_anew_at_sighup(
+    processes: ProcessGroup, folder: Path, run: Run, tmp_path: Path
+) -> None:
     """In the order of a rotation; a file that is no good changes nothing; nobody is disconnected."""
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     files = {name: tmp_path / name for name in ("old", "new", "both", "secret", "certificate")}
@@ -214,7 +216,7 @@ def test_secrets_and_certificates_are_loaded_anew_at_sighup(cast: Cast, folder: 
     files["both"].write_bytes(OLD + b"\n" + NEW + b"\n")
     files["secret"].write_bytes(OLD + b"\n")
     files["certificate"].write_bytes(Path(ours.issue("server")).read_bytes())
-    server, url = serve(cast, folder, "--tls-cert", files["certificate"], "--secret-file", files["secret"])
+    server, url = serve(processes, folder, "--tls-cert", files["certificate"], "--secret-file", files["secret"])
 
     def gets_in(secret: str, authority: Authority = ours) -> bool:
         return run("topic", "list", url, "--tls-ca", authority.file, "--secret-file", files[secret]).code == 0
@@ -239,24 +241,24 @@ def test_secrets_and_certificates_are_loaded_anew_at_sighup(cast: Cast, folder: 
         assert topic.publish(b"b") == 1, "who is connected stays so"
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
-    told = server.complaint()
+    told = server.error_text()
     assert told.count("were reloaded") == 2 and told.count("were not reloaded") in (1, 2)  # signals may come as one
 
 
-def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
+def test_a_bookie_loads_its_secret_anew(processes: ProcessGroup, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(OLD)
-    bookie = cast.start(
-        "pyreplog", "bookie", str(tmp_path / "b1"), "--json", "--metadata", cast.url, "--secret-file", str(secret),
+    bookie = processes.start(
+        "pyreplog", "bookie", str(tmp_path / "b1"), "--json", "--metadata", processes.url, "--secret-file", str(secret),
         "--segment-bytes", str(1 << 20),
     )  # fmt: skip
     bookie.wait_for("bookie")
-    with pyreplog.Cluster.connect(cast.url, secret=OLD) as cluster, cluster.create_ledger(ensemble=1) as ledger:
+    with pyreplog.Cluster.connect(processes.url, secret=OLD) as cluster, cluster.create_ledger(ensemble=1) as ledger:
         ledger.append(b"a")
         secret.write_bytes(NEW)
         bookie.signal(signal.SIGHUP)
         assert bookie.popen.stderr is not None and "were reloaded" in bookie.popen.stderr.readline()
-        with pyreplog.Cluster.connect(cast.url, secret=NEW) as other, other.create_ledger(ensemble=1) as another:
+        with pyreplog.Cluster.connect(processes.url, secret=NEW) as other, other.create_ledger(ensemble=1) as another:
             another.append(b"a")
         ledger.append(b"b")
     bookie.signal(signal.SIGTERM)
@@ -264,7 +266,7 @@ def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "complaint"),
+    ("options", "code", "error_text"),
     [
         (["--listen", "nowhere"], 2, "--listen"),
         (["--listen", "0.0.0.0:0"], 2, "--advertise"),
@@ -273,13 +275,13 @@ def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
         (["--metrics", "nowhere"], 2, "--metrics"),
     ],
 )
-def test_what_is_refused(
-    options: list[str], code: int, complaint: str, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_serve_refuses_invalid_options(
+    options: list[str], code: int, error_text: str, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     done = run("serve", folder, *(option.format(folder=folder) for option in options))
     assert (done.code, done.out) == (code, "")
-    assert complaint in done.error and done.error.count("\n") == 1
+    assert error_text in done.error and done.error.count("\n") == 1
 
 
 def test_a_server_of_a_server_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +289,7 @@ def test_a_server_of_a_server_is_refused(run: Run, monkeypatch: pytest.MonkeyPat
     assert run("serve", "pyreplog://127.0.0.1:1").code == 2
 
 
-def test_a_directory_that_is_open_elsewhere(cast: Cast, folder: Path) -> None:
+def test_a_directory_that_is_open_elsewhere(processes: ProcessGroup, folder: Path) -> None:
     with Cluster.embedded(folder, bookies=1):
         done = process("serve", folder)
     assert done.code == 3 and "process" in done.error

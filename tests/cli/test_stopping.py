@@ -17,7 +17,7 @@ import pytest
 import pyreplog
 from pyreplog.cli import app
 from pyreplog.cli.shared import serving
-from tests.ledger.processes import PATIENCE_S, SEGMENT_BYTES, Cast, Process
+from tests.ledger.processes import PATIENCE_S, SEGMENT_BYTES, Process, ProcessGroup
 from tests.waiting import until
 
 PROGRAM = """
@@ -60,15 +60,15 @@ TOPICS = 500
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as processes:
+        yield processes
 
 
 @contextmanager
-def locked(cast: Cast) -> Iterator[None]:
+def locked(processes: ProcessGroup) -> Iterator[None]:
     """Somebody stands still in a transaction of the metadata store."""
-    with closing(sqlite3.connect(cast.folder / "metadata.sqlite", isolation_level=None)) as connection:
+    with closing(sqlite3.connect(processes.folder / "metadata.sqlite", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
@@ -81,9 +81,9 @@ def end(process: Process) -> tuple[int, float]:
     return process.wait(), time.monotonic() - began
 
 
-def serve(cast: Cast) -> tuple[Process, str, list[str]]:
+def serve(processes: ProcessGroup) -> tuple[Process, str, list[str]]:
     """A server of topics, its URL, and what it complains of: that is read, however much it is."""
-    server = cast.start("pyreplog", "serve", cast.url, "--json", "--drain-s", str(DRAIN_S))
+    server = processes.start("pyreplog", "serve", processes.url, "--json", "--drain-s", str(DRAIN_S))
     url, lines = f"pyreplog://{server.wait_for('address')}", list[str]()
     assert server.popen.stderr is not None
     threading.Thread(target=lines.extend, args=(server.popen.stderr,), daemon=True).start()
@@ -91,17 +91,17 @@ def serve(cast: Cast) -> tuple[Process, str, list[str]]:
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> None:
+def test_a_server_of_many_topics_ends_in_time(processes: ProcessGroup, is_locked: bool) -> None:
     """Nothing of what is on its way can be stored; the next owner finds all that was confirmed."""
-    cast.start_bookies("b1")
-    (bookie,) = cast.bookies.values()
-    server, url, lines = serve(cast)
+    processes.start_bookies("b1")
+    (bookie,) = processes.bookies.values()
+    server, url, lines = serve(processes)
     with pyreplog.connect(url, timeout=PATIENCE_S) as client:
         topics = [client.topic(f"t{number}", ensemble=1, retention_ms=3_600_000) for number in range(TOPICS)]
         for future in [topic.submit(b"a") for topic in topics]:
             future.result(PATIENCE_S)
         bookie.signal(signal.SIGSTOP)
-        with locked(cast) if is_locked else nullcontext():
+        with locked(processes) if is_locked else nullcontext():
             pending = [topic.submit(b"b") for topic in topics]
             topics[-1].stats()  # it has the others, too: requests of a connection come in order
             code, took_s = end(server)
@@ -112,7 +112,7 @@ def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> No
     assert (code, took_s < BOUND_S) == (0, True), (code, took_s, lines[-3:])
     assert not is_locked or any("were dropped" in line for line in lines)
     bookie.signal(signal.SIGCONT)
-    server, url, _ = serve(cast)
+    server, url, _ = serve(processes)
     with pyreplog.connect(url, timeout=PATIENCE_S) as client:
         for number in range(0, TOPICS, 25):
             batches = client.topic(f"t{number}", create=False).read()
@@ -121,30 +121,37 @@ def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> No
     assert end(server)[0] == 0
 
 
-def test_a_broker_ends_in_time(cast: Cast) -> None:
+def test_a_broker_ends_in_time(processes: ProcessGroup) -> None:
     """The metadata store does not answer: nobody learns that it goes."""
-    broker = cast.start(
-        "pyreplog", "broker", str(cast.folder / "a"), "--json", "--metadata", cast.url, "--drain-s", str(DRAIN_S)
+    broker = processes.start(
+        "pyreplog",
+        "broker",
+        str(processes.folder / "a"),
+        "--json",
+        "--metadata",
+        processes.url,
+        "--drain-s",
+        str(DRAIN_S),
     )
     broker.wait_for("broker")
-    with locked(cast):
+    with locked(processes):
         code, took_s = end(broker)
-    assert (code, took_s < BOUND_S) == (0, True), (took_s, broker.complaint())
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, broker.error_text())
 
 
-def test_a_bookie_ends_in_time(cast: Cast) -> None:
+def test_a_bookie_ends_in_time(processes: ProcessGroup) -> None:
     """Its client stands still, and the metadata store does not answer."""
-    bookie = cast.start(
-        "pyreplog", "bookie", str(cast.folder / "b1"), "--json", "--metadata", cast.url, "--segment-bytes",
+    bookie = processes.start(
+        "pyreplog", "bookie", str(processes.folder / "b1"), "--json", "--metadata", processes.url, "--segment-bytes",
         str(SEGMENT_BYTES), "--drain-s", str(DRAIN_S),
     )  # fmt: skip
     bookie.wait_for("bookie")
-    writer = cast.writer(1, 1, 1)
+    writer = processes.writer(1, 1, 1)
     writer.wait_for("acked", 1)
     writer.signal(signal.SIGSTOP)
-    with locked(cast):
+    with locked(processes):
         code, took_s = end(bookie)
-    assert (code, took_s < BOUND_S) == (0, True), (took_s, bookie.complaint())
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, bookie.error_text())
 
 
 @pytest.mark.parametrize("drain_s", ["-1", "nan", "inf", "soon"])
@@ -169,7 +176,7 @@ def test_a_process_that_cannot_be_closed_ends() -> None:
         assert process.wait(60) == 1
 
 
-def test_a_process_that_cannot_be_closed_says_so() -> None:
+def test_process_that_cannot_be_closed_exits_with_an_error_message() -> None:
     program = "import threading; from pyreplog.cli.shared import serving; serving.Drain(0.1); threading.Event().wait()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; the process ends; the outcome of open requests is unknown\n"

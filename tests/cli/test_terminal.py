@@ -26,7 +26,7 @@ BAD = "".join(
 """Control characters of ASCII and of Latin-1, and those that turn the direction of writing."""
 
 
-def test_what_is_shown() -> None:
+def test_shown_escapes_control_and_bidirectional_characters() -> None:
     assert not set(shown("é" + BAD + "中")) & set(BAD) and shown("é 中\u200d👩") == "é 中\u200d👩"
     assert shown("a\x1b[2J\x9b\u202e") == r"a\x1b[2J\x9b\u202e"
     assert shown("a\tb\n\r", lines=True) == "a\tb\n" + r"\x0d"
@@ -68,7 +68,9 @@ def test_raw_values_are_escaped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPa
     "arguments", [["--help"], ["cat", "LOG"], ["fsck", "LOG"], ["stat", "LOG", "--json"], ["fsck", "NONE"]]
 )
 @pytest.mark.parametrize("closed", ["stdout", "both"])
-def test_nobody_reads(arguments: list[str], closed: str, tmp_path: Path) -> None:
+def test_command_with_closed_output_exits_without_a_traceback(
+    arguments: list[str], closed: str, tmp_path: Path
+) -> None:
     """Output that is closed early: no traceback, from the command or from the end of the interpreter."""
     with pyreplog.open(tmp_path / "log") as log:
         log.append_batch([bytes(1000)] * 1000)

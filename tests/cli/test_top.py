@@ -70,7 +70,7 @@ def test_a_topic_as_a_row() -> None:
     assert row.subscriptions[0].type == "" and row.subscriptions[1].states == ()
 
 
-def test_who_needs_to_be_looked_at_comes_first() -> None:
+def test_top_lists_held_and_stalled_topics_first() -> None:
     def topic(name: str, backlog: int = 0, *states: str) -> TopicRow:
         return TopicRow(name=name, backlog=backlog, states=states)
 
@@ -133,7 +133,7 @@ def test_bookies_that_left_for_good_are_not_shown() -> None:
     assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
 
 
-def test_how_long_ago_a_bookie_was_verified() -> None:
+def test_bookie_rows_show_seconds_since_verification() -> None:
     running = [
         BookieStatus("b1@y", "h:1", "", False, 20, verified_since_us=NOW_US - 5_000_000),
         BookieStatus("b2@y", "", "", False, 1),
@@ -263,7 +263,7 @@ def test_once(run: Run, folder: Path) -> None:
     assert report["recovery"]["colour"] == "green" and "cluster green, 0 entries at one copy" in done.out
 
 
-def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
+def test_top_does_not_open_topics_without_an_owner(run: Run, folder: Path) -> None:
     """Of a cluster that others use, too."""
     report = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
     assert report["topics"][0]["states"] == ["no owner"]
@@ -285,7 +285,7 @@ def test_replications_are_shown_of_a_directory_and_of_a_server(run: Run, folder:
     assert done.code == 0 and "geo-replication: 1 target, 5 messages unsent" in done.out
 
 
-def test_it_goes_on_when_the_target_is_away(
+def test_top_continues_while_the_target_is_away(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     looks = iter([MetadataUnavailableError("away"), None, KeyboardInterrupt()])
@@ -355,6 +355,6 @@ def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
         while b"bookie-2" not in shown:
             shown += os.read(ours, 1 << 16)
         it.send_signal(signal.SIGINT)
-        _, complaint = it.communicate(timeout=30)
-    assert it.returncode == 130 and complaint == b""
+        _, error_text = it.communicate(timeout=30)
+    assert it.returncode == 130 and error_text == b""
     assert re.search(r"orders .* 5 ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace")))

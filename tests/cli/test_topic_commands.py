@@ -121,7 +121,7 @@ def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:
     assert topic("consume", "--keys").out == "k\tone\nk\ttwo\nk\tthree\n\t-5\n\t--key\n"
 
 
-def test_nothing_to_publish(topic: Callable[..., Done], tmp_path: Path) -> None:
+def test_publish_of_an_empty_file_publishes_nothing(topic: Callable[..., Done], tmp_path: Path) -> None:
     (empty := tmp_path / "empty").write_bytes(b"")
     assert "0 messages; 0 B" in topic("publish", "--file", empty).out
     assert topic("consume", "--timeout", 0).out == ""
@@ -303,7 +303,7 @@ def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "error_text"),
     [
         (["topic", "publish", "{folder}", "{name}", "x", "--property", "a"], 2, "NAME=VALUE"),
         (["topic", "publish", "{folder}", "{name}", "x", "--batch", "0"], 2, "--batch"),
@@ -320,22 +320,22 @@ def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
         (["subscription", "create", "{folder}", "{name}", "pyreplog.mine"], 2, "pyreplog.mine"),
     ],
 )
-def test_what_is_refused(
-    arguments: list[str], code: int, complaint: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
+def test_topic_and_subscription_commands_refuse_invalid_arguments(
+    arguments: list[str], code: int, error_text: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
 ) -> None:
     done = run(*(argument.format(folder=folder, name=name) for argument in arguments))
     assert (done.code, done.out) == (code, "")
-    assert complaint in done.error and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1
+    assert error_text in done.error and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1
 
 
-def test_who_has_the_directory_is_named(run: Run, topic: Callable[..., Done], folder: Path) -> None:
+def test_locked_directory_error_names_the_process(run: Run, topic: Callable[..., Done], folder: Path) -> None:
     with Cluster.embedded(folder):
         done = topic("stats")
     assert done.code == 3 and "process" in done.error
 
 
 @pytest.mark.parametrize("group", ["topic", "subscription"])
-def test_an_action_must_be_said(group: str) -> None:
+def test_missing_action_exits_with_usage(group: str) -> None:
     with pytest.raises(SystemExit):
         main([group])
 

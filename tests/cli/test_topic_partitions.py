@@ -89,14 +89,14 @@ def test_growing(run: Run, topic: Callable[..., Done]) -> None:
     "arguments",
     [("seek", "s", "1"), ("skip", "s", "1")],
 )
-def test_what_is_of_one_partition_says_so(topic: Callable[..., Done], arguments: tuple[str, ...]) -> None:
+def test_seek_and_skip_by_offset_ask_for_one_partition(topic: Callable[..., Done], arguments: tuple[str, ...]) -> None:
     done = topic(*arguments)
     assert (done.code, done.out) == (2, "")
     assert f"name one of them, {NAME}-partition-0 to {NAME}-partition-2" in done.error
     assert topic("stats-internal", name=f"{NAME}-partition-1").code == 0
 
 
-def test_of_a_store_whose_partitions_several_servers_own(run: Run, tmp_path: Path) -> None:
+def test_commands_on_a_store_ask_the_servers_that_own_its_partitions(run: Run, tmp_path: Path) -> None:
     """A command that would own some of them alone asks the servers for all."""
     path = tmp_path / "cluster"
     with Cluster.embedded(path, bookies=1) as cluster, TopicServer(cluster) as first, other_process(cluster) as other:

@@ -16,7 +16,7 @@ from tests.topic.partitioning import PATIENCE_S, until
 WHY = "expected 3 bookies for the ensemble, found 1 that take entries: start or add bookies"
 
 
-def test_who_wants_too_many_bookies_hears_of_it(
+def test_topic_that_waits_for_bookies_reports_the_reason(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers, "RETRY_FIRST_S", 0.001)

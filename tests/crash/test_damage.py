@@ -134,7 +134,9 @@ def test_missing_sector_under_a_synced_claim_is_corruption(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
 @pytest.mark.parametrize("place", [0, 7, len(VALUES) - 1])
-def test_what_a_killed_writer_of_this_boot_had_appended_is_not_cut(place: int, durability: str, tmp_path: Path) -> None:
+def test_damage_to_records_of_a_writer_killed_in_this_boot_is_not_truncated(
+    place: int, durability: str, tmp_path: Path
+) -> None:
     """A kill takes nothing from the page cache: a record that its callers were told of, and that is not intact, is
     damage. What lies before it can still be read, and fsck counts what lies behind."""
     path = tmp_path / "log"

@@ -180,7 +180,9 @@ def test_truncation_that_fails_half_way_poisons_the_log(
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_close_says_that_its_sync_failed_and_lets_go(durability: str, tmp_path: Path, files: FaultyFiles) -> None:
+def test_close_raises_poisoned_error_when_its_sync_fails_and_releases_the_log(
+    durability: str, tmp_path: Path, files: FaultyFiles
+) -> None:
     log = open_log(tmp_path / "log", files, durability)
     future = log.submit(b"x")
     if durability == "synced":
@@ -337,7 +339,7 @@ def test_a_log_with_holes_is_whole_before_it_is_appended_to(durability: str, tmp
         assert log[:] == [KILOBYTE] and log.append(b"x") == 1
 
 
-def test_there_is_no_room_for_what_is_missing_of_a_log_with_holes(tmp_path: Path) -> None:
+def test_log_with_holes_on_a_full_disk_raises_disk_full_error(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log", segment_bytes=4 * SEGMENT_BYTES) as log:
         log.append(KILOBYTE)
     (folder := tmp_path / "small").mkdir()

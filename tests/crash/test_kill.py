@@ -13,7 +13,7 @@ from .runner import repeat_command
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_what_was_appended_survives_kill_9(part: int, tmp_path: Path, seed: int) -> None:
+def test_appended_records_survive_kill_9(part: int, tmp_path: Path, seed: int) -> None:
     try:
         kill.run(seed + part, tmp_path / "log", rounds=20 // one_in(2))
     except AssertionError as error:

@@ -62,7 +62,7 @@ def test_a_cluster_that_a_finalizer_closes(tmp_path: Path) -> None:
         assert cluster.topic("t").end == 1
 
 
-def test_a_forked_child_is_told_nothing(tmp_path: Path) -> None:
+def test_forked_child_gets_forked_error_from_properties_of_the_log(tmp_path: Path) -> None:
     """Where a log of the parent's begins and ends is not known there any more."""
     with pyreplog.open(tmp_path / "log") as log, pyreplog.open(tmp_path / "log", "r") as reader:
         log.append(b"x")

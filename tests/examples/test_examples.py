@@ -31,13 +31,13 @@ def run(name: str, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_each_is_short_and_says_how_to_run_it(path: Path) -> None:
+def test_examples_are_short_and_name_their_command(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) < 60
     assert f"\n    python examples/{path.name} " in text
 
 
-def test_there_are_six() -> None:
+def test_number_of_examples() -> None:
     assert len(list(EXAMPLES.glob("*.py"))) == 6
 
 

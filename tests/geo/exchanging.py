@@ -49,6 +49,7 @@ class Side:
         self.effects: list[Effect] = []  # all other effects
         self.positions: dict[Origin, OriginState] = {}  # of the topics of other clusters, as they are stored here
         self.stores = stores  # whether it stores the first 1000 messages of each cluster
+        self.end: int | None = None  # of its topic; None: the exchange knows all messages
         self.is_fast = True  # records are durable at once
         self.boot()
 
@@ -61,6 +62,7 @@ class Side:
             neighbours=[*map(cluster_id, self.links)],
             replayed=replay(records),
             positions=lambda: self.positions,
+            end=lambda: self.exchange.early_acks.stored(self.origin) if self.end is None else self.end,
         )
         self.outbox.clear()
         self.effects.clear()

@@ -15,9 +15,12 @@ from pyreplog.geo.geo_replication import GeoReplication
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_manager import ReplicatorManager
 from pyreplog.geo.replicator_status import ReplicatorStatus
+from pyreplog.geo.target_link import OnExchanged
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Origin
+from pyreplog.topic.model.wire.protocol import Exchange
 from pyreplog.topic.owner.topics import Topics
 
 UUIDS = {"b": "0b" * 16, "c": "0c" * 16}
@@ -69,6 +72,13 @@ class FakeReplicator:
     def falls_behind(self, messages: int, size: int) -> None:
         """Report that the target lacks so many messages, with so many bytes."""
         self.shown = replace(self.shown, unsent_messages=messages, unsent_bytes=size)
+
+
+class UnansweringLink:
+    """A link for the replication of subscriptions over which no answer comes."""
+
+    def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
+        """Do nothing."""
 
 
 class Factory:

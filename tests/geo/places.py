@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyreplog import Cluster, TopicServer
 from tests.geo.sites import NOWHERE
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.topic.remoting import Wire
 
 
@@ -46,9 +46,9 @@ class TwoServers:
         wire: leads from a to b.
     """
 
-    def __init__(self, a: Cluster, b: Cluster, target: TopicServer, wire: Wire, cast: Cast) -> None:
-        self.a, self.b, self.wire, self.cast, self._target = a, b, wire, cast, target
-        self._servers = [cast.start("pyreplog", "serve", cast.url, "--json") for _ in range(2)]
+    def __init__(self, a: Cluster, b: Cluster, target: TopicServer, wire: Wire, processes: ProcessGroup) -> None:
+        self.a, self.b, self.wire, self.processes, self._target = a, b, wire, processes, target
+        self._servers = [processes.start("pyreplog", "serve", processes.url, "--json") for _ in range(2)]
         addresses = [server.wait_for("address") for server in self._servers]
         self.address = f"pyreplog://{addresses[0]}"
 
@@ -73,11 +73,11 @@ def two_servers(path: Path, topic: str) -> Iterator[TwoServers]:
         Cluster.embedded(path / "b", bookies=1) as b,
         TopicServer(b) as target,
         Wire(target.address) as wire,
-        Cast(folder, f"sqlite:{folder}/metadata.sqlite") as cast,
+        ProcessGroup(folder, f"sqlite:{folder}/metadata.sqlite") as processes,
     ):
-        cast.start_bookies("bookie")
-        with Cluster.connect(cast.url) as a:
-            both = TwoServers(a, b, target, wire, cast)
+        processes.start_bookies("bookie")
+        with Cluster.connect(processes.url) as a:
+            both = TwoServers(a, b, target, wire, processes)
             a.geo.add_cluster("b", f"pyreplog://{wire.address}")
             a.geo.set_policy(topic, targets=["b"])
             yield both

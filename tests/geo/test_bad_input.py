@@ -79,7 +79,7 @@ def test_clocks_that_are_days_apart(a: Site, tmp_path: Path) -> None:
         replicator.close()
 
 
-def test_how_far_clocks_are_apart_is_not_overestimated() -> None:
+def test_clock_difference_does_not_include_the_time_of_the_request() -> None:
     """The time that the answer was in flight is not counted as a difference of the clocks."""
     here, minute, apart = TopicConfig(), 60_000_000, CLOCKS_APART_US
 

@@ -72,7 +72,7 @@ def opened(cluster: Cluster, name: str = "orders") -> Topic:
     return topic
 
 
-def test_what_is_published_here_is_there(pair: Pair) -> None:
+def test_messages_published_in_one_cluster_are_replicated_to_the_other(pair: Pair) -> None:
     pair.connect()
     pair.a.geo.set_policy("orders", targets=["b"])
     orders = opened(pair.a)
@@ -314,7 +314,7 @@ def test_a_cluster_that_is_removed_keeps_no_messages(pair: Pair) -> None:
     assert "no cluster of this name" in pair.row().alarm
 
 
-def test_a_wrong_secret_is_told_and_can_be_put_right(tmp_path: Path) -> None:
+def test_status_reports_a_wrong_secret_until_the_file_is_corrected(tmp_path: Path) -> None:
     pair = Pair(tmp_path, secret=SECRET)
     try:
         file = tmp_path / "b.secret"
@@ -361,7 +361,7 @@ def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
         assert values(opened(both.b)) == [b"1", b"2", b"3", b"4"]
         rows = both.a.geo.status(everywhere=True)
         assert [(row.topic, row.target, row.unsent_messages) for row in rows] == [("orders", "b", 0)]
-        assert both.cast.url.startswith("sqlite:") and both.a.topics.owner("orders") is not None
+        assert both.processes.url.startswith("sqlite:") and both.a.topics.owner("orders") is not None
 
 
 @pytest.mark.parametrize("policy", ["hold", "error", "detach"])

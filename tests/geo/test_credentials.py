@@ -102,7 +102,9 @@ def test_messages_and_acknowledgements_go_both_ways(places: tuple[Place, Place])
 
 
 @pytest.mark.parametrize("kind", ["client certificate", "server certificate", "secret"])
-def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: tuple[Place, Place], kind: str) -> None:
+def test_expired_credentials_are_reported_at_the_next_connection_until_files_are_replaced(
+    places: tuple[Place, Place], kind: str
+) -> None:
     """Existing connections go on. The next one is refused and the status says why, until new files are in place."""
     a, b = places
     if kind == "client certificate":
@@ -165,7 +167,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(places: tuple[Place, Place])
     a.run_round()
 
 
-def test_expired_certificates_are_told_when_a_cluster_is_added(places: tuple[Place, Place]) -> None:
+def test_add_cluster_with_an_expired_certificate_raises_cluster_credentials_error(places: tuple[Place, Place]) -> None:
     a, b = places
     b.serve_with(YEAR)
     with pytest.raises(ClusterCredentialsError, match=r"certificates are refused.*expired"):

@@ -19,7 +19,7 @@ from tests.geo.sites import NOWHERE, SYNCED
 from tests.waiting import until
 
 
-def test_what_counts_as_unsent(place: Replicated) -> None:
+def test_deletion_is_refused_while_a_target_lacks_messages(place: Replicated) -> None:
     place.add("b", "c")
     topic = place.open("orders")
     topic.publish_batch([b"1", b"2", b"3"])
@@ -79,7 +79,9 @@ def test_a_policy_that_cannot_be_read_is_not_none(place: Replicated) -> None:
 
 @pytest.mark.parametrize("partitions", [None, 2])
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_it_is_deleted_once_the_target_has_all(tmp_path: Path, partitions: int | None, is_remote: bool) -> None:
+def test_topic_is_deleted_once_the_target_has_all_messages(
+    tmp_path: Path, partitions: int | None, is_remote: bool
+) -> None:
     with ExitStack() as stack:
         a, b = Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
         a.serve()

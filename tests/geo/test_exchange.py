@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.geo.acks.effects import Acknowledge, Diverged, Drop, HomeChanged, Persist, Rebuild, SeekLost, Send
+from pyreplog.geo.acks import exchange, messages
+from pyreplog.geo.acks.effects import (
+    Acknowledge,
+    Diverged,
+    Drop,
+    HistoryDiffers,
+    HomeChanged,
+    Persist,
+    Rebuild,
+    SeekLost,
+    Send,
+)
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, decode, encode
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
@@ -56,7 +67,7 @@ def test_nothing_is_sent_before_it_is_durable() -> None:
     assert clusters["b"].acked("s", "a") == [1]
 
 
-def test_what_is_received_is_confirmed_once_it_is_durable() -> None:
+def test_received_acknowledgements_are_confirmed_once_they_are_durable() -> None:
     clusters = linked()
     other = clusters["b"]
     other.is_fast = False
@@ -129,6 +140,47 @@ def test_messages_of_this_cluster_that_it_does_not_have_were_never_acknowledged(
     clusters.settle()
     assert [effect for effect in clusters["a"].effects if isinstance(effect, Diverged)]
     assert clusters["a"].acked("s", "a") == []
+    peer = clusters["b"].exchange.peer(cluster_id("a"))
+    assert origin("a") not in peer.compared, "readiness of the other cluster must not count them as stored"
+    (alarm,) = (effect for effect in clusters["b"].effects if isinstance(effect, HistoryDiffers))
+    assert (alarm.origin, alarm.first) == (origin("a"), 1000)
+    clusters["b"].acknowledge("s", "a", 3)
+    clusters.settle()
+    assert clusters["a"].acked("s", "a") == []
+
+
+def test_messages_of_this_cluster_may_be_acknowledged_before_it_has_read_them() -> None:
+    """They are confirmed here, and another cluster was faster: they count as acknowledged before they are delivered."""
+    clusters = linked()
+    clusters["a"].end = 1002
+    clusters["b"].acknowledge("s", "a", 999, 1000, 1001)
+    clusters.settle()
+    taken = clusters["a"].taken()
+    assert not [effect for effect in taken if isinstance(effect, Diverged)]
+    assert clusters["a"].acked("s", "a") == [999, 1000, 1001]
+    clusters["a"].do(clusters["a"].exchange.arrive(origin("a"), 1002))
+    (early,) = (effect for effect in clusters["a"].taken() if isinstance(effect, Acknowledge))
+    assert early.ranges[0].tolist() == [1000] and early.ranges[1].tolist() == [1002]
+
+
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_what_is_too_large_leaves_no_gap_in_the_journal(monkeypatch: pytest.MonkeyPatch, is_snapshot: bool) -> None:
+    """The base of a subscription has too many ranges. The others go on, and the journal can be read."""
+    clusters = linked()
+    a = clusters["a"]
+    monkeypatch.setattr(messages, "BASE_BYTES_MAX", 64)
+    wide = OriginRanges()
+    wide.add(origin("a"), *span(*range(0, 600, 3)))
+    with pytest.raises(InvalidArgumentError, match="bytes of bases"):
+        a.exchange.create("wide", "t9", wide)
+    if is_snapshot:
+        monkeypatch.setattr(exchange, "SNAPSHOT_BYTES", -1)
+    a.acknowledge("s", "a", 4)
+    clusters.settle()
+    assert clusters["b"].acked("s", "a") == a.acked("s", "a")
+    assert a.exchange.lacks_header(cluster_id("b"), "wide"), "readiness must not count it as known there"
+    a.boot()
+    assert 4 in a.acked("s", "a") and a.exchange.state("wide") is None
 
 
 def test_early_acknowledgements_count_before_the_message_is_delivered() -> None:
@@ -160,7 +212,7 @@ def test_old_generations_change_nothing() -> None:
     assert [effect for effect in clusters["b"].effects if isinstance(effect, Rebuild)]
 
 
-def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
+def test_acknowledgements_in_flight_are_ignored_in_the_next_generation() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -347,7 +399,7 @@ def test_a_removed_cluster_counts_as_having_confirmed() -> None:
         clusters["a"].exchange.peer(cluster_id("c"))
 
 
-def test_of_two_seeks_the_loser_is_told() -> None:
+def test_losing_one_of_two_concurrent_seeks_emits_seek_lost() -> None:
     clusters = linked()
     clusters.cut("ab")
     for letter, end in (("a", 5), ("b", 7)):
@@ -377,7 +429,7 @@ def test_a_seek_is_not_sent_before_it_is_durable() -> None:
     assert state is not None and state.generation.counter == 0
 
 
-def test_what_the_journal_has_is_what_a_crash_leaves() -> None:
+def test_exchange_state_is_recovered_from_the_journal_after_a_crash() -> None:
     clusters = linked("abc", base=bases(b=4))
     clusters["a"].acknowledge("s", "a", *range(0, 400, 2))
     clusters.settle()
@@ -447,7 +499,7 @@ def test_a_handover_that_moved_is_confirmed_to_the_next_owner() -> None:
     assert handover.phase is HandoverPhase.DONE and handover.is_over
 
 
-def test_a_handover_to_a_cluster_that_has_not_told_in_this_session_waits() -> None:
+def test_handover_waits_until_the_target_has_reported_in_this_session() -> None:
     """Nothing was acknowledged, so the target can lack nothing, but it may not have the subscription at all."""
     clusters = linked()
     side = clusters["a"]
@@ -471,7 +523,7 @@ def test_a_handover_ends_when_another_cluster_takes_the_subscription_over() -> N
     assert handover.phase is HandoverPhase.CANCELLED and handover.is_over
 
 
-def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:
+def test_handover_waits_until_the_target_has_reported_its_state() -> None:
     clusters = Clusters()
     side = clusters["a"]
     side.do(side.exchange.create("s", "t1", OriginRanges()))
@@ -485,7 +537,7 @@ def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:
     assert handover.phase is HandoverPhase.CANCELLED
 
 
-def test_readiness_tells_what_would_be_lost_and_repeated() -> None:
+def test_readiness_reports_lost_and_repeated_messages() -> None:
     clusters = linked()
     side, target = clusters["a"], cluster_id("b")
     clusters.cut("ab")
@@ -511,7 +563,7 @@ def test_a_message_on_its_way_may_arrive_without_its_acknowledgement() -> None:
     assert readiness(side.exchange, "s", target, held, stored, sent=lambda _: 10).is_ready
 
 
-def test_readiness_after_a_restart_is_not_known_until_the_other_cluster_tells() -> None:
+def test_readiness_after_a_restart_is_unknown_until_the_other_cluster_reports() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -538,7 +590,7 @@ def test_effects_of_messages_of_former_sessions() -> None:
     assert all(isinstance(persist, Persist) for persist in side.journal)
 
 
-def test_a_topic_that_is_created_again_has_told_nothing() -> None:
+def test_readiness_of_a_recreated_topic_is_unknown() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -615,7 +667,7 @@ def test_a_position_that_a_restored_neighbour_had_is_forgotten() -> None:
     assert not peer.positions
 
 
-def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:
+def test_recreated_topic_gets_its_last_acknowledgements_back() -> None:
     """The acknowledgement was not durable at the neighbour yet when the new topic reported that it has none."""
     clusters = linked()
     side, other = clusters["a"], clusters["b"]
@@ -636,7 +688,7 @@ def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> No
     assert side.acked("s", "a") == other.acked("s", "a") == [3]
 
 
-def test_a_neighbour_that_knows_of_fewer_confirmations_of_a_deletion_is_told_the_others() -> None:
+def test_neighbour_that_knows_fewer_confirmations_of_a_deletion_is_sent_the_others() -> None:
     """The neighbour's topic was created again, and it learned of the deletion from a third cluster. Unless it is sent
     the other confirmations, it waits for them for ever."""
     clusters = Clusters("abc", ("ab",))

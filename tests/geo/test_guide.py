@@ -87,7 +87,7 @@ def test_the_rules_are_those_of_prometheus() -> None:
     assert [rule["alert"] for rule in group["rules"]] == ["GeoReplicationNeedsADecision", "GeoReplicationLags"]
 
 
-def test_metrics_tell_the_state() -> None:
+def test_geo_metrics_show_the_replicator_status() -> None:
     behind = ReplicatorStatus(
         "orders", "b", "connecting", 5, 9, 4, 400, oldest_unsent_us=1_000_000, sent_messages=5, sent_bytes=50,
         skipped=(("expired", 2),), reconnects=3, error="away",

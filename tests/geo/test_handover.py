@@ -107,7 +107,7 @@ def test_consumers_end_what_they_hold_and_nothing_comes_twice(sides: tuple[Side,
     assert not waits(a)
 
 
-def test_what_consumers_hold_too_long_is_taken_from_them_and_late_acknowledgements_count(
+def test_handover_releases_held_messages_after_the_grace_period_and_counts_late_acks(
     sides: tuple[Side, Side],
 ) -> None:
     a, b = sides
@@ -145,7 +145,9 @@ def test_all_types_and_back_again(sides: tuple[Side, Side], type: str) -> None:
     until(lambda: b.acked() == [*range(20)])
 
 
-def test_what_a_consumer_leaves_behind_goes_to_the_other_cluster(sides: tuple[Side, Side]) -> None:
+def test_unacknowledged_messages_of_a_closed_consumer_are_delivered_in_the_other_cluster(
+    sides: tuple[Side, Side],
+) -> None:
     """Its messages are not delivered to another consumer here, which waits while it holds messages of its own."""
     a, b = sides
     with a.subscribe() as first, a.subscribe() as second:
@@ -167,7 +169,7 @@ def test_what_a_consumer_leaves_behind_goes_to_the_other_cluster(sides: tuple[Si
             assert left_behind and {*take(other, len(left_behind))} == left_behind
 
 
-def test_it_is_taken_back_when_the_time_is_over(sides: tuple[Side, Side]) -> None:
+def test_handover_is_cancelled_at_its_timeout_and_delivery_resumes(sides: tuple[Side, Side]) -> None:
     """When the time-out is over, consumers here get messages again, also those published meanwhile."""
     a, b = sides
     a.publish(0, 6)
@@ -305,7 +307,7 @@ def test_a_seek_meanwhile_is_taken_along(sides: tuple[Side, Side]) -> None:
     assert held(a) == 0
 
 
-def test_what_was_acknowledged_is_applied_before_the_other_cluster_delivers(
+def test_acknowledgements_are_applied_before_the_other_cluster_delivers(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its cursor needs the entries of messages that were acknowledged elsewhere. Here these are read slowly."""
@@ -337,7 +339,7 @@ def test_what_was_acknowledged_is_applied_before_the_other_cluster_delivers(
             assert rest(other, 8) == [0, 1, 2, 3, 5, 6, 8]
 
 
-def test_what_cannot_begin(sides: tuple[Side, Side]) -> None:
+def test_invalid_handovers_are_refused(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 3)
     assert a.subscriptions is not None and b.subscriptions is not None
@@ -356,7 +358,7 @@ def test_what_cannot_begin(sides: tuple[Side, Side]) -> None:
         assert "deleted" in reaches(a, b, "cancelled", 2)["error"]
 
 
-def test_it_is_taken_over_from_a_cluster_that_is_gone(sides: tuple[Side, Side]) -> None:
+def test_subscription_is_taken_over_from_a_lost_cluster(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 9)
     cluster, other = a.cluster, b.cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from pyreplog import (
 from pyreplog.cli.app import main
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.geo_replication import decode_handover
+from pyreplog.geo.subscription_replication import SubscriptionReplication
 from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.topic_like import ConsumerLike
 from tests.geo.sites import NOWHERE, SYNCED
 from tests.topic.remoting import Wire
 from tests.waiting import until
@@ -72,11 +75,11 @@ def places(tmp_path: Path) -> Iterator[tuple[Place, Place]]:
         yield a, b
 
 
-def numbers(consumer: Consumer, count: int) -> list[int]:
+def numbers(consumer: ConsumerLike, count: int) -> list[int]:
     return [int(consumer.receive(timeout=20.0).value) for _ in range(count)]
 
 
-def test_it_is_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) -> None:
+def test_handover_can_be_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) -> None:
     a, b = places
     with a.subscribe() as consumer:
         for _ in range(6):
@@ -97,7 +100,9 @@ def test_it_is_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) 
             a.cluster.geo.handover("t", "s", "c", timeout=5.0)
 
 
-def test_it_is_ordered_from_another_process(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_can_be_ordered_from_another_process(
+    places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = places
     with a.elsewhere() as cluster:
         rows = cluster.geo.handover("t", "s", "b", grace=0.0)
@@ -145,6 +150,29 @@ def test_all_partitions_are_handed_over(tmp_path: Path) -> None:
         assert sorted(received) == [*range(30)]
 
 
+def test_a_partition_that_is_added_later_gets_the_home_by_another_order(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        a, b = Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
+        a.know(b)
+        b.know(a)
+        topic = a.cluster.topic("t", partitions=2, **SYNCED)
+        topic.create_subscription("s", start="earliest")
+        until(lambda: a.is_ready(2))
+        a.cluster.geo.take_over("t", "s")
+        topic = a.cluster.topic("t", partitions=3)
+        with topic.subscribe("s", start="earliest", type="shared") as consumer:
+            until(lambda: a.is_ready(3))
+            assert [row.home for row in a.cluster.geo.readiness("t")] == ["", "", None]
+            assert {row.phase for row in a.cluster.geo.take_over("t", "s")} == {"done"}
+            until(lambda: [row.home for row in b.cluster.geo.readiness("t")] == ["a"] * 3)
+            keys = [b"%d" % number for number in range(30)]
+            topic.publish_batch(keys, keys=keys)
+            with b.cluster.topic("t", create=False).subscribe("s", start="earliest", type="shared"):
+                assert sorted(numbers(consumer, 30)) == [*range(30)]
+                until(lambda: sum(len(b.cluster.topic(f"t-partition-{at}", create=False)) for at in range(3)) == 30)
+                until(lambda: all("wait here" in row.alarm for row in b.cluster.geo.status("t")))
+
+
 def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
     """A server opens the topic and runs the handover."""
     a, _ = places
@@ -153,7 +181,7 @@ def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
         assert [row.phase for row in cluster.geo.handover("t", "s", "b", grace=0.0)] == ["done"]
 
 
-def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_errors_name_the_obstacle(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
     a, _ = places
     geo = a.cluster.geo
     with pytest.raises(NoSuchClusterError, match="does not name it"):
@@ -173,6 +201,28 @@ def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.
         assert caught.value.retriable and caught.value.cluster == "b"
         assert main(["geo", "handover", str(a.path), "t", "s", "b", "--timeout-s", "0.3"]) == 3
         assert "consumers hold 6 messages" in capsys.readouterr().err
+
+
+def test_the_policy_changes_under_way(places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription belongs to this cluster alone from then on, and its consumers go on."""
+    a, _ = places
+    hand_over, phases = SubscriptionReplication.hand_over, list[str]()
+
+    def note(self: SubscriptionReplication, *arguments: str, **times: Any) -> dict[str, Any]:
+        row = hand_over(self, *arguments, **times)
+        phases.append(row["phase"])
+        return row
+
+    monkeypatch.setattr(SubscriptionReplication, "hand_over", note)
+    with a.subscribe() as consumer, ThreadPoolExecutor(1) as pool:
+        numbers(consumer, 6)
+        order = pool.submit(a.cluster.geo.handover, "t", "s", "b", timeout=60.0, grace=60.0)
+        until(lambda: "stopping" in phases)
+        a.cluster.geo.set_policy("t", replicated_subscriptions=False)
+        with pytest.raises(ConfigError, match="replicated_subscriptions: expected true"):
+            order.result(20.0)
+        a.cluster.topic("t", create=False).publish(b"6")
+        assert numbers(consumer, 1) == [6]
 
 
 def test_the_error_of_an_unconfirmed_one(places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_an_entry_that_was_trimmed_proves_nothing_until_the_other_cluster_has_ca
 
 
 @pytest.mark.parametrize("here", [entry(490, crc=8), LastEntry(485, 495, 7, 1_000)])
-def test_another_entry_is_told_in_both_clusters(here: LastEntry) -> None:
+def test_different_last_entries_raise_history_differs_in_both_clusters(here: LastEntry) -> None:
     """The alarm names the origin. Acknowledgements of that origin are neither taken nor sent; those of other origins
     are."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(500, entry(490)))
@@ -157,7 +157,7 @@ def test_a_proof_ends_with_the_session() -> None:
     assert clusters["c"].acked("s", "a") == []
 
 
-def test_what_is_read_after_the_session_says_nothing() -> None:
+def test_comparison_of_an_ended_session_is_ignored() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(500, entry(490)))
     effect = comparison(clusters, "b")
     clusters.cut("bc")

@@ -70,13 +70,13 @@ def cursors(topic: Topic) -> dict[str, Any]:
     return {cursor.name: cursor for cursor in topic.internal_stats().cursors if cursor.name.startswith("pyreplog.")}
 
 
-def test_one_that_is_removed_before_it_has_begun_keeps_no_messages(site: Site, late: LateJobs) -> None:
+def test_replication_removed_before_its_job_ran_leaves_no_cursor(site: Site, late: LateJobs) -> None:
     site.replicate("b", NOWHERE).remove()
     late.run(1, 0)
     assert not cursors(site.topic())
 
 
-def test_one_that_is_removed_while_it_begins_keeps_no_messages(
+def test_replication_removed_while_it_begins_leaves_no_cursor(
     site: Site, late: LateJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = site.topic()
@@ -92,7 +92,7 @@ def test_one_that_is_removed_while_it_begins_keeps_no_messages(
     assert not cursors(topic)
 
 
-def test_one_that_never_began_leaves_no_stored_cursor_behind(site: Site, late: LateJobs) -> None:
+def test_replication_that_never_began_leaves_no_stored_cursor(site: Site, late: LateJobs) -> None:
     site.replicate("b", NOWHERE)
     late.run(0)
     until(lambda: site.replicators[0].status().error)
@@ -167,7 +167,7 @@ def positions(side: Side, name: str) -> list[int | None]:
     return [row.below for row in side.subscriptions.where(name) if not row.at and not row.origin]
 
 
-def test_one_that_was_deleted_elsewhere_and_created_again_stays(sides: tuple[Side, Side], late: LateJobs) -> None:
+def test_subscription_deleted_and_created_again_elsewhere_stays(sides: tuple[Side, Side], late: LateJobs) -> None:
     """It stays, also if its cursor is created before the former cursor is deleted."""
     a, b = sides
     b.topic.delete_subscription("s")
@@ -180,7 +180,9 @@ def test_one_that_was_deleted_elsewhere_and_created_again_stays(sides: tuple[Sid
     assert a.acked() == b.acked() == [0, 1, 2, 3]
 
 
-def test_one_that_is_deleted_elsewhere_before_it_is_created_here(sides: tuple[Side, Side], late: LateJobs) -> None:
+def test_subscription_deleted_elsewhere_before_its_job_ran_is_not_created(
+    sides: tuple[Side, Side], late: LateJobs
+) -> None:
     a, b = sides
     b.topic.create_subscription("t", start="earliest")
     until(lambda: late.jobs)
@@ -193,7 +195,7 @@ def test_one_that_is_deleted_elsewhere_before_it_is_created_here(sides: tuple[Si
     assert a.topic.subscriptions() == ["s", "u"]
 
 
-def test_one_that_is_deleted_here_while_its_cursor_is_set(sides: tuple[Side, Side], late: LateJobs) -> None:
+def test_subscription_deleted_while_its_cursor_is_set_stays_deleted(sides: tuple[Side, Side], late: LateJobs) -> None:
     a, b = sides
     b.topic.seek("s", 3)
     until(lambda: late.jobs)
@@ -207,7 +209,7 @@ def test_one_that_is_deleted_here_while_its_cursor_is_set(sides: tuple[Side, Sid
     assert a.acked() == b.acked() == [0, 1]
 
 
-def test_one_that_is_removed_after_attempts_to_begin_leaves_no_cursor_behind(
+def test_replication_removed_after_failed_attempts_leaves_no_cursor(
     site: Site, late: LateJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt adopts a cursor and then fails; the following ones fail before that."""

@@ -59,7 +59,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Replicating, Replicating]]:
 
 @pytest.mark.parametrize("is_asking", [True, False])
 @pytest.mark.parametrize("feature", ["origins", "subscriptions"])
-def test_it_is_told_and_goes_on_once_it_is_upgraded(
+def test_status_reports_an_older_peer_and_replication_resumes_after_its_upgrade(
     places: tuple[Replicating, Replicating], monkeypatch: pytest.MonkeyPatch, feature: str, is_asking: bool
 ) -> None:
     """The cluster with the lower id opens the exchange of subscriptions; the older version is on either side."""

@@ -167,7 +167,7 @@ def test_orders_for_a_topic_hold_for_its_partitions(store: MemoryStore) -> None:
     assert store.get("/geo/controls/clicks") is None
 
 
-def test_each_change_is_told_by_one_key(store: MemoryStore, geo: GeoReplication) -> None:
+def test_every_policy_change_updates_the_revision_key(store: MemoryStore, geo: GeoReplication) -> None:
     seen = {raw(store, REVISION)}
     for change in (
         lambda: geo.set_policy("t", targets=["b"]),

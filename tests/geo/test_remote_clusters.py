@@ -46,7 +46,9 @@ def secret_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_cluster_is_asked_who_it_is(here: Cluster, there: tuple[Cluster, str], secret_file: Path) -> None:
+def test_add_cluster_stores_the_identity_of_the_remote_cluster(
+    here: Cluster, there: tuple[Cluster, str], secret_file: Path
+) -> None:
     cluster, url = there
     added = here.geo.add_cluster("b", url, secret_file=secret_file)
     assert added.id == cluster_id(cluster.metadata) != cluster_id(here.metadata)
@@ -65,7 +67,7 @@ def test_two_names_for_one_cluster(here: Cluster, there: tuple[Cluster, str], se
     assert [*here.geo.clusters()] == ["b"]
 
 
-def test_one_name_for_two_clusters(here: Cluster) -> None:
+def test_name_of_another_cluster_raises_cluster_exists_error(here: Cluster) -> None:
     here.geo.add_cluster("b", "pyreplog://b:1", uuid="0B" * 16)
     with pytest.raises(ClusterExistsError, match=r"the name is in use for the cluster 0b0b.* choose another name"):
         here.geo.add_cluster("b", "pyreplog://c:1", uuid="0c" * 16)

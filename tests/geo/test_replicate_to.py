@@ -222,7 +222,7 @@ def positions(place: Publishing) -> set[tuple[str, int | None]]:
     return {(row.at, row.below) for row in place.cluster.geo.where("t", "s") if not row.origin}
 
 
-def test_an_older_target_is_told_and_gets_nothing_without_its_list(
+def test_older_target_is_reported_and_sent_no_messages_with_target_lists(
     places: list[Publishing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, _ = places

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pyreplog.future import completed_future
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.errors import NotEnoughBookiesError
+from pyreplog.future import AppendFuture, completed_future, set_exception, set_result
 from pyreplog.geo.acks.effects import Effect, Persist
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.journal import encode_record, replay
@@ -17,9 +19,12 @@ from pyreplog.geo.acks.messages import AcksItem, Item, StateItem
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.subscription_state import Generation
 from pyreplog.geo.subscription_journal import SubscriptionJournal
+from pyreplog.geo.subscription_replication import RETRY_S
 from pyreplog.geo.target_link import TargetLink
+from pyreplog.ledger.driver import TimerLike
 from pyreplog.origins.origin import Origin, OriginState
 from pyreplog.topic.model.wire.protocol import ORIGINS
+from pyreplog.topic.owner.managed.entry_reader import EntryBatch
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.server import topic_server
 from tests.geo.replicated import Side, rest, take, two
@@ -144,7 +149,7 @@ def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
     has(a, [*range(18)])
 
 
-def test_what_was_trimmed_here_stays_acknowledged_there(sides: tuple[Side, Side]) -> None:
+def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: tuple[Side, Side]) -> None:
     """Their positions are forgotten here. A seek to the first message that is left does not deliver older ones in any
     cluster."""
     a, b = sides
@@ -284,7 +289,7 @@ def test_nothing_is_sent_or_stored_while_nothing_changes(
         assert not calls
 
 
-def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Path) -> None:
+def test_acknowledgements_made_before_replication_was_enabled_are_replicated(tmp_path: Path) -> None:
     """The messages include those of the other cluster, which have other offsets there."""
     with two(tmp_path, begins=False) as (a, b):
         b.publish(100, 110)
@@ -302,7 +307,7 @@ def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Pat
         has(b, [0, 1, 5, 100, 108])
 
 
-def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
+def test_messages_that_expired_in_one_cluster_are_delivered_in_the_other(sides: tuple[Side, Side]) -> None:
     """They are delivered there after a restart of this cluster, too, although the cursor here has them as acknowledged."""
     a, b = sides
     a.publish(0, 10)
@@ -365,7 +370,7 @@ def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not any(row.is_ready for row in a.rows())
 
 
-def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
+def test_status_reports_a_cluster_without_the_policy(tmp_path: Path) -> None:
     with two(tmp_path, begins=False) as (a, b):
         first, second = sorted((a, b), key=lambda side: side.cluster)
         first.publish(0, 3)
@@ -379,7 +384,100 @@ def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
         until(first.is_ready)
 
 
-def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_acknowledged_there_before_it_was_read_here(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner here is slow to read its own messages, which the other cluster has got and acknowledged meanwhile."""
+    a, b = sides
+    a.publish(0, 6)
+    with b.subscribe() as consumer:
+        until(lambda: a.is_ready() and b.is_ready())
+        managed, late = a.topic.managed, AppendFuture[MessageBatch]()
+        read = managed.read
+        monkeypatch.setattr(managed, "read", lambda offset, **more: late if offset == 6 else read(offset, **more))
+        a.publish(6, 12)
+        messages = take(consumer, 12)
+        for number in (3, 7, 10):
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+        until(b.is_ready)
+        monkeypatch.undo()
+        read(6).add_done_callback(lambda batch: set_result(late, batch.result()))
+        has(a, [3, 7, 10])
+    assert not [row.alarm for row in a.rows() if row.alarm]
+    with a.subscribe() as consumer:
+        assert rest(consumer, 11) == [0, 1, 2, 4, 5, 6, 8, 9, 11]
+
+
+def test_an_entry_that_cannot_be_read_now_is_compared_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with two(tmp_path, begins=False) as (a, b):
+        a.publish(0, 6)
+        a.replicate_to(b)
+        b.replicate_to(a)
+        until(lambda: len(b.topic) == 6)
+        entries, failed = a.topic.managed.entries, list[int]()
+        read = entries.read
+
+        def fail(offset: int, **more: int) -> AppendFuture[EntryBatch]:
+            if more.get("bytes_max") != 1 or len(failed) == 3:
+                return read(offset, **more)
+            failed.append(offset)
+            error = NotEnoughBookiesError("a bookie is away")
+            if len(failed) == 2:
+                raise error
+            failure = AppendFuture[EntryBatch]()
+            set_exception(failure, error)
+            return failure
+
+        monkeypatch.setattr(entries, "read", fail)
+        a.exchange_with(b)
+        b.exchange_with(a)
+        with b.subscribe() as consumer:
+            messages = take(consumer, 6)
+            consumer.acknowledge(messages[1])
+            consumer.flush()
+            has(a, [1])
+        assert failed == [3, 3, 3]
+
+
+def test_entries_are_read_again_soon_after_a_read_that_succeeded(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures of former days do not delay the delivery of messages."""
+    a, _ = sides
+    managed, runtime, delays, fails = a.topic.managed, a.topic.context.runtime, list[float](), list[int]()
+    read, wake = managed.read, runtime.wake_after
+
+    def wake_after(seconds: float, callback: Callable[[], object]) -> TimerLike:
+        is_retry = getattr(callback, "__name__", "") == "_on_grow"
+        if is_retry:
+            delays.append(seconds)
+        return wake(0.0 if is_retry else seconds, callback)
+
+    def fail(offset: int, **more: int) -> AppendFuture[MessageBatch]:
+        if fails:
+            fails.pop()
+            raise NotEnoughBookiesError("a bookie is away")
+        return read(offset, **more)
+
+    with a.subscribe() as consumer:
+        a.publish(0, 3)
+        assert len(take(consumer, 3)) == 3
+        monkeypatch.setattr(runtime, "wake_after", wake_after)
+        monkeypatch.setattr(managed, "read", fail)
+        for number in (5, 1):
+            delays.clear()
+            fails.extend(range(number))
+            start = a.topic.end
+            a.publish(start, start + 3)
+            assert len(take(consumer, 3)) == 3
+            assert len(delays) >= number
+        assert delays[0] <= RETRY_S
+
+
+def test_acknowledgements_are_sent_only_once_they_are_durable(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The records of the journal are stored, and the test delays the notice of that."""
     a, b = sides
     a.publish(0, 6)
@@ -455,7 +553,9 @@ def test_a_subscription_without_consumers_here_does_not_expire(sides: tuple[Side
     assert b.topic.subscriptions() == ["s"] and a.topic.subscriptions() == ["s"]
 
 
-def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_reports_a_server_without_replicated_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topic_server, "FEATURES", frozenset({ORIGINS}))
     with two(tmp_path) as (a, b):
         a.publish(0, 3)

@@ -6,7 +6,7 @@ import logging
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ import pytest
 from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
-from pyreplog.errors import BacklogFullError, InvalidArgumentError
+from pyreplog.errors import BacklogFullError, InvalidArgumentError, NotConnectedError
 from pyreplog.geo.geo_cursor import GeoState, cursor_name
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
 from pyreplog.geo.protocol.effects import TargetPosition
@@ -35,6 +35,22 @@ from tests.topic.remoting import Wire
 from tests.waiting import until
 
 ALL = ReplicationPolicy(targets=("b",), forward="all")
+
+
+class HeldTarget:
+    """A target that opens no session by itself."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Opening, OnOpened, OnLost]] = []
+
+    def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
+        self.opened.append((opening, on_opened, on_lost))
+
+    def replicate(self, *_: object) -> None:
+        raise AssertionError("no session is open")
+
+    def drop(self, topic: str) -> None:
+        self.opened.clear()
 
 
 @pytest.fixture
@@ -64,7 +80,7 @@ def fails(replicator: Replicator) -> None:
     until(lambda: replicator.status().state == "failed")
 
 
-def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b: Site) -> None:
+def test_replicated_entries_arrive_in_order_and_byte_for_byte_equal(a: Site, b: Site) -> None:
     sent = publish(a, 0, 100)
     replicator = a.replicate("b", b.server.address)
     sent += publish(a, 100, 200)
@@ -352,6 +368,29 @@ def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site
     assert values(b.topic()) == sent + lost + fresh and a.topic().origins.former == ((former, 20),)
 
 
+def test_outcomes_of_a_former_identity_do_not_reach_its_successor(a: Site) -> None:
+    """While the topic gets another identity, a session of the former one is refused, opened or lost."""
+    target, jobs = HeldTarget(), list[Callable[[], object]]()
+    topic = a.topic()
+    publish(a, 0, 20)
+    replicator = Replicator(topic, "b", target, ReplicationPolicy(targets=("b",)), work=jobs.append)
+    a.replicators.append(replicator)
+    replicator.start()
+    jobs.pop()()
+    opening, on_opened, on_lost = target.opened.pop()
+    assert opening.origin == topic.origin
+    renewed = topic.renew_origin(10)
+    error = NotConnectedError("b is away")
+    on_opened(error)
+    on_lost(error)
+    jobs.pop()()
+    ((opening, _, _),) = target.opened
+    on_lost(error)
+    on_opened(error)
+    status = replicator.status()
+    assert opening.origin == renewed and (status.state, status.reconnects, status.error) == ("connecting", 0, "")
+
+
 def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
     """Messages from an offset on have another identity. Acknowledgements below it are those of the former identity."""
     topic, called = a.topic(), []
@@ -375,7 +414,9 @@ def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
         assert (starts.tolist(), ends.tolist()) == ([start], [end])
 
 
-def test_an_older_server_is_told_as_such(a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_status_reports_a_server_without_origins(
+    a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(topic_server, "FEATURES", frozenset())
     with Site(tmp_path / "old") as old:
         publish(a, 0, 10)
@@ -549,7 +590,7 @@ def test_a_mesh_sends_only_what_was_published_there(a: Site, b: Site, tmp_path: 
                 has_all(replicator, 180)
 
 
-def test_a_new_target_begins_where_the_policy_says(a: Site, b: Site) -> None:
+def test_new_target_begins_at_the_start_of_the_policy(a: Site, b: Site) -> None:
     publish(a, 0, 30)
     replicator = a.replicate("b", b.server.address, policy=ReplicationPolicy(targets=("b",), start="latest"))
     until(lambda: replicator.status().state == "running")
@@ -664,7 +705,7 @@ def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
     assert counts["many"] < counts["one"] + 100, counts
 
 
-def test_it_ends_without_an_error_when_its_topic_was_closed_before(
+def test_replicator_of_a_closed_topic_closes_without_an_error(
     a: Site, b: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(a, 0, 30)

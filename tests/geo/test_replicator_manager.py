@@ -4,6 +4,7 @@ topic."""
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +13,20 @@ import pytest
 from pyreplog import MetadataUnavailableError, PeerError
 from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.geo import replicator_manager
 from pyreplog.geo.clusters import add_cluster
 from pyreplog.geo.geo_cursor import GeoCursor
 from pyreplog.geo.geo_replication import GeoReplication
 from pyreplog.geo.policies import policy_key
+from pyreplog.geo.policy import TARGETS_MAX
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.topics import Topics
-from tests.geo.fakes import Factory, Replicated, raw, remote, replicated
+from tests.geo.fakes import Factory, Replicated, UnansweringLink, raw, remote, replicated
+from tests.switching import race
 from tests.waiting import until
 
 
@@ -176,7 +180,7 @@ def test_orders_reach_replicators_once(place: Replicated) -> None:
 # ---- what keeps messages ---------------------------------------------------------------------------------------
 
 
-def test_what_a_removed_cluster_kept_is_kept_no_longer(place: Replicated) -> None:
+def test_cursors_of_a_removed_cluster_are_deleted(place: Replicated) -> None:
     """This holds as well if the topic had no owner when the cluster was removed."""
     place.open("orders").close()
     store_cursor(place.store, "orders", "b", TopicPosition(0, 0, 0))
@@ -283,7 +287,7 @@ def test_a_store_that_does_not_answer_ends_nothing(place: Replicated, monkeypatc
     assert place.made.of("orders").calls == ["start", "configure"]
 
 
-def test_one_target_that_fails_does_not_hinder_another(place: Replicated) -> None:
+def test_failed_target_does_not_stop_replication_to_another(place: Replicated) -> None:
     place.add("b", "c")
     place.made.errors["b"] = PeerError("no way")
     topic = place.open("orders")
@@ -300,10 +304,47 @@ def test_one_target_that_fails_does_not_hinder_another(place: Replicated) -> Non
     assert [row.state for row in place.geo.status()] == ["running", "running"]
 
 
+# ---- what other threads ask -------------------------------------------------------------------------------------
+
+
+def test_another_thread_asks_for_the_state_while_targets_fail(place: Replicated) -> None:
+    targets = [f"target-{at}" for at in range(TARGETS_MAX)]
+    for target in targets:
+        add_cluster(place.store, target, replace(remote("b"), uuid=uuid.uuid4().hex))
+        place.made.errors[target] = PeerError("no way")
+    place.open("orders")
+    place.geo.set_policy("orders", targets=targets)
+    place.round()
+    rows: list[int] = []
+    race(40, place.round, lambda: rows.append(len(place.geo.status())))
+    assert max(rows) == len(targets)
+
+
+def test_subscriptions_are_replicated_no_longer_while_another_thread_asks_where_they_are(
+    place: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy changes after the manager has looked whether they are replicated."""
+    place.add("b")
+    monkeypatch.setattr(place.made, "link", lambda target, cluster: UnansweringLink())
+    topic = place.open("orders")
+    topic.create_subscription("s")
+    place.geo.set_policy("orders", targets=["b"], replicated_subscriptions=True)
+    place.round()
+    until(lambda: place.geo.where("orders", "s"))
+
+    def change(name: str) -> list[str]:
+        place.geo.set_policy("orders", replicated_subscriptions=False)
+        place.round()
+        return [name]
+
+    monkeypatch.setattr(replicator_manager, "names_of", change)
+    assert place.manager.where("orders", "other") == []
+
+
 # ---- topics that nobody owns ----------------------------------------------------------------------------------
 
 
-def test_a_topic_that_nobody_owns_is_opened(tmp_path: Path) -> None:
+def test_manager_opens_unowned_topics_that_a_policy_replicates(tmp_path: Path) -> None:
     with replicated(tmp_path / "cluster") as place:
         place.add("b")
         for name in ("orders", "clicks", "other"):
@@ -386,7 +427,7 @@ def test_a_process_without_policies_pays_for_one_watch(tmp_path: Path) -> None:
             assert cluster.metadata.list("/geo") == []
 
 
-def test_what_is_stored_of_a_server(place: Replicated) -> None:
+def test_manager_registers_its_server_until_it_is_closed(place: Replicated) -> None:
     place.opens = True
     place.add("b")
     place.round()

@@ -52,7 +52,7 @@ def test_entries_are_sent_from_what_the_target_has() -> None:
     assert sending.progress().own.last == last_of(entry(4, 2))
 
 
-def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
+def test_sender_resumes_at_the_position_of_the_target_after_a_lost_connection() -> None:
     """The outcome of the entries that were in flight is unknown: the sender asks the target before it sends any others."""
     sending = Sending(*map(entry, range(4)), settings=SendingSettings(window_bytes=1))
     sending.open()
@@ -76,7 +76,7 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     assert sending.sender.stored == 5 and sending.sender.unsent_messages == 0
 
 
-def test_reading_begins_anew_where_the_target_says() -> None:
+def test_reading_restarts_at_the_position_of_the_target() -> None:
     """The entries of a read that was in flight before the connection was lost are ignored."""
     sending = Sending(*map(entry, range(2)))
     sending.open()
@@ -168,7 +168,7 @@ def test_another_history_stops_it_until_people_decide(stored: int, last: object,
     assert not sending.all(OpenOrigin) and not sending.all(ReadEntries) and not sending.all(SendEntries)
 
 
-def test_a_target_that_has_what_nobody_sent_shows_that_the_source_was_rolled_back() -> None:
+def test_target_with_messages_that_were_never_sent_puts_the_sender_into_diverged() -> None:
     """The topic has grown beyond that offset since. The last messages that the target lacks may be gaps, so its end
     alone is no proof."""
     ends = [2]
@@ -201,7 +201,7 @@ def test_a_target_whose_last_entry_contradicts_its_position_is_asked_again(last:
     assert sending.sender.state is SenderState.SENDING and sending.sender.error is None
 
 
-def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
+def test_target_with_less_than_it_reported_puts_the_sender_into_diverged() -> None:
     sending = Sending(*map(entry, range(4)), own_position=position(3, last_of(entry(2))), mark=3)
     sending.open(2, last_of(entry(1)))
     assert sending.sender.state is SenderState.DIVERGED and "rolled back" in sending.sender.alarm
@@ -238,7 +238,7 @@ def test_messages_of_others_are_gaps_and_follow_with_the_next_entry() -> None:
     assert not sending.all(OpenOrigin)
 
 
-def test_gaps_at_the_end_are_told_after_a_while() -> None:
+def test_gaps_at_the_end_are_sent_after_a_delay() -> None:
     sending = Sending(entry(0), foreign(1, 0))
     sending.open()
     sending.read()
@@ -299,7 +299,7 @@ def test_a_forwarder_sends_a_message_only_to_the_clusters_that_it_names() -> Non
 
 
 @given(st.lists(st.none() | st.sets(st.sampled_from(("west", "south", "north"))), min_size=1, max_size=12))
-def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: list[set[str] | None]) -> None:
+def test_target_gets_messages_that_name_it_or_have_no_list_and_gaps_for_others(lists: list[set[str] | None]) -> None:
     sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
     sending.open()
     sending.read()
@@ -316,7 +316,7 @@ def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: li
     assert sorted(sent + withheld) == list(range(len(lists)))
 
 
-def test_a_new_target_begins_where_the_policy_says() -> None:
+def test_first_read_begins_at_the_start_of_the_policy() -> None:
     sending = Sending(*map(entry, range(4)), begin=3, withheld=GapCause.FILTERED)
     sending.open()
     assert sending.all(ReadEntries)[0].offset == 3
@@ -325,7 +325,7 @@ def test_a_new_target_begins_where_the_policy_says() -> None:
     assert sent.first == 3 and sent.gaps == (Gap(0, 3, GapCause.FILTERED),)
 
 
-def test_what_was_trimmed_is_lost_with_a_cause() -> None:
+def test_trimmed_messages_become_gaps_with_cause_lost() -> None:
     sending = Sending(*map(entry, range(4)))
     sending.open()
     effect = sending.take(ReadEntries)

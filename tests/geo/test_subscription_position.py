@@ -75,7 +75,7 @@ def test_a_cluster_that_published_nothing_is_no_origin(tmp_path: Path) -> None:
         until(lambda: shown(a) == {("", ""): (0, 0), ("b", ""): (0, 0)})
 
 
-def test_what_is_on_its_way_counts_as_not_there(tmp_path: Path) -> None:
+def test_acknowledgement_in_flight_is_not_counted_in_the_other_cluster(tmp_path: Path) -> None:
     with two(tmp_path) as (a, b):
 
         def there() -> SubscriptionPosition:

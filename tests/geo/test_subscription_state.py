@@ -64,7 +64,7 @@ def test_merging_is_commutative_associative_and_idempotent(
 
 
 @given(states(), states())
-def test_a_merge_tells_what_is_new(one: SubscriptionState, two: SubscriptionState) -> None:
+def test_merge_reports_added_acknowledgements_and_changes(one: SubscriptionState, two: SubscriptionState) -> None:
     result = one.copy()
     merge = result.merge(two)
     if not merge.is_replaced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from pyreplog.geo.acks.origin_ranges import ranges_of
 from pyreplog.geo.acks.translation import Translation
+from pyreplog.origins.origin import Origin
+from tests.switching import race
 
 from .exchanging import origin, whole
 
@@ -47,7 +50,9 @@ def topic_of(log: list[tuple[str, int]], batches: int = 1) -> tuple[Translation,
 
 
 @given(LOGS, st.integers(1, 5), st.sets(st.integers(0, 29)))
-def test_there_and_back(log: list[tuple[str, int]], batches: int, chosen: set[int]) -> None:
+def test_translation_to_origins_and_back_returns_the_same_offsets(
+    log: list[tuple[str, int]], batches: int, chosen: set[int]
+) -> None:
     translation, messages = topic_of(log, batches)
     offsets = np.array(sorted(local for local in chosen if local < len(log)), np.int64)
     ranges = ranges_of(offsets, offsets + 1).intersect()
@@ -58,6 +63,22 @@ def test_there_and_back(log: list[tuple[str, int]], batches: int, chosen: set[in
     for at, own in translated.items():
         back.add_ranges(*translation.to_local(at, own.intersect()))
     assert back.dump() == ranges_of(*ranges).dump()
+
+
+def test_another_thread_asks_for_the_runs_while_origins_are_added() -> None:
+    """`SubscriptionReplication.position_runs` asks, in any thread."""
+    translations = [Translation(origin("a"))]
+    names = itertools.count()
+
+    def add() -> None:
+        if len(translations[-1].ends()) > 300:
+            translations.append(Translation(origin("a")))
+        end = translations[-1].end
+        one = np.zeros(1, np.int64), np.array([end], np.int64), np.ones(1, np.int64)
+        translations[-1].extend({Origin(b"b" * 16, f"{next(names)}"): one}, end + 1)
+
+    race(2000, add, lambda: translations[-1].runs)
+    assert translations[0].runs == 300
 
 
 @given(LOGS, st.integers(1, 5), st.lists(st.integers(0, 30), min_size=1, max_size=3))

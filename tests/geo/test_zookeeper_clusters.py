@@ -14,7 +14,7 @@ import pyreplog
 from pyreplog import Cluster
 from pyreplog.topic.client.remote.client import Client
 from tests.geo.sites import SYNCED
-from tests.ledger.processes import Cast, Process
+from tests.ledger.processes import Process, ProcessGroup
 from tests.metadata.zookeeper import Ensemble
 from tests.waiting import until
 
@@ -25,10 +25,10 @@ class Place:
     def __init__(self, stack: ExitStack, folder: Path, url: str) -> None:
         folder.mkdir()
         self.name = folder.name
-        self.cast = stack.enter_context(Cast(folder, url))
-        self.cast.start_bookies("bookie")
+        self.processes = stack.enter_context(ProcessGroup(folder, url))
+        self.processes.start_bookies("bookie")
         self.servers: dict[str, Process] = {}
-        started = [self.cast.start("pyreplog", "serve", url, "--json") for _ in range(2)]
+        started = [self.processes.start("pyreplog", "serve", url, "--json") for _ in range(2)]
         for process in started:
             self.servers[process.wait_for("address")] = process
         self.cluster = stack.enter_context(Cluster.connect(url))

@@ -33,7 +33,7 @@ def as_row(record: pyreplog.Record) -> dict[str, object]:
     }
 
 
-def test_there_is_one_for_the_present_version():
+def test_archive_of_the_present_version_exists():
     assert "v1.tar.gz" in [path.name for path in ARCHIVES]
 
 
@@ -53,7 +53,7 @@ def test_append_to_it(golden):
         assert log.get(len(rows) - 1).timestamp == 1_750_000_000_000_000 + 1000 * len(rows)
 
 
-def test_nothing_is_wrong_with_it(golden):
+def test_golden_logs_pass_fsck(golden):
     path, rows = golden
     assert check.check(path).clean
     assert len([r for r in twin.read_log(path) if r.kind == 1]) == len(rows)

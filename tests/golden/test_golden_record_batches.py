@@ -48,7 +48,7 @@ def test_append_to_it(golden: tuple[Path, list[Row]]) -> None:
         assert [as_row(record) for batch in log.read(0, end) for record in batch] == rows
 
 
-def test_nothing_is_wrong_with_it(golden: tuple[Path, list[Row]]) -> None:
+def test_golden_logs_with_record_batches_pass_fsck(golden: tuple[Path, list[Row]]) -> None:
     path, rows = golden
     assert check.check(path).clean
     found = [read_header(file).version for file in samples.segments(path)]

@@ -30,7 +30,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_there_is_one_for_the_present_version() -> None:
+def test_archive_of_other_formats_of_the_present_version_exists() -> None:
     assert {"others-v1.tar.gz", f"others-v{VERSION}.tar.gz"} <= {path.name for path in ARCHIVES}
 
 

@@ -13,12 +13,12 @@ GOLDEN = bytes.fromhex(json.loads((Path(__file__).parent / f"position-page-v{VER
 BODY_AT = 88 + len(OWN.token)
 
 
-def test_it_is_read() -> None:
+def test_golden_position_page_is_decoded() -> None:
     read = {origin: [column.tolist() for column in columns] for origin, columns in decode(GOLDEN, OWN, LEDGER).items()}
     assert read == {origin: [column.tolist() for column in columns] for origin, columns in RUNS.items()}
 
 
-def test_it_is_written() -> None:
+def test_position_page_is_encoded_as_the_golden_one() -> None:
     page = encode(OWN, LEDGER, RUNS)
     assert page is not None
     assert page[:8] + page[12:BODY_AT] == GOLDEN[:8] + GOLDEN[12:BODY_AT]

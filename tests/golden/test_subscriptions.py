@@ -18,7 +18,7 @@ RECORDED = {
 }
 
 
-def test_there_is_one_for_the_present_version() -> None:
+def test_recorded_subscriptions_of_the_present_version_exist() -> None:
     assert {1, VERSION} <= RECORDED.keys()
 
 

@@ -50,7 +50,7 @@ def test_a_transactional_id_has_kafkas_partition() -> None:
     assert partition_of("polygenelubricants", 50) == 0
 
 
-def test_what_is_cut_or_lies_is_refused(seed: int) -> None:
+def test_decode_of_truncated_or_invalid_transaction_state_is_refused(seed: int) -> None:
     for key, value in GOLDEN:
         for at in range(len(value)):
             with pytest.raises(InvalidRecordBatchError):

@@ -36,11 +36,11 @@ SERVICE = pytest.mark.parametrize("service", SERVICES)
 VERSION = pytest.mark.parametrize("version", RECORDED)
 
 
-def test_there_is_one_for_the_present_version() -> None:
+def test_recorded_wires_of_the_present_version_exist() -> None:
     assert {1, 2, hello.VERSION} <= RECORDED.keys()
 
 
-def said(version: int, service: str, secret: Secret | None, side: str) -> list[bytes]:
+def recorded_messages(version: int, service: str, secret: Secret | None, side: str) -> list[bytes]:
     exchange = RECORDED[version]["hello" if secret is None else "hello with a secret"][service]
     return [bytes.fromhex(body) for who, body in exchange if who == side]
 
@@ -67,7 +67,7 @@ def strict(body: bytes) -> None:
 def test_a_recorded_client_is_served(version: int, service: str, secret: Secret | None) -> None:
     server = ServerHandshake(identities(service)[0], LIMITS, SERVER_NONCE, secret=secret)
     (first,) = server.begin()
-    client_hello = said(version, service, secret, "client")[0]
+    client_hello = recorded_messages(version, service, secret, "client")[0]
     answers = server.receive(client_hello)
     if secret is not None:
         secret.check(hello.decode_hello(answers[0]), first, client_hello)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_a_recorded_client_is_served(version: int, service: str, secret: Secret 
 def test_a_recorded_server_is_used(version: int, service: str, secret: Secret | None) -> None:
     server, mine = identities(service)
     client = ClientHandshake(mine, server, LIMITS, CLIENT_NONCE, secret=secret)
-    first, *others = said(version, service, secret, "server")
+    first, *others = recorded_messages(version, service, secret, "server")
     (client_hello,) = client.receive(first)
     if version == 1:
         strict(client_hello)
@@ -101,7 +101,7 @@ def test_a_recorded_server_is_used(version: int, service: str, secret: Secret | 
 
 @SERVICE
 @SECRETS
-def test_the_present_build_says_what_was_recorded_of_it(service: str, secret: Secret | None) -> None:
+def test_present_build_sends_the_recorded_hello(service: str, secret: Secret | None) -> None:
     from tests.golden.wires import record_hello
 
     exchange = RECORDED[hello.VERSION]["hello" if secret is None else "hello with a secret"][service]

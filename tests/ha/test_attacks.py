@@ -251,7 +251,7 @@ def test_a_closed_node_takes_no_role(lab: Lab) -> None:
 # ---- appending -------------------------------------------------------------------------------------------------
 
 
-def test_what_an_event_loop_must_not_call_appends_nothing(lab: Lab) -> None:
+def test_blocking_append_in_an_event_loop_is_refused_and_appends_nothing(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
 
     async def task() -> None:
@@ -264,7 +264,7 @@ def test_what_an_event_loop_must_not_call_appends_nothing(lab: Lab) -> None:
     assert a.log.tail.end_entry == 0
 
 
-def test_what_a_callback_must_not_call_appends_nothing(lab: Lab) -> None:
+def test_blocking_append_in_a_callback_is_refused_and_appends_nothing(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
     errors: list[Exception] = []
 

@@ -369,7 +369,7 @@ def test_a_node_that_promises_another_while_it_waits_does_not_stand(stack: ExitS
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
 
 
-def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
+def test_elected_master_is_promoted_again_after_a_concurrent_candidacy(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """b is elected during the election of c, and writes its first record. The higher term of c deposes b, and c lacks

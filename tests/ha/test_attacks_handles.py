@@ -61,7 +61,7 @@ def spoil_log(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_terms, spoil_log])
-def test_what_cannot_be_opened_leaves_nothing(lab: Lab, spoil: Callable[[Path], None]) -> None:
+def test_failed_open_of_a_node_leaks_no_threads_or_descriptors(lab: Lab, spoil: Callable[[Path], None]) -> None:
     a = lab.master(members="a", sync_replicas=0)
     a.append(b"one")
     lab.close(a)
@@ -262,7 +262,7 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
 
 @pytest.mark.parametrize("why", [HigherTermError, NotMasterError, ClosedError])
 @pytest.mark.parametrize("how", ["append", "append_batch", "submit", "submit_batch"])
-def test_an_append_that_is_late_for_its_masters_log_is_told_why(
+def test_append_that_finds_the_log_closed_raises_the_reason(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str, why: type[ReplogError]
 ) -> None:
     """The append was admitted and finds the log closed, so nothing was appended. The master was deposed, told to

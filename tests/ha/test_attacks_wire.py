@@ -123,7 +123,7 @@ def everything(node: Node) -> list[Message]:
     ]  # fmt: skip
 
 
-def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor, seed: int) -> None:
+def test_random_messages_do_not_disturb_a_group(lab: Lab, reactor: Reactor, seed: int) -> None:
     a = lab.master(sync_replicas=1)
     b = lab.replica("b", a)
     a.append(b"before")
@@ -309,7 +309,7 @@ def control(message: Message) -> bytes:
     return encode(CONTROL_OFFSET, messages.encode(message))
 
 
-def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor) -> None:
+def test_invalid_messages_of_a_master_change_no_log(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="ab", sync_replicas=1)
     b = lab.replica("b", a)
     a.append_batch([b"%d" % i for i in range(10)])

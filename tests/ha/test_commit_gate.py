@@ -49,7 +49,7 @@ def test_followers_wait_for_the_commit_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_what_was_shown_is_shown_after_opening_again(tmp_path: Path, durability: str) -> None:
+def test_commit_point_is_restored_when_the_log_is_opened_again(tmp_path: Path, durability: str) -> None:
     with open_gated(tmp_path / "log", durability=durability) as log:
         log.append_batch(values(2 * PER_SEGMENT))
         log.show_up_to(ALL, ALL)
@@ -62,7 +62,7 @@ def test_what_was_shown_is_shown_after_opening_again(tmp_path: Path, durability:
         assert len(log) == 3 * PER_SEGMENT
 
 
-def test_of_another_boot_nothing_is_known_to_be_committed(tmp_path: Path) -> None:
+def test_log_of_another_boot_shows_nothing_until_its_commit_point_is_known(tmp_path: Path) -> None:
     with open_gated(tmp_path / "log") as log:
         log.append_batch(values(5))
         log.show_up_to(ALL, ALL)

@@ -76,7 +76,7 @@ def test_a_trial_then_the_own_promise_then_those_of_the_others() -> None:
     assert candidate.is_over and candidate.promised("d", promise()) == [] == candidate.deadline()
 
 
-def test_one_promise_too_few() -> None:
+def test_election_without_a_quorum_fails_at_its_deadline() -> None:
     candidate = binding()
     candidate.promised("b", promise())
     candidate.promised("b", promise())
@@ -101,7 +101,7 @@ def test_a_group_of_one_elects_itself() -> None:
     ]
 
 
-def test_its_term_is_above_all_it_heard_of() -> None:
+def test_term_of_an_election_exceeds_all_known_terms() -> None:
     assert election(above=Term(8, "z"))[0].term == Term(9, "a")
     assert election(history=HISTORY.begin(Term(5, "e"), mark(15)))[0].term == Term(6, "a")
 
@@ -150,7 +150,7 @@ def test_a_node_without_members_and_with_no_more_records_counts() -> None:
     assert only(ElectionWon, candidate.promised("c", promise(20, members=None)))
 
 
-def test_what_was_acknowledged_as_received_counts_as_received() -> None:
+def test_members_with_unsynced_records_count_when_ack_is_received() -> None:
     candidate = binding(ack="received")
     candidate.promised("b", promise(1))
     assert "promote c" in str(lost(candidate.promised("c", promise(21, synced=5))))
@@ -164,7 +164,7 @@ def test_a_term_of_which_it_holds_nothing_does_not_count() -> None:
     assert "promote c" in str(lost(candidate.promised("c", promise(10))))
 
 
-def test_a_trial_that_is_refused_deposes_nobody() -> None:
+def test_refused_trial_election_does_not_depose_the_master() -> None:
     """As with PreVote in Raft, a candidate that lags must not end a working master."""
     candidate, effects = election()
     candidate.promised("b", promise(trial=True))
@@ -196,7 +196,7 @@ def test_a_higher_term_ends_it() -> None:
     assert binding().note_higher_term(Term(3, "a")) == []
 
 
-def test_other_refusals_are_told_in_the_end() -> None:
+def test_deadline_error_names_refusals() -> None:
     candidate, _ = election()
     assert candidate.vote_rejected("b", VoteRejected(RefusalCode.FOREIGN, T2, "another log", None)) == []
     assert "b: another log" in str(lost(candidate.deadline()))
@@ -286,7 +286,7 @@ def test_by_force_without_members() -> None:
 # ---- members ---------------------------------------------------------------------------------------------------
 
 
-def test_quorums_are_those_of_the_newest_members_heard_of() -> None:
+def test_quorum_follows_newer_members_learned_from_promises() -> None:
     """Members changed without the candidate's knowledge; some of those that it asks know of the change."""
     known = Members.first("abc", 1)
     newer = known.change(Quorum.of("abde", 1))
@@ -389,7 +389,7 @@ def test_a_candidate_does_not_follow_an_absurd_term() -> None:
     assert "of a" in str(candidate.term) and candidate.term.number < 10
 
 
-def test_a_node_refuses_strangers() -> None:
+def test_node_refuses_candidates_that_are_not_members_or_have_another_log() -> None:
     assert answer(Term(9, "z")) == RefusalCode.NOT_A_MEMBER
     assert answer(Term(9, "z"), members=None) == 0
     assert answer(Term(9, "z"), stamp=MembersVersion(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
@@ -520,7 +520,7 @@ def test_a_master_that_is_lost_is_replaced() -> None:
         )
 
 
-def test_a_member_that_hears_from_a_master_refuses_only_if_that_is_asked() -> None:
+def test_member_with_a_live_master_refuses_only_pre_votes_that_ask_for_it() -> None:
     for trial in PreVote:
         rejection = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
         assert (rejection is not None) == (trial == PreVote.IF_LOST)

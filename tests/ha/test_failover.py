@@ -105,7 +105,7 @@ def test_another_node_takes_over_and_the_old_one_follows(group: Group) -> None:
         assert_same_files(heir, node)
 
 
-def test_who_loses_the_lease_gives_up_its_role(group: Group) -> None:
+def test_master_that_loses_its_lease_becomes_a_replica(group: Group) -> None:
     settings = {"election_timeout_ms": 1000}
     a = group.master(**settings)
     b = group.replica("b", **settings)

@@ -108,7 +108,7 @@ def test_nothing_leaves_before_the_header_of_a_segment(lab: FeedLab) -> None:
     assert lab.arrived() == b""
 
 
-def test_what_the_socket_does_not_take_waits(lab: FeedLab) -> None:
+def test_record_that_the_socket_does_not_take_waits_in_the_outbox(lab: FeedLab) -> None:
     expected, arrived = b"", b""
     for _ in range(20):  # all in one segment
         lab.append()

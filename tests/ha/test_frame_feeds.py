@@ -88,7 +88,7 @@ def test_a_synced_log_is_sent_as_far_as_it_is_synced(tmp_path: Path) -> None:
         assert uncommitted(mirror) == [b"not synced"]
 
 
-def test_what_is_given_out_stays(tmp_path: Path) -> None:
+def test_segment_of_a_feed_is_not_recycled(tmp_path: Path) -> None:
     """The segment of a feed is not recycled."""
     with open_master(tmp_path / "log", retention_bytes=0) as log:
         log.retention_floor = 0  # until the feed has a position

@@ -52,7 +52,7 @@ def is_told(lab: groups.Lab, effects: list[Effect]) -> bool:
     return is_replicated
 
 
-def test_what_was_committed_alone_is_owed_to_replicas_that_are_level_again() -> None:
+def test_readers_learn_that_records_are_replicated_once_replicas_have_caught_up() -> None:
     """Replicas need not have all records to be waited for again; readers are told once they have."""
     lab = alone()
     lab.wait(10)
@@ -65,7 +65,7 @@ def test_what_was_committed_alone_is_owed_to_replicas_that_are_level_again() -> 
     assert commits(effects) == [55] and is_told(lab, effects)
 
 
-def test_going_alone_again_is_told_again() -> None:
+def test_readers_are_notified_again_when_the_master_goes_alone_again() -> None:
     lab = alone()
     assert is_told(lab, lab.report("a", 40))
     lab.append(50)
@@ -80,7 +80,7 @@ def follower(committed: int = 18) -> ReplicaMachine:
     return following
 
 
-def test_a_replica_tells_its_readers() -> None:
+def test_replica_shows_its_readers_whether_records_are_replicated() -> None:
     following = follower()
     assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
     assert following.message_received(Commit(mark(19), 0, True)) == []
@@ -88,7 +88,7 @@ def test_a_replica_tells_its_readers() -> None:
     assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
 
 
-def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
+def test_lower_commit_point_of_a_new_master_does_not_end_the_unreplicated_state() -> None:
     following = follower()
     following.message_received(Commit(mark(20), 0, True))
     assert following.message_received(Commit(mark(19), 0, False)) == [] and following.unreplicated
@@ -115,7 +115,7 @@ def unreplicated_reports(node: Node) -> set[bool]:
         return {node.log.unreplicated, reader.unreplicated, node.stats()["unreplicated"], gauge.samples[0][1] == 1}
 
 
-def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> None:
+def test_readers_of_all_nodes_see_the_unreplicated_state_begin_and_end(lab: Lab) -> None:
     nodes = a, b, x = master_alone(lab)
     assert [unreplicated_reports(node) for node in nodes] == [{True}] * 3
     assert [values(node) for node in nodes] == [[b"alone"]] * 3
@@ -152,7 +152,7 @@ def test_a_promoted_replica_still_reports_unreplicated_records(lab: Lab) -> None
     until(lambda: unreplicated_reports(lab.nodes["a"]) == {False})
 
 
-def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> None:
+def test_group_not_open_since_the_boot_reports_its_records_as_unreplicated(lab: Lab) -> None:
     """All records of the files are shown, whether they were committed or not: readers are told that these may be taken
     back."""
     a = lab.master(members="ab", sync_replicas=0)

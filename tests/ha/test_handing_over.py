@@ -232,7 +232,7 @@ def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.Log
         assert line in messages
 
 
-def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None:
+def test_submit_is_refused_during_a_handover_and_append_waits(lab: Lab) -> None:
     """A submit must not block, and is refused. An append waits, and goes on if the candidate does not take over."""
     a, _, _ = three(lab, "appended")
     master = master_of(a)
@@ -244,7 +244,7 @@ def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None
     assert values(a) == [b"first", b"later"]
 
 
-def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
+def test_idle_master_sends_heartbeats_to_its_replicas(lab: Lab) -> None:
     """Otherwise its replicas would take it for lost."""
     _, b, _ = three(lab, "appended")
     replica = replica_of(b)

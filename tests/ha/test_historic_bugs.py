@@ -12,7 +12,7 @@ tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #
 (tests/ha/test_master_machine.py::test_nothing_counts_before_the_first_report); #5663
 (tests/ha/test_master_machine.py::test_while_members_change_both_quorums_acknowledge); PR 9942
 (tests/ha/test_terms.py::test_common_point); #10666 (tests/ha/test_mirror_log.py::test_a_cut_lasts,
-tests/ha/rocketmq/test_raw_log.py::test_what_was_cut_does_not_come_back); #10017
+tests/ha/rocketmq/test_raw_log.py::test_truncated_bytes_of_a_raw_log_are_zeroed); #10017
 (tests/ha/test_mirror_log.py::test_bytes_of_another_place_are_refused); #1893
 (tests/ha/test_attacks.py::test_secrets_that_differ_are_named); #2706, #3129, #5235, #7016, #9713
 (tests/ha/test_attacks.py::test_a_sync_that_fails_ends_the_stream_at_once,
@@ -133,7 +133,7 @@ def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
     assert_same_files(a, b)
 
 
-def test_others_are_told_what_a_master_advertises(lab: Lab) -> None:
+def test_failover_stores_the_advertised_address_of_the_master(lab: Lab) -> None:
     """#1057: slaves were given an address that only the master itself can reach."""
     a = lab.master(sync_replicas=0, advertise="a.example:7001")
     with open_store("memory:") as store, Failover(a, store, "orders", lease_ms=60_000):

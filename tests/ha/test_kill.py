@@ -103,7 +103,7 @@ def test_nothing_acknowledged_is_lost_when_the_master_is_killed(group: Group) ->
     group.introduce()
     master.wait_for("acked", 400)
     master.kill()
-    last = master.said["last"]
+    last = master.output["last"]
     del group.addresses["a"]
     heir, other = promote_the_further(group, "b", "c")
     group.command(other, "follow", master=group.addresses[heir])
@@ -121,7 +121,7 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     group.introduce()
     master.wait_for("acked", 100)
     b.signal(signal.SIGSTOP)
-    master.wait_for("acked", master.said["acked"] + 200)  # c acknowledges
+    master.wait_for("acked", master.output["acked"] + 200)  # c acknowledges
     b.signal(signal.SIGCONT)
     until(lambda: group.end_of("b") > 0)
     master.signal(signal.SIGSTOP)
@@ -131,7 +131,7 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     term_start = group.numbers(heir)[-1]
     master.signal(signal.SIGCONT)
     assert master.wait_for("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
-    assert master.said["last"] <= term_start, "the old master acknowledged something after its time"
+    assert master.output["last"] <= term_start, "the old master acknowledged something after its time"
     until(lambda: group.command("a", "status")["role"] == "replica")
     group.command("a", "follow", master=group.addresses[heir])
     group.assert_same_files(heir, "a")
@@ -142,10 +142,10 @@ def test_a_killed_replica_goes_on_where_it_stopped(group: Group) -> None:
     b = group.start("replica", "b", master=group.addresses["a"])
     group.start("replica", "c", master=group.addresses["a"])
     for _ in range(3):
-        master.wait_for("acked", master.said.get("acked", 0) + 60)
+        master.wait_for("acked", master.output.get("acked", 0) + 60)
         b.kill()
         b = group.start("replica", "b", master=group.addresses["a"])
-    master.wait_for("acked", master.said["acked"] + 60)
+    master.wait_for("acked", master.output["acked"] + 60)
     master.send_line()
     assert master.wait_for("ended") == ""
     group.assert_same_files("a", "b")

@@ -177,7 +177,7 @@ def test_absurd_progress_closes_the_connection(received: LogPosition, synced: Lo
 
 @pytest.mark.parametrize("ack", ["received", "synced"])
 @pytest.mark.parametrize(("received", "synced"), [(12, 12), (14, 11), (12, 11), (10, 10)])
-def test_an_older_report_says_nothing(ack: str, received: int, synced: int) -> None:
+def test_older_report_of_a_replica_changes_nothing(ack: str, received: int, synced: int) -> None:
     """A replica has two threads that report: one after receiving and one after syncing. Their reports may arrive in
     either order."""
     lab = Lab(ack=ack)
@@ -441,7 +441,7 @@ def test_its_own_promise_fences_it() -> None:
     assert lab.group.fence(Term(4, "d"), lab.now_us) == []
 
 
-def test_a_master_that_everybody_left_asks_why() -> None:
+def test_master_without_replicas_probes_the_group_and_ends_at_a_higher_term() -> None:
     lab = Lab(members="mabc")
     lab.follow("b")
     assert lab.group.absent() == ["a", "c"]
@@ -451,7 +451,7 @@ def test_a_master_that_everybody_left_asks_why() -> None:
     check_is_fenced(lab, lab.group.vote_rejected(VoteRejected(RefusalCode.HIGHER_TERM, T3, "", None), lab.now_us))
 
 
-def test_strangers_depose_nobody() -> None:
+def test_requests_of_non_members_do_not_depose_the_master() -> None:
     lab = Lab(members="mab")
     assert lab.refusal(lab.join("z", promised=T3)) == RefusalCode.NOT_A_MEMBER
     absurd = Term((1 << 64) - 1, "a")
@@ -613,7 +613,7 @@ def test_settings() -> None:
 # ---- retention -------------------------------------------------------------------------------------------------
 
 
-def test_what_a_replica_has_not_synced_is_kept() -> None:
+def test_retention_keeps_records_that_a_replica_has_not_synced() -> None:
     """A replica may lose these records in a power cut, and need them again."""
     lab = Lab("ma")
     lab.follow("a", 10)

@@ -21,7 +21,7 @@ def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
 
 
 @pytest.mark.parametrize(("size", "k"), [(n, k) for n in range(1, 7) for k in range(n)])
-def test_every_election_hears_of_every_acknowledged_record(size: int, k: int) -> None:
+def test_every_election_quorum_intersects_every_ack_quorum(size: int, k: int) -> None:
     """A record is on the master and k others. Each quorum that may elect includes one of these; with one promise less
     it may not."""
     members = Members.first(NAMES[:size], k)
@@ -62,7 +62,7 @@ def test_a_change_needs_both_quorums() -> None:
     assert done == Members(MembersVersion(NO_TERM, 3), Quorum(("a", "d", "e"), 2))
 
 
-def test_later_masters_outdo_members_that_nobody_knew() -> None:
+def test_members_of_a_later_term_replace_unconfirmed_changes() -> None:
     lonely = Members.first("abc", 1).change(Quorum.of("a", 0)).completed().change(Quorum.of("ab", 0))
     taken_over = Members.first("abc", 1).led_by(Term(2, "b"))
     assert taken_over.stamp > lonely.stamp

@@ -102,7 +102,7 @@ def test_a_cut_record_does_not_count(tmp_path: Path) -> None:
         assert (mirror.end, held(mirror)) == (2, values(2))
 
 
-def test_what_is_behind_the_commit_point_is_not_read(tmp_path: Path) -> None:
+def test_records_after_the_commit_point_are_not_readable(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
         master.append_batch(values(10))
         copy(master, mirror)
@@ -141,7 +141,7 @@ def test_nothing_is_appended(tmp_path: Path) -> None:
             make_mirror(tmp_path / "mirror", master)
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_mirror_log_resumes_after_being_closed_in_the_middle_of_a_record(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master:
         make_mirror(tmp_path / "mirror", master).close()
         for first in range(0, 3 * PER_SEGMENT, 13):
@@ -344,7 +344,7 @@ def test_only_a_record_boundary_is_cut_at(tmp_path: Path) -> None:
         assert mirror.received_mark == (master.tail.end, master.end)
 
 
-def test_what_has_landed_of_a_record_is_cut_with_it(tmp_path: Path) -> None:
+def test_partly_received_record_is_truncated_with_its_position(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
         master.append_batch(values(3))
         take_in(mirror, stream(master, 0))

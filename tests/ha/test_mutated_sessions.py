@@ -143,7 +143,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_mutated_sessions_hurt_nobody_else(
+def test_mutated_sessions_do_not_affect_other_connections(
     group: Group, seed: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unhandled: list[object] = []

@@ -50,7 +50,9 @@ def lines(count: int, first: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("sync_replicas", [0, 1, 2])
-def test_what_is_acknowledged_is_on_so_many_replicas(lab: Lab, durability: str, sync_replicas: int) -> None:
+def test_acknowledged_entries_are_on_the_required_number_of_replicas(
+    lab: Lab, durability: str, sync_replicas: int
+) -> None:
     master = lab.master(sync_replicas=sync_replicas, durability=durability)
     replicas = [lab.replica(name, master, durability=durability) for name in "bc"]
     written = lines(200)
@@ -403,7 +405,7 @@ def test_another_log_is_refused_for_good(lab: Lab) -> None:
     assert stranger.log.tail.end_entry == 1, "nothing of it was cut"
 
 
-def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
+def test_follower_beyond_a_truncation_of_a_replica_raises(lab: Lab) -> None:
     old = lab.master(sync_replicas=0)
     b, c = lab.replica("b", old), lab.replica("c", old)
     old.append_batch(lines(5))

@@ -65,7 +65,7 @@ def test_an_append_without_a_loop_is_offered_at_once(room: Room) -> None:
     assert future.result() == 7
 
 
-def test_what_is_reached_waits_for_nothing(room: Room) -> None:
+def test_append_below_the_commit_point_completes_at_once(room: Room) -> None:
     future = AppendFuture(1)
     room.pending_commits.add(100, future)
     assert future.done()
@@ -124,7 +124,7 @@ def test_a_round_whose_loop_has_ended_is_taken_by_the_clock(room: Room) -> None:
 
 
 @pytest.mark.parametrize("is_in_a_round", [False, True])
-def test_a_failure_reaches_all_who_wait(room: Room, is_in_a_round: bool) -> None:
+def test_fail_reaches_all_pending_appends(room: Room, is_in_a_round: bool) -> None:
     future, error = AppendFuture(1), DeposedError("over", Term(3, "b"))
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
     assert second.result() == 2
 
 
-def test_what_was_reached_when_the_time_was_over_is_no_time_out(room: Room) -> None:
+def test_append_committed_before_its_timeout_is_noticed_succeeds(room: Room) -> None:
     """RocketMQ fails an append whose deadline has passed in its queue, without comparing it with the progress of
     replicas."""
     future = AppendFuture(1)
@@ -176,7 +176,7 @@ def test_a_thread_that_waits_in_vain_does_not_know_the_outcome() -> None:
     assert not room.drives, "the time was over before it could drive, or it gave the lead up"
 
 
-def test_one_of_the_waiting_threads_drives_until_all_are_done() -> None:
+def test_one_waiting_thread_at_a_time_drives_the_reactor() -> None:
     """The commit point passes the threads one after the other: the one that drives the reactor stops, and another one
     takes over."""
     room, results = Room(timeout_us=3_600_000_000), list[int]()

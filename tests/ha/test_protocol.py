@@ -72,7 +72,7 @@ def name_of(message: Message) -> str:
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
-def test_there_and_back(message: Message) -> None:
+def test_decode_reverses_encode_of_control_messages(message: Message) -> None:
     assert decode(memoryview(encode(message))) == message
 
 

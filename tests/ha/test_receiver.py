@@ -73,7 +73,7 @@ def test_each_is_reported(copy: Copy) -> None:
     assert len(copy.reports) == copy.landings == 4, "a segment's header, too"
 
 
-def test_what_lies_before_a_bad_record_counts_and_is_reported(copy: Copy) -> None:
+def test_records_before_a_damaged_one_are_appended_and_reported(copy: Copy) -> None:
     header, (offset, body) = copy.appended(b"one", b"two")
     copy.take(*header)
     damaged = body[:-8] + bytes(byte ^ 1 for byte in body[-8:])

@@ -88,7 +88,7 @@ def check_left(
 # ---- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_has() -> None:
+def test_join_request_names_received_and_synced_ends_term_and_history() -> None:
     join = connected(replica(promised=T3, history=MASTERS), received=15, synced=12)
     assert join == Join(UUID, SEGMENT_BYTES, "a", False, mark(15), mark(12), T3, HISTORY)
 
@@ -127,7 +127,7 @@ def test_without_a_cut() -> None:
     assert following.message_received(accept(20)) == [StoreTerms(T3, MASTERS), Joined()]
 
 
-def test_what_was_not_stored_did_not_happen() -> None:
+def test_accept_that_was_not_stored_before_a_disconnect_has_no_effect() -> None:
     following = replica()
     connected(following)
     following.message_received(accept(20))
@@ -212,7 +212,7 @@ def test_a_promise_while_it_joins() -> None:
     assert following.joined(mark(20), mark(20)) == []
 
 
-def test_an_observer_follows_whom_its_members_follow() -> None:
+def test_observer_follows_the_master_of_its_members() -> None:
     following = replica(promised=Term(9, "a"), observer=True)
     assert connected(following).observer
     effects = following.message_received(accept(20))
@@ -232,7 +232,7 @@ def test_refusals(code: RefusalCode) -> None:
     assert isinstance(error, JoinRefusedError) and error.code == code and str(error) == "do this"
 
 
-def test_what_passes_by_itself_is_tried_again() -> None:
+def test_temporary_refusals_are_retried() -> None:
     again = {RefusalCode.NOT_A_MEMBER, RefusalCode.HIGHER_TERM, RefusalCode.REPLACED, RefusalCode.NOT_MASTER}
     again |= {RefusalCode.ABSURD, RefusalCode.VERSION, RefusalCode.MASTER_LIVES}
     assert set(RefusalCode) - PERMANENT == again
@@ -294,7 +294,7 @@ def test_after_a_break_it_joins_anew() -> None:
         MembersStored(1),
     ],
 )
-def test_what_comes_of_a_connection_that_was_left_counts_for_nothing(late: Message) -> None:
+def test_late_messages_of_a_closed_connection_are_ignored(late: Message) -> None:
     """A vote ends the connection while messages of the master are still being read. These were taken for invalid ones,
     and the replica left its master for good."""
     following = streaming()

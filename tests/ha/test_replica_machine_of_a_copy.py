@@ -114,7 +114,7 @@ def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
 
 
 @pytest.mark.parametrize("gone", [5, 7])
-def test_what_was_shown_and_lost_keeps_nobody_from_a_new_copy(gone: int) -> None:
+def test_replica_accepts_a_new_copy_after_committed_records_were_lost(gone: int) -> None:
     """A node was promoted by force, with a log that ends before this copy begins. The replica asked for a new copy, and
     refused it, in turns."""
     forced = HISTORY.up_to(mark(gone)).begin(T3, mark(gone))

@@ -99,7 +99,7 @@ def test_a_replica_keeps_what_its_own_replicas_lack(lab: Lab, hold_bytes: int) -
             until(lambda: retain(middle) > max(kept, 4 * SEGMENT_BYTES))
 
 
-def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
+def test_uncommitted_records_are_not_removed(lab: Lab) -> None:
     """No reader has seen these records, and a replica that acknowledges them later would have records that its master
     lacks."""
     a = lab.master(members="ab", log=LITTLE, group={"retention_hold_bytes": 0})

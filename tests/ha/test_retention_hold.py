@@ -81,14 +81,16 @@ def test_so_many_bytes_are_kept_at_most() -> None:
         (50, [70], 49, 51),
     ],
 )
-def test_what_a_copy_keeps(log_start: int | None, followers: list[int], hold_bytes: int, expected: int | None) -> None:
+def test_floor_of_a_copy_follows_its_followers_and_the_hold_limit(
+    log_start: int | None, followers: list[int], hold_bytes: int, expected: int | None
+) -> None:
     assert floor_of_copy(log_start, iter(followers), 100, hold_bytes) == expected
 
 
 # ---- how far a replica is --------------------------------------------------------------------------------------
 
 
-def test_of_a_replica_that_joins_nothing_counts() -> None:
+def test_progress_of_a_replica_is_reset_when_it_joins() -> None:
     progress = replica("a", 40)
     progress.counts = progress.reported = True
     progress.counted = mark(40)
@@ -118,7 +120,7 @@ def test_when_a_replica_is_in_sync() -> None:
     assert progress.lag_us(END, END, BEGAN_US + 3) == 3
 
 
-def test_what_people_are_told_of_a_replica() -> None:
+def test_replica_stats_show_state_and_lag() -> None:
     limits, progress = InSyncLimits(1 << 40, 500), replica("a", 40)
     stats = progress.stats(mark(50), END, BEGAN_US + 4, limits)
     assert (stats.name, stats.state, stats.observer, stats.in_sync) == ("a", "joining", False, False)
@@ -160,7 +162,7 @@ def test_a_master_waits_so_long_for_each_mark() -> None:
     assert not never.is_due(1 << 40)
 
 
-def test_what_was_shown_without_replicas_is_owed_until_they_have_it() -> None:
+def test_records_committed_without_replicas_are_owed_until_replicas_have_them() -> None:
     fallback = AsyncFallback(0, None)
     assert not fallback.settles(END), "nothing is owed"
     fallback.wait(mark(6), mark(5), 0)

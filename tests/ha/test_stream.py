@@ -226,7 +226,7 @@ def test_a_copy_that_is_cut_does_not_go_on_sending(lab: Lab) -> None:
     link.close()
 
 
-def test_what_was_removed_cannot_be_sent(lab: Lab) -> None:
+def test_streaming_trimmed_records_fails_with_trimmed_error(lab: Lab) -> None:
     master = lab.master()
     server = lab.serve(end := MasterEnd(lab.reactor, master))
     replica = lab.replica("replica", master)
@@ -266,7 +266,7 @@ def test_a_segment_on_its_way_is_not_recycled(lab: Lab) -> None:
     assert records == appended[: len(records)]
 
 
-def test_closing_tells_the_handler(lab: Lab) -> None:
+def test_close_reports_closed_error_to_the_handler(lab: Lab) -> None:
     master = lab.master()
     server = lab.serve(MasterEnd(lab.reactor, master))
     replica = lab.replica("replica", master)

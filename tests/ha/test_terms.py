@@ -121,7 +121,7 @@ def test_a_promise_is_durable_when_it_is_given(tmp_path: Path) -> None:
     assert kept.promised == Term(3, "b")
 
 
-def test_what_could_not_be_stored_is_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promise_that_cannot_be_stored_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = RealFiles()
     kept = TermsFile(tmp_path, files)
 

@@ -134,13 +134,13 @@ def test_a_race_is_found_at_random(program: object) -> None:
 
 
 @pytest.mark.parametrize("program", SOUND)
-def test_what_is_sound_passes(program: object) -> None:
+def test_correct_programs_pass_under_every_schedule(program: object) -> None:
     try_seeds(of(program), 0, 60)
     assert try_preemptions(of(program), 2, 300) > 100
 
 
 @pytest.mark.parametrize("program", BROKEN)
-def test_an_error_says_how_to_have_it_again(program: object) -> None:
+def test_error_names_choices_that_repeat_the_run(program: object) -> None:
     with pytest.raises(InterleavingError) as raised:
         try_seeds(of(program), 0, 500)
     choices = str(raised.value).partition("--repeat '")[2].partition("'")[0]
@@ -153,7 +153,7 @@ def test_without_a_second_chance_a_race_of_lines_is_not_seen() -> None:
     assert try_preemptions(of(counting, lines=False), 2, 1_000) < 1_000  # all of them
 
 
-def test_time_passes_when_nobody_can_run() -> None:
+def test_clock_advances_when_no_thread_can_run() -> None:
     def program(world: World) -> None:
         began = time.monotonic()
         primitives.sleep(3600.0)
@@ -180,7 +180,7 @@ def test_a_time_out_may_come_early_where_a_harness_wants_it() -> None:
     assert outcomes == {True, False}
 
 
-def test_who_cannot_go_on_is_named() -> None:
+def test_deadlock_error_names_waiting_threads() -> None:
     def program(world: World) -> None:
         primitives.Event().wait()
 
@@ -189,7 +189,7 @@ def test_who_cannot_go_on_is_named() -> None:
     assert "all wait, for ever" in str(failure) and "0 main: wait for an event" in str(failure)
 
 
-def test_those_that_are_left_behind_by_the_last_one_are_named() -> None:
+def test_error_names_threads_that_wait_after_the_main_thread_ended() -> None:
     def program(world: World) -> None:
         event = primitives.Event()
         world.join(world.go(event.wait, "left"), world.go(lambda: None, "ends"))
@@ -208,7 +208,7 @@ def test_a_program_that_runs_in_circles_ends() -> None:
     assert "no end after 100 steps" in str(world.failure)
 
 
-def test_threads_that_nobody_waits_for_end_with_their_world() -> None:
+def test_unjoined_threads_end_with_their_world() -> None:
     before = threading.active_count()
 
     def program(world: World) -> None:

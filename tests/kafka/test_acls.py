@@ -45,7 +45,7 @@ def test_each_request_is_answered(brokers: KafkaBrokers, version: int) -> None:
     assert {each.error_code for each in (described, *created, *deleted)} == {ErrorCode.SECURITY_DISABLED}
 
 
-def test_a_stock_client_is_told(brokers: KafkaBrokers) -> None:
+def test_confluent_client_gets_security_disabled_from_create_acls(brokers: KafkaBrokers) -> None:
     client = AdminClient({"bootstrap.servers": brokers.addresses})
     resource = ResourceType.TOPIC, "events", ResourcePatternType.LITERAL
     acl = AclBinding(*resource, "User:a", "*", AclOperation.READ, AclPermissionType.ALLOW)

@@ -108,7 +108,7 @@ def ask(client: RawClient, name: str, *, may_create: bool = True) -> MetadataRes
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_a_client_is_told_at_once_and_finds_leaders_when_it_asks_again(tmp_path: Path, brokers: int) -> None:
+def test_metadata_request_creates_a_topic_and_later_shows_its_leaders(tmp_path: Path, brokers: int) -> None:
     with KafkaBrokers(tmp_path, partitions=3, replication_factor=brokers) as cluster:
         cluster.start(*map(str, range(1, brokers + 1)))
         with RawClient(cluster.servers["1"]) as client:

@@ -185,7 +185,9 @@ def is_muted(client: RawClient, other: RawClient) -> bool:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_one_connection_is_muted_and_others_go_on(brokers: KafkaBrokers, client: RawClient, acks: int) -> None:
+def test_throttled_connection_is_muted_and_others_are_served(
+    brokers: KafkaBrokers, client: RawClient, acks: int
+) -> None:
     with RawClient(brokers.servers["1"]) as other:
         assert alter(other, entry({"client-id": "raw"}, producer_byte_rate=1)) == [0]
         sent = client.send(ApiKey.PRODUCE, 9, produce(records(1_000), acks=acks))
@@ -205,7 +207,7 @@ def test_requests_that_were_read_already_wait_too(brokers: KafkaBrokers, client:
         assert partition is not None and partition.high_watermark.entry == 1
 
 
-def test_a_fetch_takes_what_is_free_and_tells_of_its_throttle(client: RawClient) -> None:
+def test_fetch_is_limited_to_the_free_quota_and_returns_its_throttle_time(client: RawClient) -> None:
     for _ in range(5):
         client.ask(ApiKey.PRODUCE, 9, produce(records(40_000)))
     assert alter(client, entry({"client-id": "raw"}, consumer_byte_rate=10_000)) == [0]
@@ -236,7 +238,7 @@ def test_the_time_of_requests_has_a_quota(brokers: KafkaBrokers, client: RawClie
     assert told["pyreplog_kafka_throttles", "producer_byte_rate"] == 0
 
 
-def test_a_stock_producer_is_told_of_the_quota_of_its_user(tmp_path: Path) -> None:
+def test_confluent_producer_is_throttled_by_the_quota_of_its_user(tmp_path: Path) -> None:
     throttles: list[Any] = []
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1", users=SaslUsers({"billing": "secret"}, ("PLAIN",)))

@@ -72,7 +72,9 @@ def consume(brokers: KafkaBrokers, count: int, topic: str = "events", start: int
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_what_is_produced_is_fetched(brokers: KafkaBrokers, codec: str, idempotent: bool, seed: int) -> None:
+def test_consumed_messages_equal_the_produced_ones(
+    brokers: KafkaBrokers, codec: str, idempotent: bool, seed: int
+) -> None:
     brokers.create()
     rng = random.Random(seed)
     values = [rng.randbytes(rng.choice((0, 10, 300, 20_000))) for _ in range(500)]
@@ -93,7 +95,7 @@ def test_acks(brokers: KafkaBrokers, acks: str) -> None:
     assert len(consume(brokers, 100)) == 100
 
 
-def test_a_topic_is_made_when_somebody_produces(brokers: KafkaBrokers) -> None:
+def test_produce_creates_a_missing_topic(brokers: KafkaBrokers) -> None:
     produce_all(brokers, [b"a"], topic="unheard-of")
     assert consume(brokers, 1, topic="unheard-of")[0].value() == b"a"
 

@@ -58,7 +58,7 @@ def test_a_member_gets_what_another_one_has_given_up() -> None:
     assert [member.assignment == member.target for member in described.members] == [True, True]
 
 
-def test_who_does_not_say_what_it_has_has_not_given_up() -> None:
+def test_heartbeat_without_owned_partitions_revokes_nothing() -> None:
     driver = GroupDriver()
     first, second = TestMember(driver, "a"), TestMember(driver, "b")
     first.join(), second.join(), first.beat()
@@ -67,7 +67,7 @@ def test_who_does_not_say_what_it_has_has_not_given_up() -> None:
     assert first.epoch == 1 and second.owned == frozenset()
 
 
-def test_a_member_that_says_it_has_nothing_before_it_is_told_may_have_been_given_something_since() -> None:
+def test_heartbeat_without_partitions_crossing_an_assignment_keeps_the_assignment() -> None:
     """What a member says in the heartbeat that brings it the news is older than them."""
     driver = GroupDriver()
     first, second = TestMember(driver, "a"), TestMember(driver, "b")
@@ -78,7 +78,7 @@ def test_a_member_that_says_it_has_nothing_before_it_is_told_may_have_been_given
     assert second.owned == frozenset()
 
 
-def test_a_rebalance_time_out_ends_who_gives_nothing_up() -> None:
+def test_member_that_revokes_nothing_is_removed_at_the_rebalance_timeout() -> None:
     driver = GroupDriver(consumer_session_timeout_ms=45_000)
     first, second = TestMember(driver, "a", rebalance_timeout_ms=10_000), TestMember(driver, "b")
     first.join(), second.join(), first.beat()
@@ -257,7 +257,7 @@ def test_members_choose_an_assignor() -> None:
         (ConsumerHeartbeat("a", 1, regex="t.**"), Code.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_what_is_no_heartbeat_is_refused(beat: ConsumerHeartbeat, code: Code) -> None:
+def test_invalid_heartbeat_is_refused(beat: ConsumerHeartbeat, code: Code) -> None:
     result = GroupDriver().beat(beat)
     assert result is not None and result.code is code and result.text
 
@@ -303,7 +303,7 @@ def test_offsets_of_topics_that_an_expression_matches_stay() -> None:
     assert driver.fetch() == 5
 
 
-def test_a_group_that_is_full_takes_nobody() -> None:
+def test_full_group_refuses_a_new_member() -> None:
     driver = GroupDriver(consumer_max_size=2)
     first, second, third = (TestMember(driver, name) for name in "abc")
     first.join(), second.join()
@@ -375,7 +375,7 @@ def test_a_static_member_that_does_not_come_back_is_removed() -> None:
 # ---- appends -------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_told_what_is_not_in_the_log() -> None:
+def test_heartbeat_is_answered_once_its_records_are_committed() -> None:
     driver = GroupDriver()
     driver.holds = True
     first, second = TestMember(driver, "a"), TestMember(driver, "b")
@@ -386,7 +386,7 @@ def test_nobody_is_told_what_is_not_in_the_log() -> None:
     assert driver.results["b"].member_epoch == 2 and not driver.held
 
 
-def test_what_waits_shares_an_append() -> None:
+def test_changes_made_while_an_append_is_in_flight_share_the_next_append() -> None:
     driver = GroupDriver(Topics(orders=20))
     driver.holds = True
     members = [TestMember(driver, f"m{number}") for number in range(10)]
@@ -536,7 +536,7 @@ def test_a_member_that_is_being_removed_commits_nothing() -> None:
     assert driver.commit("a", first.epoch, 9) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_are_deleted() -> None:
+def test_delete_offsets_refuses_only_subscribed_topics() -> None:
     driver = GroupDriver()
     member = TestMember(driver, "a")
     member.join()

@@ -230,7 +230,7 @@ def error_of(consumer: Consumer) -> str:
     return until(look)
 
 
-def test_offsets_are_reset_when_nobody_is_there(brokers: KafkaBrokers) -> None:
+def test_offsets_of_a_group_can_be_altered_only_while_it_is_empty(brokers: KafkaBrokers) -> None:
     consumer = member(brokers)
     poll_until_shared([consumer], [4])
     admin = AdminClient({"bootstrap.servers": brokers.addresses})

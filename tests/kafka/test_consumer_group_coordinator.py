@@ -87,7 +87,7 @@ def test_an_answer_waits_until_its_outcome_is_known(brokers: Brokers) -> None:
     assert len(brokers.result(brokers.coordinator.describe_consumer_group("g")).members) == 2
 
 
-def test_who_is_not_in_a_group_is_told(brokers: Brokers) -> None:
+def test_requests_for_unknown_groups_get_error_codes(brokers: Brokers) -> None:
     coordinator = brokers.coordinator
     assert beat(brokers, ConsumerHeartbeat("m", 3)).code is Code.GROUP_ID_NOT_FOUND
     assert beat(brokers, ConsumerHeartbeat("m", -1)).code is Code.GROUP_ID_NOT_FOUND

@@ -78,7 +78,7 @@ def test_numbers_of_brokers_that_cannot_be(tmp_path: Path, brokers: int) -> None
         pyreplog.kafka.EmbeddedKafka(tmp_path, brokers)
 
 
-def test_one_address_is_not_that_of_several_brokers(tmp_path: Path) -> None:
+def test_port_or_advertised_address_with_several_brokers_is_refused(tmp_path: Path) -> None:
     for arguments in ({"port": 1}, {"advertised": "kafka:9092"}):
         with pytest.raises(InvalidArgumentError, match="expected of one broker"):
             pyreplog.kafka.EmbeddedKafka(tmp_path, 2, **arguments)  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(seed: int) -> None:
             members[f"n{step}"] = MemberSubscription(everything)
 
 
-def test_uniform_evens_out_who_subscribes_to_more() -> None:
+def test_uniform_assignor_balances_members_with_different_subscriptions() -> None:
     members = {"both": MemberSubscription(frozenset({A, B})), "one": MemberSubscription(frozenset({A}))}
     assigned = ASSIGNORS["uniform"](members, {A: 4, B: 4})
     assert assigned == {"both": partitions("b", range(4)), "one": partitions("a", range(4))}

@@ -158,7 +158,7 @@ def test_committed_offsets_survive_their_coordinator(tmp_path: Path) -> None:
         second.close()
 
 
-def test_metrics_tell_of_groups_and_their_lag(brokers: KafkaBrokers) -> None:
+def test_metrics_show_groups_and_their_lag(brokers: KafkaBrokers) -> None:
     def value(name: str, **labels: str) -> float | None:
         """Of the sample with these labels, besides that of the broker."""
         samples = {metric.name: metric.samples for metric in kafka_metrics(brokers.servers["1"])}[

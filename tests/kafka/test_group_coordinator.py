@@ -180,7 +180,7 @@ def test_nothing_is_served_before_all_is_committed_and_loaded(brokers: Brokers) 
     until(lambda: brokers.settle(2) or brokers.fetch("g") == 7)
 
 
-def test_what_a_broker_that_does_not_lead_says(brokers: Brokers) -> None:
+def test_broker_that_does_not_lead_answers_not_coordinator(brokers: Brokers) -> None:
     other = brokers.coordinators["b"]
     code = Code.NOT_COORDINATOR
     assert other.join_group("g", join_request()).result(0).code is code
@@ -191,7 +191,7 @@ def test_what_a_broker_that_does_not_lead_says(brokers: Brokers) -> None:
     assert other.list_groups().result(0) == (Code.NONE, ())
 
 
-def test_what_waits_is_completed_when_leadership_is_lost(brokers: Brokers) -> None:
+def test_pending_requests_get_not_coordinator_when_leadership_is_lost(brokers: Brokers) -> None:
     first = brokers.result(brokers.coordinator.join_group("g", join_request()))
     waiting = brokers.coordinator.join_group("g", join_request())
     brokers.cluster.brokers["b"].is_fetching = brokers.cluster.brokers["c"].is_fetching = False
@@ -267,7 +267,7 @@ def test_codes_of_appends() -> None:
     assert code_of_store(Code.INVALID_COMMIT_OFFSET_SIZE) is Code.UNKNOWN_SERVER_ERROR
 
 
-def test_what_is_too_large_for_the_partition_is_refused(brokers: Brokers) -> None:
+def test_commit_larger_than_a_batch_is_refused(brokers: Brokers) -> None:
     offsets = {TopicPartition("t" * 200, number): OffsetToCommit(1) for number in range(6_000)}
     results = brokers.result(brokers.coordinator.commit_offsets("g", OffsetCommitRequest("", -1, offsets)))
     assert {*results.values()} == {Code.INVALID_COMMIT_OFFSET_SIZE}

@@ -74,7 +74,7 @@ def test_a_join_ends_when_a_member_does_not_come_back() -> None:
     assert driver.heartbeat(second, 2) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_that_nobody_joins_again_waits_for_sessions_to_end() -> None:
+def test_rebalance_without_rejoins_ends_with_the_session_timeouts() -> None:
     driver = Driver()
     ids = driver.stable("a", "b", instances={"a": "i", "b": "j"})
     driver.join("c", instance_id="k")
@@ -184,7 +184,7 @@ def test_an_assignment_is_given_when_it_is_stored() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_an_assignment_that_is_not_stored_is_given_to_nobody(is_known: bool) -> None:
+def test_assignment_that_was_not_stored_is_sent_to_no_member(is_known: bool) -> None:
     driver = Driver()
     driver.join("a")
     driver.join("b")
@@ -207,7 +207,7 @@ def test_an_assignment_that_is_not_stored_is_given_to_nobody(is_known: bool) -> 
         assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_what_a_sync_is_refused_for() -> None:
+def test_sync_refusals_have_error_codes() -> None:
     driver = Driver()
     first, second = driver.stable("a", "b")
     assert driver.sync("x", "nobody", 2).code is Code.UNKNOWN_MEMBER_ID
@@ -235,7 +235,7 @@ def test_members_that_do_not_sync_are_removed() -> None:
     assert driver.heartbeat(first, 2) is Code.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_never_assigns_holds_nobody_up() -> None:
+def test_leader_that_sends_no_assignment_is_replaced_after_the_rebalance_timeout() -> None:
     driver = Driver()
     driver.join("a")
     driver.join("b")
@@ -285,7 +285,7 @@ def test_members_leave_together() -> None:
     assert value is not None and decode_group(value).members == ()
 
 
-def test_a_member_that_waits_and_is_removed_is_told() -> None:
+def test_removed_member_with_a_pending_request_gets_unknown_member_id() -> None:
     driver = Driver()
     first, second = driver.stable("a", "b")
     driver.join("a", first)
@@ -415,7 +415,7 @@ def test_a_commit_of_an_old_generation_is_refused() -> None:
     assert driver.fetch() == 6
 
 
-def test_what_is_too_long_is_refused_alone() -> None:
+def test_offset_with_too_long_metadata_is_refused() -> None:
     driver = Driver(offset_metadata_max_bytes=4)
     assert driver.commit("", -1, 1, metadata="ää") is Code.NONE
     assert driver.commit("", -1, 2, metadata="äää") is Code.OFFSET_METADATA_TOO_LARGE
@@ -464,7 +464,7 @@ def test_a_transaction_of_an_old_generation_is_refused() -> None:
     assert driver.commit("", -1, producer=9) is Code.NONE, "of a client before KIP-447"
 
 
-def test_offsets_are_deleted_unless_somebody_subscribes() -> None:
+def test_delete_offsets_refuses_subscribed_topics() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.commit(member, 1, 4)
@@ -538,7 +538,7 @@ def test_offsets_of_consumers_outside_the_protocol_expire_each_by_itself() -> No
     assert (driver.fetch(), driver.fetch(BILLS)) == (-1, 5)
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_expire() -> None:
+def test_offsets_of_unsubscribed_topics_expire() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.commit(member, 1, 4)
@@ -573,7 +573,7 @@ def test_a_group_goes_on_at_another_broker() -> None:
     assert reloaded.group.size == 0 or reloaded.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_what_is_live_is_appended_again() -> None:
+def test_rewrite_appends_live_records_again() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.commit(member, 1, 4)

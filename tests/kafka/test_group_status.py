@@ -156,7 +156,7 @@ def test_rates_from_one_scrape_to_the_next() -> None:
     assert trends.add_sample(place, 90 * SECOND, end=110, offset=60, lag=50).rate_in is None
 
 
-def test_rates_do_not_depend_on_how_often_somebody_scrapes() -> None:
+def test_rates_do_not_depend_on_the_scrape_interval() -> None:
     trends, place = GroupTrends(), ("billing", ORDERS)
     for step in range(400 * 10):
         course = trends.add_sample(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
@@ -188,7 +188,7 @@ def test_a_watch_reads_groups_and_then_their_news(kafka: EmbeddedKafka) -> None:
         committed(kafka, "billing", 4)
         watch = GroupsWatch(client, 300.0)
         now_us = time.time_ns() // 1000
-        view = watch.look(now_us)
+        view = watch.sample(now_us)
         group = {group.group: group for group in view.groups}["billing"]
         assert (group.group, group.lag, group.members, group.state, view.notes) == ("billing", 6, None, None, ())
         (row,) = group.partitions
@@ -196,15 +196,17 @@ def test_a_watch_reads_groups_and_then_their_news(kafka: EmbeddedKafka) -> None:
         assert row.lag_s is not None and 0 < row.lag_s < 3600
         assert (row.rate_in, row.rate_out, row.drain_s) == (10 / 300, None, None), "it was not there before the window"
         at_us = row.moved_us + 301 * SECOND
-        (later,) = [each for group in watch.look(at_us).groups for each in group.partitions if group.group == "billing"]
+        (later,) = [
+            each for group in watch.sample(at_us).groups for each in group.partitions if group.group == "billing"
+        ]
         assert (later.rate_out, later.status, later.is_stalled) == (0.0, "stalled", True)
 
         committed(kafka, "billing", 10)
         committed(kafka, "audit", 0)
-        lags = {group.group: (group.lag, group.lag_s) for group in watch.look(time.time_ns() // 1000).groups}
+        lags = {group.group: (group.lag, group.lag_s) for group in watch.sample(time.time_ns() // 1000).groups}
         assert lags["billing"] == (0, 0.0) and lags["audit"][0] == 10
-        assert [each.topic for each in watch.look(now_us, ["orders"]).overview.partitions] == ["orders"] * 2
-        assert watch.look(now_us, ["no such topic"]).groups == ()
+        assert [each.topic for each in watch.sample(now_us, ["orders"]).overview.partitions] == ["orders"] * 2
+        assert watch.sample(now_us, ["no such topic"]).groups == ()
 
 
 def measured(kafka: EmbeddedKafka, group: str) -> dict[str, float]:
@@ -254,7 +256,7 @@ def test_a_lag_begins_where_the_log_does(kafka: EmbeddedKafka) -> None:
         kafka.brokers["1"].delete_records({name: 2}).result(PATIENCE_S)
         assert times(client, name, 0) == (left_us,)
         watch = GroupsWatch(client, 300.0)
-        (group,) = [group for group in watch.look(time.time_ns() // 1000).groups if group.group == "late"]
+        (group,) = [group for group in watch.sample(time.time_ns() // 1000).groups if group.group == "late"]
         assert group.lag == 1 and group.lag_s is not None
         values = measured(kafka, "late")
         assert values["lag"] == 1 and values["lag_seconds"] > 0

@@ -275,7 +275,7 @@ def test_large_records_of_a_response_are_not_copied() -> None:
         (OffsetDeleteRequest(), WrongTypeError, "the message: expected FetchRequest"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_encoded(request_: Any, error: type[Exception], text: str | None) -> None:
+def test_encode_of_invalid_messages_raises(request_: Any, error: type[Exception], text: str | None) -> None:
     """Fields that the version lacks must have their defaults, unless Kafka's definition calls them ignorable."""
     schema = request_codec(ApiKey.FETCH, 4).schema
     if text is None:
@@ -320,7 +320,7 @@ def test_bytes_and_uuids() -> None:
         )
 
 
-def test_what_is_not_served() -> None:
+def test_request_codec_refuses_unserved_versions() -> None:
     for key, version in [
         (4, 0),
         (ApiKey.PRODUCE, 2),

@@ -16,7 +16,7 @@ import pyreplog.kafka
 from pyreplog.cli.app import main
 from tests.guides import ROOT, blocks, fences, placed, run, run_as_promised
 from tests.kafka.kafka_brokers import KafkaBrokers
-from tests.ledger.processes import Cast, Process
+from tests.ledger.processes import Process, ProcessGroup
 from tests.net.test_tls import Authority
 from tests.waiting import until
 
@@ -64,30 +64,36 @@ MACHINES = "abc"
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as processes:
+        yield processes
 
 
-def placed_command(cast: Cast, command: str) -> list[str]:
+def placed_command(processes: ProcessGroup, command: str) -> list[str]:
     """A command of the guide with paths and addresses of this test."""
-    places = {"zk://zk1:2181/kafka": cast.url, "/etc/pyreplog": str(cast.folder), "/data": str(cast.folder / "data")}
+    places = {
+        "zk://zk1:2181/kafka": processes.url,
+        "/etc/pyreplog": str(processes.folder),
+        "/data": str(processes.folder / "data"),
+    }
     return re.sub(r"10\.0\.0\.\d+:\d+", "127.0.0.1:0", placed(command, places)).split()
 
 
-def start_as_printed(cast: Cast) -> dict[str, Process]:
+def start_as_printed(processes: ProcessGroup) -> dict[str, Process]:
     """Start the brokers of the guide, with its settings; by the names of their machines."""
     (config,) = (text for language, text in fences(GUIDE) if language == "toml")
-    (cast.folder / "broker.toml").write_text(f"segment_bytes = 1048576\n{config}offsets_partitions = 4\n")
-    (cast.folder / "secret").write_text("what all brokers know\n")
-    (cast.folder / "users").write_text("billing:a long secret\n")
+    (processes.folder / "broker.toml").write_text(f"segment_bytes = 1048576\n{config}offsets_partitions = 4\n")
+    (processes.folder / "secret").write_text("what all brokers know\n")
+    (processes.folder / "users").write_text("billing:a long secret\n")
     commands = dict(re.findall(r"^([a-c])\$ (pyreplog broker .*)$", GUIDE.read_text(), re.MULTILINE))
     assert [*commands] == [*MACHINES]
-    return {machine: cast.start(*placed_command(cast, command), "--json") for machine, command in commands.items()}
+    return {
+        machine: processes.start(*placed_command(processes, command), "--json") for machine, command in commands.items()
+    }
 
 
-def test_three_brokers_of_which_one_is_killed(cast: Cast, capsys: pytest.CaptureFixture[str]) -> None:
-    brokers = start_as_printed(cast)
+def test_three_brokers_of_which_one_is_killed(processes: ProcessGroup, capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = start_as_printed(processes)
     bootstrap = ",".join(brokers[machine].wait_for("kafka") for machine in MACHINES)
     assert [brokers[machine].wait_for("broker") for machine in MACHINES] == ["1@1", "2@1", "3@1"]
     program = re.sub(r'"10\.0\.0\.11:9092,[^"]*"', f'"{bootstrap}"', PRODUCTION)
@@ -105,7 +111,9 @@ def test_three_brokers_of_which_one_is_killed(cast: Cast, capsys: pytest.Capture
 
     def out_of_sync() -> list[list[str]]:
         capsys.readouterr()
-        assert main(["partitions", "--json", "--metadata", cast.url, *placed_command(cast, described[1])]) == 0
+        assert (
+            main(["partitions", "--json", "--metadata", processes.url, *placed_command(processes, described[1])]) == 0
+        )
         return [row["out_of_sync"] for row in json.loads(capsys.readouterr().out)]
 
     until(lambda: out_of_sync() == [["2"]] * 6, pause_s=0.2)

@@ -473,7 +473,7 @@ def test_log_append_time() -> None:
 # ---- arguments -------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_built() -> None:
+def test_build_and_check_batch_refuse_invalid_arguments() -> None:
     with pytest.raises(InvalidArgumentError, match="expected records"):
         build_batch([], timestamps_ms=[])
     with pytest.raises(InvalidArgumentError, match="found 1, 1, 2 and 1"):

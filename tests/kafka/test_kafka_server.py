@@ -86,7 +86,7 @@ def values_of(response: Any) -> list[bytes | None]:
 # ---- versions --------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_told_in_each_version(client: RawClient) -> None:
+def test_api_versions_are_answered_in_every_version(client: RawClient) -> None:
     for version in range(5):
         response = client.ask(ApiKey.API_VERSIONS, version, ApiVersionsRequest("raw", "1"))
         told = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
@@ -244,7 +244,7 @@ def test_a_lying_size_closes_its_connection_only(
     assert client.ask(ApiKey.PRODUCE, 9, produce(batch(b"b"))).responses[0].partition_responses[0].error_code == 0
 
 
-def test_requests_that_are_damaged_at_random_disturb_nobody(
+def test_randomly_damaged_requests_do_not_affect_other_clients(
     brokers: KafkaBrokers, client: RawClient, seed: int
 ) -> None:
     rng = random.Random(seed)

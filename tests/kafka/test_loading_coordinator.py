@@ -79,7 +79,7 @@ def test_a_coordinator_of_transactions_that_ends_is_not_waited_for(tmp_path: Pat
             assert describe() == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_topic_that_cannot_have_leaders_is_told_of(tmp_path: Path) -> None:
+def test_topic_without_enough_brokers_answers_leader_not_available(tmp_path: Path) -> None:
     with KafkaBrokers(tmp_path, replication_factor=3) as cluster:
         cluster.start("1")
         with RawClient(cluster.servers["1"]) as client:

@@ -75,7 +75,7 @@ def test_the_sizes_are_those_of_the_files(tmp_path: Path, seed: int) -> None:
             assert not result.topics and not result.error_code
 
 
-def test_a_disk_that_failed_is_told_of(tmp_path: Path) -> None:
+def test_describe_log_dirs_reports_a_failed_disk(tmp_path: Path) -> None:
     broken, works = tmp_path / "a file", tmp_path / "works"
     broken.write_bytes(b"no directory")
     config = BrokerConfig(segment_bytes=SEGMENT_BYTES)

@@ -31,7 +31,7 @@ def codec_of(key: int, version: int, kind: str) -> MessageCodec:
     return KINDS[kind](key, version)
 
 
-def test_what_is_announced_is_served() -> None:
+def test_announced_versions_are_served() -> None:
     """Produce 0 to 2 are announced, and not served: librdkafka 2.3 compresses only if it sees them (KAFKA-18659)."""
     assert {key: range(first, last + 1) for key, (first, last) in ANNOUNCED.items() if key} == {
         int(key): served_versions(key) for key in ApiKey if key

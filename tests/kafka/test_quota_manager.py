@@ -101,7 +101,7 @@ def test_each_kind_of_quota_has_its_own_precedence() -> None:
     assert table.limit(CONSUMER_BYTE_RATE, "u", "c") == (3.0, QuotaEntity(None, "c"))
 
 
-def test_who_shares_a_quota() -> None:
+def test_quota_entities_share_quotas_by_user_and_client() -> None:
     def throttled(entity: QuotaEntity, *clients: tuple[str, str]) -> list[bool]:
         manager = manager_of((entity, 1_000))
         return [manager.record(PRODUCE, user, client, 6_000, 0) > 0 for user, client in clients]
@@ -123,7 +123,7 @@ def test_the_time_of_a_request_throttles_for_a_second_at_most() -> None:
     assert manager.record(REQUEST_PERCENTAGE, "u", "c", 500.0, 0) == 1_000
 
 
-def test_what_was_used_counts_under_another_quota() -> None:
+def test_recorded_use_counts_after_a_quota_changed() -> None:
     manager = manager_of((QuotaEntity(client_id="c"), 1_000))
     assert manager.record(PRODUCE, "u", "c", 10_000, 0) == 0
     manager.replace(QuotaTable([ClientQuota(client_id="c", quotas={PRODUCE: 500.0})]))
@@ -171,7 +171,7 @@ def test_quotas_are_stored_until_none_is_left(tmp_path: Path) -> None:
     [(PRODUCE, 0), (PRODUCE, -1), (PRODUCE, 1.5), (PRODUCE, 1e19), (REQUEST_PERCENTAGE, float("inf")), ("none", 1),
      ("none", None), (REQUEST_PERCENTAGE, float("nan")), ("controller_mutation_rate", 1)],
 )  # fmt: skip
-def test_what_is_no_quota_is_refused(tmp_path: Path, kind: str, value: float | None) -> None:
+def test_invalid_quota_is_refused(tmp_path: Path, kind: str, value: float | None) -> None:
     with SQLiteStore(tmp_path / "metadata") as store:
         with pytest.raises(InvalidArgumentError, match=kind):
             alter_client_quota(store, QuotaEntity("u"), {kind: value})
@@ -185,6 +185,6 @@ def test_what_is_no_quota_is_refused(tmp_path: Path, kind: str, value: float | N
     [b'"user":null,"client_id":null,"quotas":{}', b'"user":1,"quotas":{}', b'"user":"u","quotas":[]',
      b'"user":"u","quotas":{"producer_byte_rate":0}', b'"user":"u","quotas":{"producer_byte_rate":"x"}'],
 )  # fmt: skip
-def test_a_damaged_quota_is_told_of(fields: bytes) -> None:
+def test_damaged_quota_raises_invalid_metadata_error(fields: bytes) -> None:
     with pytest.raises(InvalidMetadataError, match="client quota"):
         ClientQuota.decode(b'{"version":1,"min_reader":1,' + fields + b"}")

@@ -70,7 +70,7 @@ def test_replicas_move(brokers: KafkaBrokers, client: RawClient) -> None:
     assert listed(client) == {}
 
 
-def test_one_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_reassignment_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, client: RawClient) -> None:
     brokers.stop("2")
     assert alter(client, {0: [2], 1: [2, 1]}) == {0: 0, 1: 0}
     moved, grown = ((2, 1), (2,), (1,)), ((2, 1), (2,), ())
@@ -82,7 +82,7 @@ def test_one_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, clie
     assert alter(client, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 
-def test_of_a_partition_that_is_named_twice_the_last_target_counts(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_last_of_two_targets_for_one_partition_counts(brokers: KafkaBrokers, client: RawClient) -> None:
     twice = [AlterPartitionReassignmentsReassignablePartition(0, replicas) for replicas in ((2,), (9,))]
     topics = (AlterPartitionReassignmentsReassignableTopic("events", twice),)
     response = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, AlterPartitionReassignmentsRequest(60_000, topics))
@@ -91,7 +91,7 @@ def test_of_a_partition_that_is_named_twice_the_last_target_counts(brokers: Kafk
     assert [state.replicas for _, state in read_states(brokers.store, ["events"])] == [("1",), ("1",)]
 
 
-def test_what_cannot_be_moved_is_refused(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_invalid_reassignments_are_refused(brokers: KafkaBrokers, client: RawClient) -> None:
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert alter(client, {0: [9], 1: []}) == {0: refused, 1: refused}
     assert alter(client, {0: [1, 1], 7: [1]}) == {0: refused, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -161,7 +161,7 @@ def test_tags_of_a_header_are_skipped() -> None:
         decode_request(head + b"\2\0\1x\0\2yz" + body)
 
 
-def test_what_is_not_served_has_no_message() -> None:
+def test_decode_request_of_an_unserved_version_has_no_message() -> None:
     """The listener answers 35; to ApiVersions of any version with a response of version 0."""
     assert decode_request(struct.pack(">hhih", 18, 99, 5, -1) + b"\0???") == Request(18, 99, 5, None, None)
     assert decode_request(struct.pack(">hhih", 0, 2, 5, 1) + b"c???") == Request(0, 2, 5, "c", None)

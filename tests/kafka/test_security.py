@@ -35,7 +35,7 @@ USERS = {"billing": "a long secret", "a,b=c": "ünïcode"}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_who_knows_the_password_is_let_in(tmp_path: Path, mechanism: str) -> None:
+def test_clients_with_the_right_password_are_admitted(tmp_path: Path, mechanism: str) -> None:
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1", users=SaslUsers(USERS, MECHANISMS))
         brokers.create()
@@ -56,7 +56,7 @@ def test_who_knows_the_password_is_let_in(tmp_path: Path, mechanism: str) -> Non
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), [("billing", "guessed"), ("nobody", "a long secret")])
-def test_who_does_not_is_refused(tmp_path: Path, mechanism: str, user: str, password: str) -> None:
+def test_clients_with_a_wrong_password_are_refused(tmp_path: Path, mechanism: str, user: str, password: str) -> None:
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1", users=SaslUsers(USERS, MECHANISMS))
         client = AdminClient({
@@ -102,7 +102,7 @@ def test_mechanisms_are_checked(mechanisms: tuple[str, ...]) -> None:
         SaslUsers(USERS, mechanisms)
 
 
-def test_a_listener_without_users_says_so(tmp_path: Path) -> None:
+def test_sasl_handshake_without_users_gets_illegal_sasl_state(tmp_path: Path) -> None:
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1")
         with RawClient(brokers.servers["1"]) as client:

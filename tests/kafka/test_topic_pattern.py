@@ -95,7 +95,7 @@ def test_syntax(expression: str, matched: list[str], others: list[str]) -> None:
         ("[[:letters:]]", "no such class"), ("é", "ASCII"), (r"\x{zz}", "hexadecimal"), (r"\x{110000}", "hexadecimal"),
     ],
 )  # fmt: skip
-def test_what_is_no_expression_is_refused(expression: str, why: str) -> None:
+def test_invalid_regular_expression_is_refused(expression: str, why: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(why)):
         TopicPattern(expression)
 

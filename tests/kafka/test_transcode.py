@@ -73,7 +73,7 @@ def test_entries_of_one_message() -> None:
     assert [columns.headers(i) for i in range(3)] == [[(b"a", b"1"), (b"b", b"")], [], [(b"c", b"x")]]
 
 
-def test_what_cannot_be_a_batch() -> None:
+def test_transcode_refuses_empty_batches_and_batches_with_gaps() -> None:
     batch = decoded([encoded(draw(Random(1), 4))], [4])
     with pytest.raises(InvalidArgumentError, match="batch: expected messages, found none"):
         transcode(batch.slice(0, 0))

@@ -26,7 +26,7 @@ class Process:
             [sys.executable, "-W", "error", "-m", *command], cwd=ROOT, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        self.said: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}
         self._came = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._listen)
@@ -36,7 +36,7 @@ class Process:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             with self._came:
-                self.said.update(json.loads(line))
+                self.output.update(json.loads(line))
                 self._came.notify_all()
         with self._came:
             self._ended = True
@@ -46,16 +46,16 @@ class Process:
         """Wait until the process has printed this field, with at least this value; return the value."""
 
         def has_value() -> bool:
-            return name in self.said and (least is None or self.said[name] >= least)
+            return name in self.output and (least is None or self.output[name] >= least)
 
         with self._came:
             assert self._came.wait_for(lambda: has_value() or self._ended, PATIENCE_S), (
-                f"{self.said}, not {name} {least}"
+                f"{self.output}, not {name} {least}"
             )
-        assert has_value(), f"it ended after {self.said}: {self.complaint()}"
-        return self.said[name]
+        assert has_value(), f"it ended after {self.output}: {self.error_text()}"
+        return self.output[name]
 
-    def complaint(self) -> str:
+    def error_text(self) -> str:
         assert self.popen.stderr is not None
         return self.popen.stderr.read()
 
@@ -100,7 +100,7 @@ class Process:
             stream.close()
 
 
-class Cast:
+class ProcessGroup:
     """All processes of a test, which are killed at its end."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -108,7 +108,7 @@ class Cast:
         self.processes: list[Process] = []
         self.bookies: dict[str, Process] = {}  # by the id of the bookie
 
-    def __enter__(self) -> Cast:
+    def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(

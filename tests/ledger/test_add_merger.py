@@ -80,7 +80,7 @@ def test_a_lone_add_leaves_at_once_and_others_behind_two_leave_as_one() -> None:
     assert bookie.entries()[-1] == [6]
 
 
-def test_the_next_request_leaves_before_anybody_is_told() -> None:
+def test_next_request_is_sent_before_outcomes_are_reported() -> None:
     bookie = Bookie()
     adds = AddMerger(bookie.ask)
     seen: list[int] = []
@@ -101,7 +101,7 @@ def test_a_refusal_is_everybodys_in_the_request() -> None:
     ]  # fmt: skip
 
 
-def test_what_waits_behind_a_lost_request_is_lost_too() -> None:
+def test_adds_queued_after_a_lost_request_fail_too() -> None:
     bookie = Bookie()
     adds = AddMerger(bookie.ask)
     outcomes = sent(adds, [add(entry) for entry in range(5)])
@@ -147,7 +147,7 @@ def test_an_answer_for_other_entries_is_passed_on_as_it_is() -> None:
     assert [(reply.first, reply.last) for reply in outcomes if isinstance(reply, Reply)] == [(5, 5), (2, 9), (2, 9)]
 
 
-def test_what_waits_leaves_when_an_ok_was_taken_natively() -> None:
+def test_queued_adds_are_sent_after_an_ok_was_settled_natively() -> None:
     bookie, driver = Bookie(), FakeDriver()
     adds = AddMerger(bookie.ask)
     tracker = AckTracker(1, 1, 1)

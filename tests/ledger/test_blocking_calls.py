@@ -63,7 +63,9 @@ def refused(call: Callable[[], Any], name: str, instead: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_CLUSTERS)
-def test_of_a_cluster(shared: LedgerCluster, ledger: Ledger, name: str) -> None:
+def test_blocking_calls_of_a_cluster_are_refused_in_an_event_loop(
+    shared: LedgerCluster, ledger: Ledger, name: str
+) -> None:
     before = shared.ledgers()
     refused(lambda: OF_CLUSTERS[name](shared, ledger.id), name, f"{name}_async")
     assert shared.ledgers() == before, "nothing was done"
@@ -75,18 +77,18 @@ def test_every_form_of_a_cluster_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", OF_LEDGERS)
-def test_of_a_ledger(ledger: Ledger, name: str) -> None:
+def test_blocking_calls_of_a_ledger_are_refused_in_an_event_loop(ledger: Ledger, name: str) -> None:
     call, instead = OF_LEDGERS[name]
     refused(lambda: call(ledger), name, instead)
     assert ledger.append(b"c") == 2, "nothing was appended"
 
 
 @pytest.mark.parametrize("name", OF_READERS)
-def test_of_a_reader(reader: LedgerReader, name: str) -> None:
+def test_blocking_calls_of_a_reader_are_refused_in_an_event_loop(reader: LedgerReader, name: str) -> None:
     refused(lambda: OF_READERS[name](reader), name, f"{name}_async")
 
 
-def test_coroutines_have_what_they_are_told_to_await(reader: LedgerReader) -> None:
+def test_awaitable_forms_named_by_the_errors_work(reader: LedgerReader) -> None:
     async def read() -> None:
         assert await reader.refresh_async() == reader.last_add_confirmed
         assert await reader.wait_beyond_async(-1, 30.0)

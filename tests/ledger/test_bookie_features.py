@@ -72,7 +72,9 @@ def ask(client: RemoteRuntime, bookie: str, *requests: Request) -> list[Reply | 
     return [answers[number] for number in range(len(requests))]
 
 
-def test_they_go_to_bookies_that_know_them(store: SQLiteStore, node: BookieNode) -> None:
+def test_requests_of_newer_versions_are_sent_only_to_bookies_that_know_them(
+    store: SQLiteStore, node: BookieNode
+) -> None:
     """The request may be sent before there is a connection, and later."""
     knows = node.server.identity.features
     client = runtime(store)

@@ -45,7 +45,7 @@ from pyreplog.ledger.ledger_metadata import Fragment, State, metadata_key
 from pyreplog.ledger.ledger_store import NEXT_LEDGER, load_ledger
 from pyreplog.ledger.repair_notes import note_repair
 from tests.ledger.conftest import SEGMENT_BYTES
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 
 
 def embedded(folder: Path, bookies: int = 3) -> LedgerCluster:
@@ -122,7 +122,7 @@ def test_a_lost_folder_is_noticed(folder: Path) -> None:
         assert cluster.status().below_write_quorum == 20, "its successor does not count as holding them"
 
 
-def test_one_process_at_a_time(folder: Path) -> None:
+def test_second_process_gets_locked_error(folder: Path) -> None:
     code = f"from pyreplog import Cluster; Cluster.embedded({str(folder)!r}).close()"
     with embedded(folder):
         with pytest.raises(LockedError) as caught:
@@ -204,19 +204,19 @@ def test_closing_with_ledgers_open(folder: Path) -> None:
 def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
     cluster = embedded(folder)
     ledger = cluster.create_ledger()
-    meddler = Meddler(cluster)
-    meddler.rule(meddler.lose, kind=RequestKind.LAST)
-    meddler.rule(meddler.lose, kind=RequestKind.WAIT_LAC)
+    interceptor = RequestInterceptor(cluster)
+    interceptor.add_rule(interceptor.lose, kind=RequestKind.LAST)
+    interceptor.add_rule(interceptor.lose, kind=RequestKind.WAIT_LAC)
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(cluster.open_ledger, ledger.id), pool.submit(cluster.status)]
-        meddler.wait_for(RequestKind.LAST, 6)
+        interceptor.wait_for(RequestKind.LAST, 6)
         cluster.close()
         for waiter in waiting:
             with pytest.raises(ClosedError):
                 waiter.result(30)
 
 
-def test_a_forgotten_cluster_says_so(folder: Path) -> None:
+def test_garbage_collected_cluster_emits_a_resource_warning(folder: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed cluster in"):
         cluster = embedded(folder)
         runtime = cluster.runtime
@@ -292,7 +292,7 @@ def test_malformed_urls(folder: Path) -> None:
         LedgerCluster.connect("http://example.org")
 
 
-def test_what_the_caller_keeps_with_a_ledger(shared: LedgerCluster) -> None:
+def test_ledger_properties_are_stored_with_its_metadata(shared: LedgerCluster) -> None:
     with shared.create_ledger(2, properties={"topic": "flights"}, durability="appended") as ledger:
         ledger.append(b"")
         assert ledger.properties == {"topic": "flights"}
@@ -365,13 +365,13 @@ def test_status(folder: Path) -> None:
             )
             assert (opened.state, opened.last_add_pushed, opened.below_write_quorum) == ("open", 1, 0)
             assert status.below_write_quorum == 0
-            Meddler(cluster).rule(lambda *_: _[2](ClosedError("away")), kind=RequestKind.LAST)
+            RequestInterceptor(cluster).add_rule(lambda *_: _[2](ClosedError("away")), kind=RequestKind.LAST)
             assert cluster.status().ledgers[1].last_add_pushed == -1, "nobody tells"
 
 
 def test_copies_are_counted(folder: Path) -> None:
     with embedded(folder, 4) as cluster:
-        meddler = Meddler(cluster)
+        interceptor = RequestInterceptor(cluster)
         with cluster.create_ledger(4, 3, 2, password=b"secret") as ledger:
             with pytest.raises(InvalidArgumentError, match="is open"):
                 cluster.count_copies(ledger.id)
@@ -381,10 +381,12 @@ def test_copies_are_counted(folder: Path) -> None:
             cluster.count_copies(ledger.id)
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [3] * 120
         first, second, *_ = ledger.metadata.last_fragment.ensemble
-        meddler.rule(meddler.fail, bookie=first)
+        interceptor.add_rule(interceptor.fail, bookie=first)
         expected = [2, 3, 2, 2] * 30  # entry 1 is on the second, third and fourth bookie
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == expected
-        meddler.rule(meddler.answering(lambda reply: reply._replace(body=b"\x01" * len(reply.body))), bookie=second)
+        interceptor.add_rule(
+            interceptor.changing_reply(lambda reply: reply._replace(body=b"\x01" * len(reply.body))), bookie=second
+        )
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [1, 2, 2, 1] * 30
         assert cluster.count_copies(fill(cluster, 3, 3, 2, entries=0)).tolist() == []
 
@@ -406,7 +408,7 @@ def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) ->
         assert cluster.status().below_write_quorum == 0
 
 
-def test_what_is_noted_for_a_close_outlasts_a_repair_before_it(folder: Path) -> None:
+def test_repair_noted_by_a_closing_client_survives_an_earlier_repair_round(folder: Path) -> None:
     """A client that closes a ledger notes first which bookies lack entries. While the ledger is open, the entries that
     a bookie should have are not known."""
     with embedded(folder, 4) as cluster:
@@ -499,8 +501,8 @@ def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: p
     monkeypatch.setattr(closing, "GIVE_UP_S", 0.1)
     cluster = embedded(folder)
     ledgers = [cluster.create_ledger() for _ in range(40)]
-    meddler = Meddler(cluster)
-    meddler.rule(meddler.lose, kind=RequestKind.ADD)
+    interceptor = RequestInterceptor(cluster)
+    interceptor.add_rule(interceptor.lose, kind=RequestKind.ADD)
     futures = [ledger.submit(b"never acknowledged") for ledger in ledgers]
     steps: list[str] = []
     for name in ("begin_close", "give_up", "end_close"):

@@ -19,7 +19,9 @@ def check(lab: Lab, bookie: str, stripe: range) -> Bench:
 
 @pytest.mark.parametrize("stripe", [range(10), range(1, 10, 3), range(9, 10), range(0)])
 @pytest.mark.parametrize("limit", [1, 200, 1 << 20])
-def test_what_is_missing(stripe: range, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_check_finds_missing_entries_of_a_stripe(
+    stripe: range, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyreplog.ledger.protocol.copies.READ_BYTES_MAX", limit)
     lab = Lab()
     written(lab, 10)
@@ -30,7 +32,7 @@ def test_what_is_missing(stripe: range, limit: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("damaged", [0, 2, 5])
-def test_what_is_damaged_is_missing_and_what_lies_behind_it_is_not(damaged: int) -> None:
+def test_damaged_entry_counts_as_missing_and_entries_after_it_do_not(damaged: int) -> None:
     lab = Lab()
     written(lab, 6)
     bench = check(lab, "a", range(6))

@@ -33,7 +33,7 @@ def look_again(writer: Bench) -> None:
     assert len(writer.wakes) <= 1
 
 
-def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
+def test_degraded_writer_continues_while_every_write_set_has_its_ack_quorum() -> None:
     """In BookKeeper the ledger ends. Of three bookies with Qa = 2, two remain."""
     lab = Lab(spares=0)
     writer = degraded(lab)
@@ -78,7 +78,9 @@ def test_with_fewer_it_ends() -> None:
 @pytest.mark.parametrize(
     ("size", "copies", "acks", "down"), [(4, 2, 1, "ac"), (6, 3, 2, "ad"), (5, 4, 2, "ab"), (4, 4, 2, "ab")]
 )
-def test_what_counts_is_each_write_set(size: int, copies: int, acks: int, down: str) -> None:
+def test_degraded_writer_confirms_entries_whose_write_set_reaches_the_ack_quorum(
+    size: int, copies: int, acks: int, down: str
+) -> None:
     lab = Lab(size, copies, acks, spares=0)
     writer = lab.writer()
     writer.append(8)
@@ -119,7 +121,7 @@ def test_the_answer_about_the_note_is_lost() -> None:
     assert writer.noted == [BadCopy("a", 0)] and writer.machine.pending_entries == 0
 
 
-def test_somebody_edits_the_metadata_while_the_note_is_made() -> None:
+def test_metadata_conflict_while_a_degraded_bookie_is_noted_is_resolved() -> None:
     lab = Lab(spares=0)
     writer = lab.writer()
     writer.append()
@@ -195,7 +197,7 @@ def test_the_bookie_itself_takes_up_its_place_again() -> None:
     assert [lab.holders(entry) for entry in range(5)] == ["abc", "bc", "bc", "bc", "abc"] or lab.holders(3) == "abc"
 
 
-def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
+def test_late_outcomes_of_a_degraded_bookie_are_ignored() -> None:
     """Neither a late answer nor a late failure counts, as the writer has dropped these entries."""
     lab = Lab(spares=0)
     writer = lab.writer()
@@ -215,7 +217,7 @@ def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
     assert acked(future) and lab.holders(2) == "abc"
 
 
-def test_it_looks_less_often_while_it_finds_no_bookie() -> None:
+def test_degraded_writer_looks_for_bookies_with_growing_delays() -> None:
     """When the bookie has stored an entry and fails again, the writer looks as often as at first."""
     lab = Lab(spares=0)
     writer = degraded(lab)
@@ -237,7 +239,7 @@ def test_it_looks_less_often_while_it_finds_no_bookie() -> None:
     assert writer.machine.degraded == ("a",) and writer.wakes[-1].seconds < 1
 
 
-def test_it_fails_again_and_is_noted_once() -> None:
+def test_bookie_that_fails_again_is_noted_once() -> None:
     """Repair compares all entries that a bookie should have, so that one note is enough."""
     lab = Lab(spares=0)
     writer = degraded(lab)
@@ -253,7 +255,7 @@ def test_it_fails_again_and_is_noted_once() -> None:
     assert writer.noted == [BadCopy("a", 1)]
 
 
-def test_one_that_takes_another_place_is_noted_again() -> None:
+def test_bookie_that_takes_another_place_in_the_ensemble_is_noted_again() -> None:
     """Repair deletes the note of the bookie's former place, which says nothing about its new place."""
     lab = Lab(spares=1)
     lab.down.add("d")
@@ -281,7 +283,7 @@ def test_one_that_takes_another_place_is_noted_again() -> None:
     assert len(last) == 2 and any(lab.metadata.has("a", entry) for entry in last)
 
 
-def test_it_has_room_while_it_is_degraded() -> None:
+def test_degraded_writer_frees_its_window() -> None:
     lab = Lab(spares=0)
     writer = degraded(lab)
     for _ in range(5):
@@ -291,7 +293,7 @@ def test_it_has_room_while_it_is_degraded() -> None:
     assert writer.machine.has_room(1, 1)
 
 
-def test_one_that_is_delayed_is_degraded_when_it_is_hurried() -> None:
+def test_change_ensemble_now_ends_a_delayed_change() -> None:
     lab = Lab(spares=0)
     writer = lab.writer(delay_ensemble_change=True)
     writer.append()

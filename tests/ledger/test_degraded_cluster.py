@@ -181,7 +181,7 @@ def test_a_member_that_drains_goes_on_until_another_bookie_comes(bookies: Bookie
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % i for i in range(24)]
 
 
-def test_one_in_quarantine_takes_the_place_when_the_state_is_written_again(
+def test_quarantined_bookie_replaces_a_member_when_the_state_is_written_again(
     bookies: Bookies, cluster: LedgerCluster
 ) -> None:
     """No other event would make an idle writer look for bookies again."""

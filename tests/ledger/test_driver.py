@@ -21,6 +21,10 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 from tests.ledger.conftest import Apart
+from tests.switching import eager_switching
+
+PATIENCE_S = 30.0
+ROUNDS, TIMERS = 400, 100
 
 REQUEST = Request(RequestKind.LAST)
 OnReply = Callable[[Reply | Exception], None]
@@ -198,6 +202,26 @@ def test_finishing_takes_back_the_timers() -> None:
     assert [timer.cancelled for timer in runtime.timers] == [False, False]
     driver.post(ask)
     assert [timer.cancelled for timer in runtime.timers] == [True, True]
+
+
+def test_timers_fire_in_another_thread_while_a_driver_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = FakeRuntime()
+    calls: list[Callable[[], None]] = []
+
+    def set_timer(seconds: float, call: Callable[[], None]) -> Timer:
+        calls.append(call)
+        return Timer()
+
+    monkeypatch.setattr(runtime, "wake_after", set_timer)
+    with eager_switching(), ThreadPoolExecutor(1) as pool:
+        for _ in range(ROUNDS):
+            driver = Driver(0, Machine(lambda: [Finished(1)]), runtime)
+            driver.post(lambda: [Wake(60, None)] * TIMERS)
+            fired = pool.submit(lambda due: [call() for call in due], calls[:])
+            driver.post(ask)
+            fired.result(PATIENCE_S)
+            assert driver.done.result(PATIENCE_S) == 1
+            calls.clear()
 
 
 @pytest.mark.parametrize(("rest", "timers"), [([Finished(7)], 0), ([], 1)])

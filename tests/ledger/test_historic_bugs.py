@@ -27,7 +27,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add, last
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.ports import free_ports
 from tests.waiting import until
 
@@ -71,16 +71,16 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
 
 def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: LedgerCluster) -> None:
     """PR #4163: re-replication lost the flag of its adds, and a fenced ledger takes only adds with it."""
-    meddler = Meddler(cluster)
+    interceptor = RequestInterceptor(cluster)
     writer = cluster.create_ledger(3, 3, 2)
     writer.append_batch([b"%d" % entry for entry in range(10)])
     with cluster.open_ledger(writer.id) as reader:
         first = reader.metadata.last_fragment.ensemble[0]
-        meddler.rule(meddler.answering(_damaged), kind=RequestKind.READ, bookie=first)
+        interceptor.add_rule(interceptor.changing_reply(_damaged), kind=RequestKind.READ, bookie=first)
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % n for n in range(10)]
         counts = cluster.runtime.counts
         until(lambda: 0 < len(cluster.status().repairs) == counts.bad_copies)  # the notes are written in the background
-        meddler.clear()
+        interceptor.clear()
         repaired, failed = cluster.repair()
     assert repaired and not failed
     with pytest.raises(LedgerFencedError):
@@ -94,7 +94,7 @@ def _damaged(reply: Reply) -> Reply:
 
 
 @pytest.mark.parametrize("flags", [Flag.UNSYNCED, 0], ids=["unsynced", "synced"])
-def test_nothing_is_acknowledged_behind_what_a_fence_has_told(tmp_path: Path, flags: int) -> None:
+def test_no_entry_is_acknowledged_beyond_the_end_that_a_fence_reported(tmp_path: Path, flags: int) -> None:
     """#4701: a ledger had two objects, so that checking the fence and appending were under different locks."""
     settings = {"durability": "appended", "segment_bytes": 1 << 20, **ANY_SPACE}
     with LocalBookie(tmp_path, BookieConfig.of(settings)) as bookie:

@@ -68,7 +68,7 @@ def test_all_before_the_last_fragment_is_confirmed() -> None:
     assert query(lab).run().result == 2
 
 
-def test_it_never_goes_back() -> None:
+def test_lac_query_never_returns_less_than_the_known_lac() -> None:
     assert query(Lab(), known=7).run().result == 7
 
 

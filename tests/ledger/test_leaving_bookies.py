@@ -23,8 +23,8 @@ from pyreplog.ledger.registrations import BookieStates
 from pyreplog.ledger.replacement_pacing import AT_ONCE, MemberReplacement
 from pyreplog.metadata.memory import MemoryStore
 from tests.ledger.conftest import SEGMENT_BYTES
+from tests.ledger.fault_injection import FailingStore
 from tests.ledger.phases import set_phase, set_phases
-from tests.ledger.standins import FailingStore
 from tests.waiting import until
 
 LEAVING = [BookiePhase.LOST, BookiePhase.DRAINING, BookiePhase.RETIRED]
@@ -46,21 +46,25 @@ def members(cluster: LedgerCluster, *quorums: int) -> set[str]:
 
 
 @pytest.mark.parametrize("phase", LEAVING)
-def test_one_that_leaves_is_not_chosen(cluster: LedgerCluster, names: list[str], phase: BookiePhase) -> None:
+def test_leaving_bookie_is_not_chosen_for_a_new_ensemble(
+    cluster: LedgerCluster, names: list[str], phase: BookiePhase
+) -> None:
     set_phases(cluster, {names[0]: phase})
     assert members(cluster, 3, 2, 2) == set(names[1:])
     set_phases(cluster, {names[0]: None})
     until(lambda: members(cluster, 3, 2, 2) == set(names))
 
 
-def test_one_that_is_away_by_its_state_and_runs_is_chosen(cluster: LedgerCluster, names: list[str]) -> None:
+def test_bookie_with_state_away_that_runs_is_chosen(cluster: LedgerCluster, names: list[str]) -> None:
     """The bookie has registered again, and the auditor has not noticed yet."""
     set_phases(cluster, {names[0]: BookiePhase.AWAY})
     assert members(cluster, 4, 2, 2) == set(names)
 
 
 @pytest.mark.parametrize("phase", LEAVING)
-def test_one_that_leaves_is_no_last_resort(cluster: LedgerCluster, names: list[str], phase: BookiePhase) -> None:
+def test_leaving_bookie_is_not_chosen_in_place_of_suspected_ones(
+    cluster: LedgerCluster, names: list[str], phase: BookiePhase
+) -> None:
     """It is not chosen in place of bookies that failed lately, nor for a ledger that may be degraded."""
     set_phases(cluster, {names[0]: phase})
     for name in names[1:]:
@@ -137,7 +141,7 @@ def test_states_that_cannot_be_read_at_first_are_read_later(memory: MemoryStore)
     states.close()
 
 
-def test_a_value_that_is_written_again_is_told_again(memory: MemoryStore) -> None:
+def test_phase_written_again_with_the_same_value_is_reported_again(memory: MemoryStore) -> None:
     """An operator who writes the same value again makes writers look for bookies again."""
     changed: list[object] = []
     set_phase(memory, "b@1", BookiePhase.LOST)
@@ -196,7 +200,7 @@ def test_many_ledgers_take_turns(cluster: LedgerCluster) -> None:
             ledger.append(b"goes on")
 
 
-def test_one_that_becomes_so_while_a_ledger_is_made(cluster: LedgerCluster) -> None:
+def test_bookie_that_starts_leaving_while_a_ledger_is_created_is_replaced(cluster: LedgerCluster) -> None:
     """The members were chosen before the state was set, and the writers were told before this ledger was among them."""
     leaving: list[str] = []
     create = cluster.metadata.create
@@ -266,7 +270,7 @@ def test_only_so_many_change_at_a_time() -> None:
     assert timers.timers == [] and bystander.requests == []
 
 
-def test_those_that_wait_are_not_told_of_one_that_stays() -> None:
+def test_waiting_writers_are_not_asked_to_replace_a_bookie_whose_drain_was_cancelled() -> None:
     """The operator cancelled the drain meanwhile."""
     ledgers, timers = [Entrant("b") for _ in range(AT_ONCE + 1)], Timers("b")
     replacement: Any = MemberReplacement(ledgers, timers)  # type: ignore[arg-type]

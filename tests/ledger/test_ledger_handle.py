@@ -38,7 +38,7 @@ from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.ledger.protocol.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 from tests.waiting import until
 
 WINDOW = 4096
@@ -51,8 +51,8 @@ def ledger(cluster: LedgerCluster) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def meddler(cluster: LedgerCluster) -> Meddler:
-    return Meddler(cluster)
+def interceptor(cluster: LedgerCluster) -> RequestInterceptor:
+    return RequestInterceptor(cluster)
 
 
 def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
@@ -99,28 +99,28 @@ def test_entries_behind_an_append_that_fails_are_sent_all_the_same(
     assert ledger.append(b"value") == 1
 
 
-def test_appends_of_many_threads_share_batches(ledger: Ledger, meddler: Meddler) -> None:
+def test_appends_of_many_threads_share_batches(ledger: Ledger, interceptor: RequestInterceptor) -> None:
     """While a batch is in flight, the other threads wait, and their entries become one batch."""
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(ledger.append, b"first")
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         rest = [pool.submit(ledger.append, b"later") for _ in range(8)]
         while len(ledger._staging) < 8:
             assert not first.done()
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         assert first.result(30) == 0 and sorted(late.result(30) for late in rest) == list(range(1, 9))
-    assert meddler.count(RequestKind.ADD) == 6
+    assert interceptor.count(RequestKind.ADD) == 6
 
 
-def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, interceptor: RequestInterceptor) -> None:
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     single = [ledger.submit(b"%d" % n) for n in range(3)]  # the first batch is in flight, and the others wait for it
     batch = ledger.submit_batch([b"3", b"4"])
     last = ledger.submit(b"5")
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert [future.result(30) for future in single] == [0, 1, 2]
     assert (batch.result(30), last.result(30)) == (range(3, 5), 5)
 
@@ -143,20 +143,20 @@ def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> Non
 
 
 def test_large_batches_are_sent_in_parts(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ids of a batch are consecutive all the same, and no request is larger than a frame."""
     monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 4096)
     with cluster.create_ledger(4, 2, 2) as ledger:
         assert ledger.append_batch([b"%03d" % n * 300 for n in range(100)]) == range(100)
-    adds = [request for _, request in meddler.seen if request.kind == RequestKind.ADD]
+    adds = [request for _, request in interceptor.requests if request.kind == RequestKind.ADD]
     assert max(memoryview(request.records).nbytes for request in adds) <= 4096
     assert ledger.metadata.length == 100 * 900
     assert values(cluster, ledger.id) == [b"%03d" % n * 300 for n in range(100)]
 
 
-def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+def test_refused_append_does_not_affect_other_appends(ledger: Ledger, interceptor: RequestInterceptor) -> None:
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     good = [ledger.submit(b"first"), ledger.submit(b"second")]
     for value, key, error in (
         ("text", None, WrongTypeError),
@@ -168,8 +168,8 @@ def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Med
         with pytest.raises(error):
             ledger.submit_batch([b"fine", value], [None, key])  # type: ignore[list-item]
     good.append(ledger.submit(b"third"))
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert [future.result(30) for future in good] == [0, 1, 2]
 
 
@@ -198,8 +198,10 @@ def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
     assert sorted(asyncio.run(main())) == list(range(30))
 
 
-def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerCluster, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+def test_coroutines_go_on_to_twice_the_window_and_never_wait(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
 
     async def main(ledger: Ledger) -> int:
         futures: list[AppendFuture[range]] = []
@@ -208,8 +210,8 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerClus
         assert WINDOW < ledger.pending_bytes <= 2 * WINDOW + 256
         room = ledger.room()
         assert not room.done()
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         await room
         await ledger.submit_batch([b"again"])
         return len([await future for future in futures])
@@ -221,11 +223,13 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerClus
 # ---- back-pressure ---------------------------------------------------------------------------------------------
 
 
-def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     """The ack quorum is reached without that bookie: entries are confirmed, and memory stays bounded."""
     with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
         slow = ledger.metadata.last_fragment.ensemble[1]
-        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=slow)
         entries = 0
         while ledger.room().done():
             entries = ledger.append(bytes(100)) + 1
@@ -234,28 +238,30 @@ def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: Led
             with pytest.raises(TimeoutError):
                 waiting.result(0.1)
             assert ledger.last_add_pushed == entries - 1
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             assert waiting.result(30) == entries
     assert entries == WINDOW // 168 + 1, "each is 168 bytes long, encoded"
 
 
 def test_so_does_the_number_of_entries(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_handle, "WINDOW_ENTRIES", 10)
     with cluster.create_ledger(3, 3, 2) as ledger:
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         ledger.submit_batch([b""] * 10)
         assert not ledger.room().done()
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         ledger.room().result(30)
 
 
-def test_calls_that_wait_for_room_fail_when_the_ledger_ends(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_calls_that_wait_for_room_fail_when_the_ledger_ends(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     first = ledger.submit(b"fills it")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ledger.append, b"waits")
@@ -293,9 +299,9 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
         assert done.result(30) == 100
 
 
-def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     raised: AppendFuture[list[type]] = AppendFuture()
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
 
     def callback(_: AppendFuture[int]) -> None:
         errors = []
@@ -307,45 +313,47 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler
         set_result(raised, errors)
 
     ledger.submit(b"").add_done_callback(callback)
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert raised.result(30) == [InvalidArgumentError] * 3
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
-def test_callbacks_may_close(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_callbacks_may_close(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     ledger = cluster.create_ledger()
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert ledger.ended.result(30).state is State.CLOSED
     with pytest.raises(ClosedError):
         ledger.append(b"")
     assert values(cluster, ledger.id) == [b"last"]
 
 
-def test_a_flush_waits_for_staged_entries(ledger: Ledger, meddler: Meddler) -> None:
+def test_a_flush_waits_for_staged_entries(ledger: Ledger, interceptor: RequestInterceptor) -> None:
     """Staged entries wait for the batch before them; they have an outcome when the flush returns."""
     ledger.flush()
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     futures = [ledger.submit(b"%d" % number) for number in range(6)]
     flushed, at_end = ledger.flush_async(), list[bool]()
     flushed.add_done_callback(lambda _: at_end.extend(future.done() for future in futures))
     with pytest.raises(OutcomeUnknownError):
         ledger.flush(timeout=0.01)
     assert not flushed.done()
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     ledger.flush(timeout=30.0)
     assert flushed.done() and at_end == [True] * 6
     assert [future.result(0) for future in futures] == list(range(6))
 
 
-def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_submit_beyond_the_window_in_a_callback_raises_window_full_error(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
         slow, *quick = ledger.metadata.last_fragment.ensemble
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         error: AppendFuture[type] = AppendFuture()
 
         def callback(_: AppendFuture[int]) -> None:
@@ -355,22 +363,22 @@ def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: M
                 set_result(error, type(submit_error))
 
         ledger.submit(bytes(100)).add_done_callback(callback)
-        meddler.clear()
-        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
-        meddler.release(*quick)
+        interceptor.clear()
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=slow)
+        interceptor.release(*quick)
         assert error.result(30) is WindowFullError
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
 
 
 # ---- bookies that misbehave ------------------------------------------------------------------------------------
 
 
-def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: LedgerCluster) -> None:
+def test_a_failed_bookie_is_replaced(ledger: Ledger, interceptor: RequestInterceptor, cluster: LedgerCluster) -> None:
     ledger.append_batch([b"%d" % n for n in range(5)])
     all_copies(ledger)
     lost = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.fail, bookie=lost)
+    interceptor.add_rule(interceptor.fail, bookie=lost)
     ledger.append_batch([b"%d" % n for n in range(5, 10)])
     ledger.close()
     assert [fragment.first for fragment in ledger.metadata.fragments] == [0, 5]
@@ -387,22 +395,24 @@ def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: 
         {"status": ReplyStatus.OK, "ledger": 99},
     ],
 )
-def test_so_is_one_that_answers_nonsense(ledger: Ledger, meddler: Meddler, answer: dict[str, int]) -> None:
+def test_bookie_with_invalid_replies_is_replaced(
+    ledger: Ledger, interceptor: RequestInterceptor, answer: dict[str, int]
+) -> None:
     liar = ledger.metadata.last_fragment.ensemble[2]
-    meddler.rule(meddler.saying(**answer), kind=RequestKind.ADD, bookie=liar)
+    interceptor.add_rule(interceptor.replying(**answer), kind=RequestKind.ADD, bookie=liar)
     assert ledger.append(b"value") == 0
     ledger.close()
     assert liar not in ledger.metadata.last_fragment.ensemble
 
 
 def test_a_delayed_change_is_made_when_the_window_is_full(
-    cluster: LedgerCluster, meddler: Meddler, apart: Apart
+    cluster: LedgerCluster, interceptor: RequestInterceptor, apart: Apart
 ) -> None:
     """The window keeps entries for the bookie that failed. Without a change of the ensemble, no append would ever find
     room."""
     ledger = cluster.create_ledger(3, 3, 2, delay_ensemble_change=True, window_bytes=20_000)
     failing = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.fail, kind=RequestKind.ADD, bookie=failing)
+    interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD, bookie=failing)
 
     def append() -> None:
         for _ in range(100):
@@ -413,10 +423,12 @@ def test_a_delayed_change_is_made_when_the_window_is_full(
     ledger.close()
 
 
-def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     ledger = cluster.create_ledger(4, 2, 2)
     ledger.append_batch([b"a", b"b"])
-    meddler.rule(meddler.fail, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
     with pytest.raises(NotEnoughBookiesError):
         ledger.append(b"c")
     with pytest.raises(NotEnoughBookiesError):
@@ -425,13 +437,13 @@ def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: LedgerClus
         ledger.submit(b"d").result(30)
     with pytest.raises(NotEnoughBookiesError):
         ledger.close()
-    meddler.clear()
+    interceptor.clear()
     assert values(cluster, ledger.id)[:2] == [b"a", b"b"]
 
 
-def test_a_failure_shows_where_it_came_from(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_a_failure_shows_where_it_came_from(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     """Closing the ledger raises the same error, and so does closing the cluster."""
-    meddler.rule(meddler.fail, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
     with pytest.raises(NotEnoughBookiesError) as failed, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append(b"lost")
     assert failed.traceback[1].name.endswith("append")
@@ -453,7 +465,7 @@ def test_a_fenced_writer_ends(cluster: LedgerCluster) -> None:
 
 
 def test_a_submit_while_a_batch_is_refused_fails(
-    ledger: Ledger, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would wait for a batch that was never sent."""
     ledger.append(b"before")
@@ -475,33 +487,35 @@ def test_a_submit_while_a_batch_is_refused_fails(
 # ---- closing ---------------------------------------------------------------------------------------------------
 
 
-def test_close_waits_for_all_copies(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_close_waits_for_all_copies(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     ledger = cluster.create_ledger(3, 3, 2)
     slow = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=slow)
     assert ledger.append(b"value") == 0
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(ledger.close)
         with pytest.raises(TimeoutError):
             closing.result(0.1)
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         closing.result(30)
     assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
 
 
-def test_close_gives_up_in_time(cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_gives_up_in_time(
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger is closed at the last confirmed entry, in the middle of a batch, and the other entries fail."""
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
-    meddler.rule(meddler.lose, kind=RequestKind.ADD)
+    interceptor.add_rule(interceptor.lose, kind=RequestKind.ADD)
     lost = [ledger.submit_batch([b"lost"] * 3), ledger.submit_batch([b"lost"])]
     with pytest.raises(OutcomeUnknownError):
         ledger.close(timeout=0.05)
     assert [type(future.exception(0)) for future in lost] == [OutcomeUnknownError] * 2
     assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
-    meddler.clear()
+    interceptor.clear()
     assert values(cluster, ledger.id) == [b"value"]
 
 
@@ -516,7 +530,7 @@ def test_closing_twice_is_fine(ledger: Ledger) -> None:
     assert "closed" in repr(ledger)
 
 
-def test_a_forgotten_ledger_says_so_and_stays_open(cluster: LedgerCluster) -> None:
+def test_garbage_collected_ledger_emits_a_resource_warning_and_stays_open(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger()
     ledger.append(b"kept")
     ledger._progressed = lambda: None  # type: ignore[method-assign]  # no timer holds it
@@ -546,8 +560,8 @@ def test_handles_stay_in_their_process(ledger: Ledger) -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, interceptor: RequestInterceptor) -> None:
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     main, caught = threading.get_ident(), threading.Event()
 
     def once(number: int, frame: object) -> None:
@@ -559,7 +573,7 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
     before = signal.signal(signal.SIGINT, once)
 
     def interrupt() -> None:
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         # sent again: CPython misses a signal that arrives just before it begins to wait for a lock
         while not caught.is_set():
             signal.pthread_kill(main, signal.SIGINT)
@@ -574,8 +588,8 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
         caught.set()
         thread.join()
         signal.signal(signal.SIGINT, before)
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert ledger.append(b"next") == 1
     ledger.close()
     assert ledger.metadata.last_entry == 1
@@ -601,21 +615,21 @@ def test_the_store_fails_while_the_ledger_is_closed(
 
 
 def test_bookies_without_entries_are_noted_before_the_ledger_is_closed(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may die between the two steps, or the store may fail."""
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     silent = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.lose, kind=RequestKind.ADD, bookie=silent)
+    interceptor.add_rule(interceptor.lose, kind=RequestKind.ADD, bookie=silent)
     ledger.append_batch([b"value"] * 3)
     store = FailingStore.before(cluster)
     store.fail("create", MetadataUnavailableError("create"))
     with pytest.raises(OutcomeUnknownError):
         ledger.close(timeout=0.05)
     assert [call for call in store.calls if call in ("create", "put")] == ["create", "create", "put"]
-    meddler.clear()
+    interceptor.clear()
     assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster.runtime.counts.bad_copies == 1
     done, left = cluster.repair()
     assert len(done) == 3 and not left
@@ -624,7 +638,7 @@ def test_bookies_without_entries_are_noted_before_the_ledger_is_closed(
 
 @pytest.mark.parametrize("done", [False, True])
 def test_the_store_fails_while_the_ensemble_changes(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch, done: bool
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     with cluster.create_ledger(3, 3, 2) as ledger:
@@ -633,7 +647,7 @@ def test_the_store_fails_while_the_ensemble_changes(
         store = FailingStore.before(cluster)
         store.fail("put", OutcomeUnknownError("put"), done=done)
         store.fail("get", MetadataUnavailableError("get"), ValueError("not one of ours"))
-        meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
+        interceptor.add_rule(interceptor.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
         assert ledger.append(b"value") == 1
     assert len(ledger.metadata.fragments) == 2
     assert store.calls.count("put") == (2 if done else 3)  # the note is stored with the close
@@ -651,7 +665,7 @@ def test_a_store_that_stays_away_does_not_keep_close(cluster: LedgerCluster, mon
     assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_a_store_that_is_away_is_told_once_and_counted(
+def test_unavailable_metadata_store_is_logged_once_and_counted(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 0.05)
@@ -703,10 +717,12 @@ def error_of(call: Callable[[], object]) -> Exception | None:
     return None
 
 
-def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_a_ledger_deleted_under_its_writer(
+    ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     ledger.append(b"value")
     cluster.delete_ledger(ledger.id)
-    meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
+    interceptor.add_rule(interceptor.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
     with pytest.raises(Exception, match="deleted"):
         ledger.append(b"value")
     with pytest.raises(Exception, match="deleted"):

@@ -187,7 +187,9 @@ def test_keys_that_one_connection_may_give_meanwhile_are_bounded(
         assert other.ask(add(0, ledger=200)).status == ReplyStatus.OK
 
 
-def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookies, cluster: LedgerCluster) -> None:
+def test_key_of_pipelined_adds_is_looked_up_once_and_answers_keep_their_order(
+    bookies: Bookies, cluster: LedgerCluster
+) -> None:
     with cluster.create_ledger(4, 4, 4) as ledger, Client(bookies.nodes[0].address) as client:
         bookies.facts.may_answer.clear()
         key, before = ledger_key(b""), bookies.facts.asked

@@ -197,7 +197,7 @@ def test_replacements_take_places_from_an_entry_on(change: Any, expected: dict[i
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
-def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
+def test_fragments_follow_from_any_sequence_of_ensemble_changes(steps: list[tuple[int, int]]) -> None:
     """Compare with a table that has, for each entry, the bookies that hold it."""
     metadata = metadata_of()
     table = [list("abc") for _ in range(15)]
@@ -243,7 +243,7 @@ def test_holdings_are_the_write_sets(size: int, copies: int) -> None:
         assert sorted(entry for stripe in meta.holdings(bookie) for entry in stripe) == expected
 
 
-def test_what_is_in_a_ledger_for_certain() -> None:
+def test_has_for_certain_is_true_below_the_last_fragment_or_the_closed_end() -> None:
     meta = LedgerMetadata(
         ledger=1, ensemble_size=1, write_quorum=1, ack_quorum=1, proof="",
         fragments=(Fragment(0, ("a",)), Fragment(7, ("b",))),

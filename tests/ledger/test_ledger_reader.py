@@ -31,7 +31,7 @@ from pyreplog.ledger import reader as reader_module
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import Fragment, State, metadata_key
 from pyreplog.ledger.reader import LedgerReader
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 from tests.waiting import until
 
 
@@ -56,8 +56,8 @@ def flat(batches: object) -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture
-def meddler(cluster: LedgerCluster) -> Meddler:
-    return Meddler(cluster)
+def interceptor(cluster: LedgerCluster) -> RequestInterceptor:
+    return RequestInterceptor(cluster)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------
@@ -111,7 +111,9 @@ def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
     assert results == [[(entry, value(entry)) for entry in range(200)]] * 12
 
 
-def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_dropped_by_a_reader_are_freed_without_garbage_collection(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No timer, driver or dropped iterator keeps a batch that its reader has dropped, and no garbage collection is
     needed."""
     read_little_at_a_time(monkeypatch)
@@ -139,25 +141,29 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
 # ---- bookies that misbehave ------------------------------------------------------------------------------------
 
 
-def test_the_next_replica_is_asked(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_the_next_replica_is_asked(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
         lost, liar = reader.metadata.last_fragment.ensemble[2:]  # the two bookies that are asked first
-        meddler.rule(meddler.fail, bookie=lost)
+        interceptor.add_rule(interceptor.fail, bookie=lost)
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
-        meddler.clear()
-        meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
+        interceptor.clear()
+        interceptor.add_rule(
+            interceptor.changing_reply(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar
+        )
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
-        meddler.clear()
-        meddler.rule(meddler.saying(status=ReplyStatus.OK, last=99, body=b""), bookie=liar)
+        interceptor.clear()
+        interceptor.add_rule(interceptor.replying(status=ReplyStatus.OK, last=99, body=b""), bookie=liar)
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
 
 
-def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
         liar = reader.metadata.last_fragment.ensemble[2]  # this bookie has entries 0 to 2 of each four
-        meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
+        interceptor.add_rule(
+            interceptor.changing_reply(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar
+        )
         list(reader.read())
         bad_copies = cluster.runtime.counts.bad_copies
         assert bad_copies > 0
@@ -165,27 +171,27 @@ def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Medd
         noted = cluster.status().repairs
         assert {repair.bookie for repair in noted} == {liar}
         assert cluster.status().below_write_quorum == len(noted)
-        meddler.clear()
+        interceptor.clear()
         assert cluster.repair() == (noted, {})
         assert cluster.status().repairs == []
 
 
 def test_a_replica_that_is_slow_is_not_waited_for(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module.LedgerReadOp.__init__, "__kwdefaults__", {
         **reader_module.LedgerReadOp.__init__.__kwdefaults__, "speculate_s": 0.01,
     })  # fmt: skip
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
-        meddler.rule(meddler.lose, kind=RequestKind.READ, bookie=reader.metadata.last_fragment.ensemble[0])
+        interceptor.add_rule(interceptor.lose, kind=RequestKind.READ, bookie=reader.metadata.last_fragment.ensemble[0])
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(10)]
 
 
-def test_unknown_is_not_no(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_unknown_is_not_no(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
-        meddler.rule(meddler.fail)
+        interceptor.add_rule(interceptor.fail)
         with pytest.raises(UnreadableError, match="the connection was lost"):
             list(reader.read())
 
@@ -323,17 +329,17 @@ def test_the_end_is_noticed_at_once(cluster: LedgerCluster, monkeypatch: pytest.
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
     ledger.append(b"last")
-    meddler = Meddler(cluster)
+    interceptor = RequestInterceptor(cluster)
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.wait_beyond, 0)
-        meddler.wait_for(RequestKind.WAIT_LAC)
+        interceptor.wait_for(RequestKind.WAIT_LAC)
         ledger.close()
         assert waiting.result(30) is False
         assert reader.is_closed
 
 
-def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
-    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+def test_close_before_the_long_poll_begins_ends_the_wait(
+    cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
@@ -350,7 +356,7 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
             ):
                 until(lambda: states)
 
-    meddler.rule(close, kind=RequestKind.WAIT_LAC)
+    interceptor.add_rule(close, kind=RequestKind.WAIT_LAC)
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.wait_beyond, -1)
         try:
@@ -360,7 +366,7 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
     assert states[0] is State.CLOSED and ledger.metadata.state is State.CLOSED
 
 
-def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
+def test_reader_gets_the_explicit_lac_of_an_idle_writer(cluster: LedgerCluster) -> None:
     """The last entry carries the LAC before it; an explicit LAC follows a little later."""
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append(b"only")
@@ -405,7 +411,7 @@ def test_records_are_followed_in_a_coroutine(cluster: LedgerCluster) -> None:
         assert reader.is_closed
 
 
-def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     """Other tasks run while it waits. A cancelled task ends at once, `close` ends the others, and a time-out ends one."""
 
     async def follow(reader: LedgerReader, timeout: float | None) -> list[int]:
@@ -413,10 +419,10 @@ def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, m
 
     async def run(reader: LedgerReader) -> None:
         assert await follow(reader, 0.05) == []
-        meddler.rule(meddler.lose, kind=RequestKind.WAIT_LAC)
-        asked = meddler.count(RequestKind.WAIT_LAC)
+        interceptor.add_rule(interceptor.lose, kind=RequestKind.WAIT_LAC)
+        asked = interceptor.count(RequestKind.WAIT_LAC)
         cancelled, closed = (asyncio.create_task(follow(reader, None)) for _ in range(2))
-        while meddler.count(RequestKind.WAIT_LAC) < asked + 2 * 3:
+        while interceptor.count(RequestKind.WAIT_LAC) < asked + 2 * 3:
             await asyncio.sleep(0.01)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -428,7 +434,7 @@ def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, m
 
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         asyncio.run(asyncio.wait_for(run(reader), 60))
-        meddler.clear()
+        interceptor.clear()
 
 
 def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
@@ -443,25 +449,27 @@ def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
             reader.wait_beyond(0, float("nan"))
 
 
-def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_bookies_that_answer_at_once_are_not_asked_without_end(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     """Some number of polls takes at least some time, however slow the machine is."""
     with (
         cluster.create_ledger() as ledger,
         ThreadPoolExecutor(1) as pool,
         cluster.open_ledger(ledger.id, recover=False) as reader,
     ):
-        meddler.rule(meddler.saying(status=ReplyStatus.OK), kind=RequestKind.WAIT_LAC)
+        interceptor.add_rule(interceptor.replying(status=ReplyStatus.OK), kind=RequestKind.WAIT_LAC)
         began = time.monotonic()
         waiting = pool.submit(reader.wait_beyond, -1)
-        meddler.wait_for(RequestKind.WAIT_LAC, 3 * 8)
-        rounds = meddler.count(RequestKind.WAIT_LAC) / 3
+        interceptor.wait_for(RequestKind.WAIT_LAC, 3 * 8)
+        rounds = interceptor.count(RequestKind.WAIT_LAC) / 3
         assert rounds <= (time.monotonic() - began) / reader_module.PAUSE_S + 1
         reader.close()
         with pytest.raises(ClosedError):
             waiting.result(30)
 
 
-def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     number = fill(cluster, 5)
     with (
         cluster.create_ledger() as ledger,
@@ -469,17 +477,17 @@ def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, meddler: Med
         cluster.open_ledger(ledger.id, recover=False) as following,
         cluster.open_ledger(number) as reading,
     ):
-        meddler.rule(meddler.lose)
+        interceptor.add_rule(interceptor.lose)
         waiting = [pool.submit(following.wait_beyond, -1), pool.submit(lambda: list(reading.read()))]
-        meddler.wait_for(RequestKind.WAIT_LAC)
-        meddler.wait_for(RequestKind.READ)
+        interceptor.wait_for(RequestKind.WAIT_LAC)
+        interceptor.wait_for(RequestKind.READ)
         for reader in (following, reading):
             reader.close()
             reader.close()
         for waiter in waiting:
             with pytest.raises(ClosedError):
                 waiter.result(30)
-        meddler.clear()
+        interceptor.clear()
     for call in (reading.read, reading.refresh, lambda: reading[0], reading.follow):
         with pytest.raises(ClosedError):
             call()
@@ -494,7 +502,7 @@ def test_an_iterator_ends_with_its_reader(cluster: LedgerCluster, monkeypatch: p
         list(batches)
 
 
-def test_readers_follow_the_ensemble(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_readers_follow_the_ensemble(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     """The bookies of the ledger were replaced after it was opened (#4613)."""
     with cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([value(entry) for entry in range(5)])
@@ -502,20 +510,20 @@ def test_readers_follow_the_ensemble(cluster: LedgerCluster, meddler: Meddler) -
         until(lambda: ledger.pending_entries == 0)
         with cluster.open_ledger(ledger.id, recover=False) as reader:
             old = ledger.metadata.last_fragment.ensemble
-            meddler.rule(meddler.fail, bookie=old[0])
+            interceptor.add_rule(interceptor.fail, bookie=old[0])
             ledger.append_batch([value(entry) for entry in range(5, 10)])
-            meddler.clear()
+            interceptor.clear()
             for bookie in old:
-                meddler.rule(meddler.fail, bookie=bookie)
+                interceptor.add_rule(interceptor.fail, bookie=bookie)
             reader._lac = 9
             assert flat(reader.read(5)) == [(entry, value(entry)) for entry in range(5, 10)]
             assert old[0] not in reader.metadata.last_fragment.ensemble
-            meddler.clear()
+            interceptor.clear()
 
 
-def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     with cluster.open_ledger(fill(cluster, 5)) as reader:
-        meddler.rule(meddler.fail)
+        interceptor.add_rule(interceptor.fail)
         store = FailingStore.before(cluster)
         store.fail("get", MetadataUnavailableError("get"))
         with pytest.raises(UnreadableError):
@@ -541,26 +549,26 @@ def test_recovery_of_entries_that_are_large_together(cluster: LedgerCluster, mon
     """The entries are written back in requests that fit into frames."""
     monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 8192)
     ledger = cluster.create_ledger()
-    meddler = Meddler(cluster)
-    meddler.rule(meddler.answering(lambda reply: reply._replace(lac=-1)))
+    interceptor = RequestInterceptor(cluster)
+    interceptor.add_rule(interceptor.changing_reply(lambda reply: reply._replace(lac=-1)))
     for first in range(0, 40, 10):
         ledger.append_batch([bytes(3000) for _ in range(first, first + 10)])
     with cluster.open_ledger(ledger.id) as reader:
         assert len(reader) == 40
-    written = [request for _, request in meddler.seen if request.kind == RequestKind.ADD and request.flags & 1]
+    written = [request for _, request in interceptor.requests if request.kind == RequestKind.ADD and request.flags & 1]
     assert written and max(memoryview(request.records).nbytes for request in written) <= 8192
     ledger.close()
 
 
-def test_too_few_bookies_for_a_recovery(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_too_few_bookies_for_a_recovery(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
     for bookie in ledger.metadata.last_fragment.ensemble[:2]:
-        meddler.rule(meddler.fail, bookie=bookie)
+        interceptor.add_rule(interceptor.fail, bookie=bookie)
     with pytest.raises(UnreadableError):
         cluster.open_ledger(ledger.id)
     assert cluster.ledger_metadata(ledger.id).state is State.IN_RECOVERY
-    meddler.clear()
+    interceptor.clear()
     with cluster.open_ledger(ledger.id) as reader:
         assert len(reader) == 1
     ledger.close()
@@ -581,11 +589,13 @@ def test_the_store_fails_in_a_recovery(cluster: LedgerCluster, monkeypatch: pyte
     assert failing >= 2
 
 
-def test_answers_that_know_no_limits(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_answers_that_know_no_limits(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     """A bookie that returns an impossible LAC makes reads fail, and has no other effect."""
     with cluster.create_ledger() as ledger:
         ledger.append(b"value")
-        meddler.rule(meddler.answering(lambda reply: reply._replace(lac=1 << 61)), kind=RequestKind.LAST)
+        interceptor.add_rule(
+            interceptor.changing_reply(lambda reply: reply._replace(lac=1 << 61)), kind=RequestKind.LAST
+        )
         with cluster.open_ledger(ledger.id, recover=False) as reader:
             assert reader.last_add_confirmed == 1 << 61
             with pytest.raises((NoSuchEntryError, UnreadableError)):

@@ -55,7 +55,7 @@ def test_running_counts_grow_by_what_is_given() -> None:
     ([1, True], WrongTypeError, "messages: expected integers, found bool"),
     (2, WrongTypeError, "messages: expected integers, found int"),
 ])  # fmt: skip
-def test_what_cannot_be_counted(messages: Any, error: type[Exception], why: str) -> None:
+def test_invalid_message_counts_are_refused(messages: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         encode_entries([b"a", b"b"], first=0, ledger_messages=11, messages=messages, **IDS)
 

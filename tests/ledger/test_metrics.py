@@ -66,7 +66,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         cluster.metrics()
 
 
-def test_a_source_that_was_closed_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_metrics_source_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20) as cluster:
         pass
     with MetricsServer([cluster.metrics, lambda: [Metric("things", "gauge", "Some.", [({}, 1.0)])]]) as server:
@@ -74,7 +74,7 @@ def test_a_source_that_was_closed_tells_nothing(tmp_path: Path, caplog: pytest.L
     assert "was closed" in caplog.text
 
 
-def test_what_is_on_its_way_is_seen(tmp_path: Path) -> None:
+def test_metrics_count_entries_in_flight(tmp_path: Path) -> None:
     """Two of three bookies do not answer."""
     with LedgerCluster.embedded(tmp_path, bookies=3, segment_bytes=1 << 20) as cluster:
         ledger = cluster.create_ledger(3, 3, 3)

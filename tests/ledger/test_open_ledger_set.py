@@ -24,7 +24,7 @@ def parts_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_ledger_set, "make_part_of", lambda part, whole: None)
 
 
-def test_those_that_are_forgotten_are_gone() -> None:
+def test_garbage_collected_ledgers_leave_the_set() -> None:
     ledgers: Any = OpenLedgers()
     stay = [Thing() for _ in range(3)]
     for each_stay in [*stay, Thing(), Thing()]:

@@ -66,7 +66,7 @@ def test_no_bookie_takes_a_second_place() -> None:
         assert not {"bookie0", "bookie2"} & set(chosen.values())
 
 
-def test_whoever_leaves_may_be_chosen_again_unless_taken() -> None:
+def test_bookie_of_the_ensemble_may_be_chosen_again_unless_taken() -> None:
     assert choose(7, ["x", "y"], [1], [Candidate("y")], write_quorum=2) == {1: "y"}
     assert choose(7, ["x", "y"], [1], [Candidate("y")], write_quorum=2, taken={"y"}) == {}
 

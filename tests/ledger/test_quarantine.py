@@ -23,7 +23,7 @@ def test_a_bookie_is_held_longer_each_time() -> None:
     assert "b" not in quarantine and held_s(quarantine, clock, "b") == 1
 
 
-def test_one_that_has_not_failed_for_a_while_begins_anew() -> None:
+def test_quarantine_time_restarts_after_a_time_without_failures() -> None:
     clock = ManualClock(0)
     quarantine = Quarantine(clock, lambda: 1.0)
     assert [held_s(quarantine, clock) for _ in range(3)] == [1, 2, 4]
@@ -31,7 +31,7 @@ def test_one_that_has_not_failed_for_a_while_begins_anew() -> None:
     assert held_s(quarantine, clock) == 1
 
 
-def test_what_fails_at_the_same_time_is_one_failure() -> None:
+def test_simultaneous_failures_of_a_bookie_count_as_one() -> None:
     clock = ManualClock(0)
     quarantine = Quarantine(clock, lambda: 1.0)
     for _ in range(100):
@@ -40,7 +40,7 @@ def test_what_fails_at_the_same_time_is_one_failure() -> None:
     assert held_s(quarantine, clock) == 2
 
 
-def test_one_that_registers_anew_is_let_go_at_once() -> None:
+def test_bookie_that_registers_again_leaves_quarantine_but_keeps_its_failure_count() -> None:
     clock = ManualClock(0)
     quarantine = Quarantine(clock, lambda: 1.0)
     quarantine.add("a")

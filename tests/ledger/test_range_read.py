@@ -11,27 +11,27 @@ from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.reader import LedgerReader
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 
 
 @pytest.fixture
-def meddler(cluster: LedgerCluster) -> Iterator[Meddler]:
-    meddler = Meddler(cluster)
-    yield meddler
-    meddler.clear()
+def interceptor(cluster: LedgerCluster) -> Iterator[RequestInterceptor]:
+    interceptor = RequestInterceptor(cluster)
+    yield interceptor
+    interceptor.clear()
 
 
-def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
+def moved(cluster: LedgerCluster, interceptor: RequestInterceptor) -> int:
     """Return a closed ledger with a fragment from entry 5 on, in which one bookie was replaced. The bookies of the
     first ensemble do not answer."""
     with cluster.create_ledger(3, 3, 3) as ledger:  # each bookie has stored the first five entries before one fails
         ledger.append_batch([b"%d" % entry for entry in range(5)])
         old = ledger.metadata.last_fragment.ensemble
-        meddler.rule(meddler.fail, bookie=old[0])
+        interceptor.add_rule(interceptor.fail, bookie=old[0])
         ledger.append_batch([b"%d" % entry for entry in range(5, 10)])
-        meddler.clear()
+        interceptor.clear()
     for bookie in old:
-        meddler.rule(meddler.fail, bookie=bookie)
+        interceptor.add_rule(interceptor.fail, bookie=bookie)
     return ledger.id
 
 
@@ -71,8 +71,8 @@ def test_in_a_callback(cluster: LedgerCluster) -> None:
         assert values_read.result(30) == [0]
 
 
-def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Meddler) -> None:
-    number = moved(cluster, meddler)
+def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+    number = moved(cluster, interceptor)
     with cluster.open_ledger(number) as reader:
         now, first = reader.metadata, reader.metadata.fragments[0]
         # the metadata before the bookie was replaced
@@ -83,9 +83,11 @@ def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Me
             reader.read_range(0, 5).result(30)
 
 
-def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_read_raises_its_own_error_when_metadata_cannot_be_looked_up(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     """The error of the read is raised, unless the ledger was deleted."""
-    number = moved(cluster, meddler)
+    number = moved(cluster, interceptor)
     with cluster.open_ledger(number) as reader:
         store = FailingStore.before(cluster)
         store.fail("get", MetadataUnavailableError("away"))

@@ -48,7 +48,7 @@ def entries(batches: Iterator[RecordBatch]) -> list[int]:
 @pytest.mark.parametrize("guess", [0, 100, 20_000, 1 << 40])
 @pytest.mark.parametrize("most", [1, 7, 1 << 30])
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 1), (5, 6), (3, 301), (0, 300)])
-def test_everything_comes_once_and_in_order(guess: int, most: int, start: int, end: int) -> None:
+def test_readahead_returns_every_entry_once_and_in_order(guess: int, most: int, start: int, end: int) -> None:
     source = Source(20_000, most, guess)
     assert entries(source.read(start, end)) == list(range(start, end))
 
@@ -73,7 +73,7 @@ def test_nothing_is_read_before_it_is_wanted() -> None:
 
 @pytest.mark.parametrize("quorums", [(1, 1), (3, 3), (5, 3), (64, 1)])
 @pytest.mark.parametrize("size", [10, 1000, 50_000])
-def test_what_is_on_its_way_is_bounded(quorums: tuple[int, int], size: int) -> None:
+def test_bytes_in_flight_are_bounded(quorums: tuple[int, int], size: int) -> None:
     """The bound holds after the first batches, when the size of records is known. Several ranges are in flight, unless
     they are very long."""
     source = Source(size)
@@ -96,7 +96,7 @@ def test_ranges_begin_at_one_bookie_after_the_other() -> None:
     assert {first % 5 for first, _ in source.asked} == set(range(5))
 
 
-def test_what_fails_ends_it() -> None:
+def test_failed_read_ends_the_iteration() -> None:
     source = Source(1000)
     batches = source.read(0, 10**9)
     next(batches)

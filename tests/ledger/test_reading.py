@@ -112,7 +112,7 @@ def test_another_incarnation_is_not_asked() -> None:
     assert isinstance(lab.reading(0, 1).run().error, UnreadableError)
 
 
-def test_an_answer_that_does_not_speak_of_the_entry_says_nothing() -> None:
+def test_reply_without_the_requested_entry_does_not_count() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)
@@ -192,7 +192,7 @@ def test_nothing_is_speculated_on_after_an_answer() -> None:
     assert list(reading.machine.woken(reading.wakes.pop().about)) == []
 
 
-def test_one_replica_is_followed_once() -> None:
+def test_speculative_read_timer_of_a_replica_fires_once() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)
@@ -228,7 +228,7 @@ def test_a_limit_cuts_a_read_without_gaps(quorums: tuple[int, int, int]) -> None
         first += len(actual_values)
 
 
-def test_one_stripe_fails() -> None:
+def test_read_fails_when_one_stripe_is_unavailable() -> None:
     """E > Qw: entry 1 is on b and c only."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
@@ -249,7 +249,7 @@ def test_requests_name_the_stripe() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(4, 3, 2), (5, 3, 2), (7, 2, 1), (6, 3, 3), (5, 4, 2), (3, 1, 1)])
-def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int, int]) -> None:
+def test_read_requests_each_entry_once_from_a_bookie_that_has_it(quorums: tuple[int, int, int]) -> None:
     """Each entry is requested once, from a bookie that has it."""
     size, write_quorum, _ = quorums
     lab = Lab(*quorums)
@@ -267,7 +267,7 @@ def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int,
         assert all(bookie in [ensemble[i] for i in write_set(entry, size, write_quorum)] for entry, bookie in asked)
 
 
-def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
+def test_range_that_no_bookie_returns_whole_is_read_entry_by_entry() -> None:
     """Only b has entries 0 and 1, and returns one of them. The slow c is asked after those that were not asked yet."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)

@@ -309,7 +309,7 @@ def test_an_emptied_bookie_is_not_asked() -> None:
     assert lab.recovery().run().result.last_entry == 0
 
 
-def test_a_damaged_answer_says_nothing_of_what_lies_behind_the_damage() -> None:
+def test_damaged_reply_does_not_count_for_entries_after_the_damage() -> None:
     """The damaged copy is reported, and the other bookies decide."""
     lab = Lab()
     written(lab, 2)
@@ -740,7 +740,7 @@ def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
     assert future.done() and recovery.error is None and lab.metadata.last_entry == 0
 
 
-def test_it_fails_while_its_close_is_stored() -> None:
+def test_recovery_fails_once_when_a_reply_fails_while_its_close_is_stored() -> None:
     """A late answer ends the recovery, and the outcome of its close is ignored."""
     lab = Lab()
     written(lab, 1)
@@ -756,7 +756,7 @@ def test_it_fails_while_its_close_is_stored() -> None:
     assert len(recovery.finished) == 1
 
 
-def test_after_the_end_nothing_is_heard() -> None:
+def test_finished_recovery_ignores_late_replies() -> None:
     lab = Lab()
     writer = written(lab, 1)
     recovery = lab.recovery()
@@ -795,7 +795,7 @@ def test_bookies_in_limbo_do_not_close_a_ledger() -> None:
     assert isinstance(lab.recovery().run().error, UnreadableError), "limbo stays"
 
 
-def test_one_bookie_in_limbo_is_made_good_by_the_others() -> None:
+def test_recovery_restores_entries_of_a_bookie_in_limbo() -> None:
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 5)
     cut_power(lab, "a", 2)
@@ -815,7 +815,7 @@ def test_by_force_what_is_left_is_the_ledger() -> None:
     assert lab.ask("a", Request(RequestKind.ADD, LEDGER, 3, 3, KEY)).status == ReplyStatus.FENCED
 
 
-def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
+def test_forced_recovery_does_not_lose_a_confirmed_entry_of_a_silent_bookie() -> None:
     """c does not answer, and may have an entry that b knows to be confirmed."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = written(lab, 6)
@@ -829,7 +829,7 @@ def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
     assert lab.recovery(force=True).run().result.last_entry == 5
 
 
-def test_force_changes_nothing_where_nobody_is_in_limbo() -> None:
+def test_forced_recovery_of_a_ledger_without_limbo_gives_the_same_result() -> None:
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     written(lab, 9)
     assert lab.recovery(force=True).run().result.last_entry == 8
@@ -852,7 +852,7 @@ def test_confirmed_entries_of_a_dead_writer_get_all_their_copies() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (5, 3, 2)])
-def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
+def test_recovery_reads_only_entries_after_the_last_confirmed_one(quorums: tuple[int, int, int]) -> None:
     """The cost of recovery depends on the tail of the ledger, not on its length."""
     lab = Lab(*quorums)
     writer = written(lab, 200)
@@ -892,7 +892,7 @@ def test_a_confirmed_entry_that_cannot_be_read_now_stays_in_the_ledger() -> None
 # ---- memory ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_bounds_bytes_that_were_read_and_not_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies hold few of these large entries, and entries that were found wait for the bookies to which they are
     written."""
     monkeypatch.setattr(recovery_module, "FOUND_BYTES_MAX", 1000)

@@ -15,7 +15,7 @@ from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.registrations import Registrations
 from pyreplog.metadata import MetadataStore, open_store
 from pyreplog.metadata.memory import MemoryStore
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.waiting import until
 
 
@@ -69,7 +69,7 @@ def test_a_value_that_changes_is_read_again(store: MetadataStore, follower: Foll
     assert {"one"} in follower.changed
 
 
-def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, follower: Follower) -> None:
+def test_registration_that_was_deleted_and_created_again_is_followed(store: MetadataStore, follower: Follower) -> None:
     key, before, after = availability_key("one"), Availability("here:1"), Availability("there:1")
     store.create(key, before.encode())
     until(lambda: follower.knows(one=before))
@@ -83,7 +83,7 @@ def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, fo
     until(lambda: follower.knows(one=after))
 
 
-def test_what_cannot_be_read_stays_and_is_read_again() -> None:
+def test_registration_that_cannot_be_read_is_kept_and_read_again() -> None:
     with MemoryStore() as memory:
         store = FailingStore(memory)
         availability = Availability("one:1")

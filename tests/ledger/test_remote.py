@@ -38,7 +38,7 @@ from pyreplog.net.channel import Channel
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.ledger.conftest import Apart
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.waiting import until
 
 NAMES = ("b0", "b1", "b2", "b3")
@@ -112,7 +112,7 @@ def test_from_asyncio(cluster: LedgerCluster) -> None:
 
 def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, apart: Apart) -> None:
     with cluster.create_ledger() as ledger:
-        meddler = Meddler(cluster)
+        interceptor = RequestInterceptor(cluster)
         told: AppendFuture[list[object]] = AppendFuture()
 
         def callback(_: AppendFuture[int]) -> None:
@@ -125,10 +125,10 @@ def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, a
             errors.append(ledger.submit(b"more"))
             set_result(told, errors)
 
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         ledger.submit(b"first").add_done_callback(callback)
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         *errors, more = told.result(30)
         assert errors == [InvalidArgumentError] * 3
         assert apart(cluster.runtime.wait, more) == 1
@@ -184,7 +184,7 @@ def test_no_bookie_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dic
         nodes.update({name: node(store, name) for name in NAMES})
 
 
-def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
+def test_connected_client_follows_changes_of_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
     """The client also sees that a bookie is writable again, as long as it is connected."""
     bookie = cluster.status().bookies[0].bookie
 
@@ -268,12 +268,12 @@ def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
 def test_closing_wakes_driving_threads(store: SQLiteStore) -> None:
     cluster = LedgerCluster.connect(f"sqlite:{store.path}")
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
-    meddler = Meddler(cluster)
-    meddler.rule(meddler.lose)
+    interceptor = RequestInterceptor(cluster)
+    interceptor.add_rule(interceptor.lose)
     future = ledger.submit(b"fills the window")
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster.runtime.wait, future)]
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         with pytest.raises(OutcomeUnknownError):
             ledger.close(timeout=0.05)
         cluster.close()
@@ -294,7 +294,7 @@ def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monke
     until(lambda: not any(thread.is_alive() for thread in left))
 
 
-def test_a_full_window_waits_for_a_bookie_that_has_not_said_hello() -> None:
+def test_request_beyond_the_queue_limit_fails_before_the_bookie_said_hello() -> None:
     """The channel's queue has room for two windows. The bookie fails when the time-out is over, and with that error."""
     assert QUEUED_BYTES >= 2 * WINDOW_BYTES
     with socket.create_server(("127.0.0.1", 0)) as silent, Reactor() as reactor:

@@ -37,7 +37,7 @@ def test_before_the_first_entry_its_fragment_is_overwritten() -> None:
     assert [lab.holders(entry) for entry in range(4)] == ["ace", "cde", "acd", "ade"]
 
 
-def test_behind_entries_a_fragment_begins() -> None:
+def test_replacement_begins_a_fragment_after_the_written_entries() -> None:
     """The leaving bookie keeps its entries and serves them until they are moved to others."""
     lab = striped()
     writer = leave(written(lab, 6), "c").run()
@@ -57,7 +57,7 @@ def test_a_fragment_without_entries_is_overwritten_again() -> None:
     assert lab.version == 3
 
 
-def test_one_state_has_one_change() -> None:
+def test_repeated_request_makes_one_member_change() -> None:
     """The request is repeated whenever a registration changes."""
     lab = striped()
     writer = leave(written(lab, 2), "c")
@@ -106,7 +106,7 @@ def test_the_first_named_is_replaced_if_there_are_too_few() -> None:
     assert lab.fragments == {0: "abcd", 1: "abce"}
 
 
-def test_one_that_stays_is_no_more_to_leave() -> None:
+def test_bookie_whose_drain_was_cancelled_is_not_replaced() -> None:
     """The operator cancelled the drain, so that a later change does not replace it."""
     lab = striped()
     lab.down = {"e", "f"}
@@ -134,7 +134,7 @@ def test_entries_without_their_quorum_are_sent_again() -> None:
     assert [lab.holders(entry).replace("c", "") for entry in range(2, 6)] == ["ade", "abd", "abe", "bde"]
 
 
-def test_it_appends_while_the_change_is_stored() -> None:
+def test_writer_appends_while_a_member_change_is_stored() -> None:
     lab = striped()
     writer = leave(written(lab, 2), "c")
     futures = [writer.append() for _ in range(4)]
@@ -184,7 +184,7 @@ def test_a_delayed_writer_does_not_delay_it() -> None:
     assert lab.fragments == {0: "abcd", 4: "ebcd"}
 
 
-def test_it_waits_for_another_change() -> None:
+def test_member_change_waits_for_another_ensemble_change() -> None:
     lab = striped()
     writer = written(lab, 2)
     future = writer.append(4)
@@ -195,7 +195,7 @@ def test_it_waits_for_another_change() -> None:
     assert acked(future) and (lab.fragments, lab.version) == ({0: "abcd", 2: "efcd"}, 3)
 
 
-def test_one_that_fails_meanwhile_is_replaced_once() -> None:
+def test_leaving_member_that_fails_is_replaced_once() -> None:
     lab = striped()
     writer = written(lab, 2)
     future = writer.append(4)
@@ -206,7 +206,7 @@ def test_one_that_fails_meanwhile_is_replaced_once() -> None:
     assert writer.suspects == ["c"] and writer.machine.degraded == ()
 
 
-def test_one_that_failed_comes_before_one_that_leaves() -> None:
+def test_failed_member_is_replaced_before_a_leaving_one() -> None:
     """A degraded ledger has too few bookies to replace both."""
     lab = Lab(4, 3, 2, spares=1)
     lab.down = {"a", "e"}
@@ -294,7 +294,7 @@ def test_closing_waits_for_the_change() -> None:
     assert lab.fragments == {0: "abcd"}, "the fragment without entries goes"
 
 
-def test_one_that_was_closed_does_nothing() -> None:
+def test_closed_writer_replaces_no_members() -> None:
     writer = written(striped(), 1).close().run()
     assert writer.machine.replace_members(["a"]) == []
 
@@ -303,7 +303,7 @@ def test_one_that_was_closed_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_all_entries_get_their_copies_whoever_leaves(number: int, seed: int) -> None:
+def test_entries_reach_their_write_quorum_while_ensemble_members_are_replaced(number: int, seed: int) -> None:
     """Any quorums and bookies, at any moment, while entries are in flight."""
     random = Random(seed + number)
     size = random.randint(2, 6)
@@ -330,7 +330,7 @@ def test_all_entries_get_their_copies_whoever_leaves(number: int, seed: int) -> 
     assert lab.recovery().run().result.last_entry == last
 
 
-def test_the_member_hears_nothing_more() -> None:
+def test_replaced_member_gets_no_more_requests() -> None:
     lab = striped()
     writer = leave(written(lab, 2), "c").run()
     writer.append(4)

@@ -211,7 +211,7 @@ def test_migrating_keeps_all_and_may_be_repeated(store: Mortal) -> None:
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["not written", "written"])
-def test_it_may_be_killed_at_every_step(is_done: bool) -> None:
+def test_shard_migration_may_be_killed_at_every_step(is_done: bool) -> None:
     ledgers = [1, 2, SHARD + 5]
     steps = 0
     while True:

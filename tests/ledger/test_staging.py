@@ -84,14 +84,14 @@ def test_many_bytes_do_not_wait() -> None:
         (bytes(SIZE_MAX - 1000), bytes(1000), None, RecordTooLargeError),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_at_once(
+def test_entry_that_cannot_be_encoded_is_refused_at_once(
     value: object, key: object, event_time: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         Entry.of(value, key, event_time, size_max=SIZE_MAX)  # type: ignore[arg-type]
 
 
-def test_what_may_change_is_copied() -> None:
+def test_entry_copies_mutable_arguments() -> None:
     value = bytearray(b"before")
     entry = Entry.of(value, memoryview(value), 5, size_max=SIZE_MAX)
     value[:] = b"after!"

@@ -18,16 +18,16 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.protocol.pending_adds import batches_of
 from pyreplog.ledger.tail_cache import KEPT_BYTES, TailCache
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.waiting import PATIENCE_S, until
 
 VALUES = [b"x" * size for size in (1, 500, 20, 0, 3000, 7)]
 
 
 @pytest.fixture
-def meddler(cluster: LedgerCluster) -> Iterator[Meddler]:
-    with Meddler(cluster) as meddler:
-        yield meddler
+def interceptor(cluster: LedgerCluster) -> Iterator[RequestInterceptor]:
+    with RequestInterceptor(cluster) as interceptor:
+        yield interceptor
 
 
 def push(ledger: Ledger, values: list[bytes]) -> range:
@@ -49,7 +49,7 @@ def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)])
 def test_the_cache_returns_what_bookies_return(
-    cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]
+    cluster: LedgerCluster, interceptor: RequestInterceptor, quorums: tuple[int, int, int]
 ) -> None:
     with cluster.create_ledger(*quorums) as ledger:
         push(ledger, VALUES[::-1])
@@ -60,7 +60,7 @@ def test_the_cache_returns_what_bookies_return(
             for place in places
             for size in (1, 600, 1200, 4000, 1 << 20)
         }
-        assert meddler.count(RequestKind.READ) == 0
+        assert interceptor.count(RequestKind.READ) == 0
         until(lambda: ledger.pending_entries == 0)  # each bookie has all entries that it should have
         ledger.release_tail()
         for (place, size), item in here.items():
@@ -68,32 +68,34 @@ def test_the_cache_returns_what_bookies_return(
             assert item == new_rows[: len(item)]
             assert len(item) == (1 if size == 1 else len(new_rows) if size == 1 << 20 else len(item)) >= 1
             assert len(item) == 1 or sum(72 + len(row[6]) for row in item) <= size  # type: ignore[arg-type]
-        assert meddler.count(RequestKind.READ) > 0
+        assert interceptor.count(RequestKind.READ) > 0
 
 
-def test_what_lies_before_it_comes_from_bookies(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_entries_older_than_the_tail_cache_are_read_from_bookies(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a", b"b"])
         push(ledger, [b"c"])
         until(lambda: ledger.pending_entries == 0)  # otherwise the first bookie asked may lack the second batch
         assert read(ledger, 1, 3).values() == [b"b", b"c"]
-        assert meddler.count(RequestKind.READ) >= 1
+        assert interceptor.count(RequestKind.READ) >= 1
 
 
-def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         coming = ledger.push_batch([b"b"], messages=[1])
-        meddler.wait_for(RequestKind.ADD, 6)
+        interceptor.wait_for(RequestKind.ADD, 6)
         with pytest.raises(OutOfRangeError):
             ledger.read_range(1, 2)
         assert read(ledger, 0, 1).values() == [b"a"]
-        meddler.release(ledger.metadata.last_fragment.ensemble[0])
+        interceptor.release(ledger.metadata.last_fragment.ensemble[0])
         with pytest.raises(OutOfRangeError):  # one of the two bookies that are needed
             ledger.read_range(1, 2)
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         assert coming.result(PATIENCE_S) == range(1, 2)
         assert read(ledger, 1, 2).values() == [b"b"]
 
@@ -145,7 +147,7 @@ def test_readers_that_were_notified_read_from_the_cache() -> None:
     assert tail_cache.read(2, 3, 1) is None
 
 
-def test_it_is_small() -> None:
+def test_tail_cache_keeps_only_batches_below_its_size_limit() -> None:
     tail_cache = TailCache(5)
     for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
         tail_cache.keep(batch(0, [b"a"]))
@@ -155,7 +157,7 @@ def test_it_is_small() -> None:
     assert tail_cache.read(0, 1, 1) is not None
 
 
-def test_of_a_closed_handle(cluster: LedgerCluster) -> None:
+def test_read_range_of_a_closed_handle_raises_closed_error(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
     with pytest.raises(ClosedError):

@@ -62,7 +62,7 @@ def test_entries_carry_the_lac() -> None:
     assert [lab.ask("a", HOW_FAR).lac, writer.machine.last_add_confirmed] == [1, 2]
 
 
-def test_an_idle_writer_tells_the_lac() -> None:
+def test_send_lac_sends_the_confirmed_entry_once() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -74,7 +74,7 @@ def test_an_idle_writer_tells_the_lac() -> None:
     assert writer.machine.send_lac() == []
 
 
-def test_a_writer_without_a_confirmed_entry_tells_nothing() -> None:
+def test_writer_without_a_confirmed_entry_sends_no_lac() -> None:
     """Otherwise each ledger that is merely open would send requests to its bookies again and again."""
     writer = Lab().writer()
     assert writer.machine.send_lac() == []
@@ -176,7 +176,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
         (Reply(ReplyStatus.OK, LEDGER, 7, 9), "b: its reply is about other entries"),
     ],
 )
-def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
+def test_writer_error_names_the_reason_of_bookie_failures(reply: Reply, why: str) -> None:
     lab = Lab(spares=0, ack_quorum=3)
     writer = lab.writer()
     writer.append()
@@ -623,7 +623,9 @@ def test_a_fenced_writer_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(ReplyStatus.UNAUTHORIZED, UnauthorizedError), (ReplyStatus.REFUSED, LedgerRefusedError)]
 )
-def test_what_no_bookie_will_take_ends_the_writer(status: ReplyStatus, error: type[Exception]) -> None:
+def test_permanent_refusal_fails_the_writer_without_closing_the_ledger(
+    status: ReplyStatus, error: type[Exception]
+) -> None:
     """Another writer may own the ledger, so this one does not close it."""
     lab = Lab()
     writer = lab.writer(key=b"g" * 16)

@@ -30,7 +30,7 @@ from pyreplog.ledger.writer_keys import WRITERS, LedgerWriterIdentity, WriterKey
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.ledger.conftest import SEGMENT_BYTES
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.waiting import until
 
 AWAY = MetadataUnavailableError("away")
@@ -141,7 +141,7 @@ def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) 
     assert bench.keyed() == [1, 2]
 
 
-def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_lost_with_a_lease_are_created_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     for ledger in (1, 2, 3):
         bench.keys.hold(ledger)
@@ -241,7 +241,7 @@ def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None
     assert bench.run().keyed() == []
 
 
-def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:
+def test_closed_writer_keys_change_no_metadata(bench: Bench) -> None:
     bench.keys.hold(1)
     bench.keys.close()
     bench.keys.release(2)
@@ -264,7 +264,7 @@ def test_a_ledger_has_a_key_while_it_is_open(cluster: LedgerCluster) -> None:
     until(lambda: keyed_ledgers(cluster) == [])
 
 
-def test_one_that_is_given_up_has_none(cluster: LedgerCluster) -> None:
+def test_abandoned_ledger_has_no_writer_key(cluster: LedgerCluster) -> None:
     """An owner gives up its ledger when another one has taken over; a handle that is garbage-collected is given up as
     well."""
     abandoned, ledgers = cluster.create_ledger(3, 2, 2), [cluster.create_ledger(3, 2, 2)]

@@ -129,7 +129,7 @@ def test_a_lease_that_cannot_be_ended_keeps_nothing_else_open(url, store, other,
         store.get("/1")
 
 
-def test_the_thread_of_a_lease_that_nobody_closes_ends_with_its_store(caplog):
+def test_heartbeat_thread_of_an_unclosed_lease_ends_with_its_store(caplog):
     """The lease may be collected as garbage with the handle that is to close it: the store does not know it then."""
     others, renewals = {*threading.enumerate()}, iter([SystemClock().monotonic_us])
 

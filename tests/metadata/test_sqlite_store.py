@@ -41,7 +41,7 @@ def path(tmp_path):
     return tmp_path / "metadata.db"
 
 
-def test_what_was_written_is_found_again(path):
+def test_stored_values_are_found_after_reopening(path):
     with SQLiteStore(path) as store:
         version = store.put("/a/b", b"two", store.create("/a/b", b"one"))
     with SQLiteStore(path) as store:
@@ -188,7 +188,7 @@ def test_a_silent_owner_expires(path):
         assert store.get("/a").value == b"somebody else's"
 
 
-def test_an_expired_lease_is_not_renewed_though_nobody_looked(path):
+def test_expired_lease_is_not_renewed_before_its_expiry_was_noticed(path):
     clock = ManualClock(0)
     with SQLiteStore(path, clock=clock) as store, store.lease(TTL_S) as lease:
         clock.advance(TTL_US)
@@ -231,7 +231,7 @@ def forge(path, **changes: object) -> None:
         ({"expires_us": 0}, True),
     ],
 )
-def test_whose_leases_are_over(path, changes, gone):
+def test_lease_of_an_ended_process_of_this_host_is_over(path, changes, gone):
     with SQLiteStore(path) as store, store.lease(1000) as lease, SQLiteStore(path) as other:
         lease.create("/a", b"")
         heard: list[bool] = []
@@ -243,7 +243,7 @@ def test_whose_leases_are_over(path, changes, gone):
                 until(lambda: True in heard)
 
 
-def test_a_key_that_came_and_went_between_two_looks_is_told(path):
+def test_watch_reports_a_key_created_and_deleted_between_two_polls(path):
     """Who was told that it is free, and was too late, is told again."""
     told: list[str] = []
     with SQLiteStore(path, poll_interval=3600) as store, SQLiteStore(path) as other:
@@ -256,7 +256,7 @@ def test_a_key_that_came_and_went_between_two_looks_is_told(path):
             until(lambda: len(told) > looks)
 
 
-def test_a_key_that_went_with_its_folder_is_told(path):
+def test_watch_reports_a_key_deleted_with_its_parent(path):
     told: list[str] = []
     with SQLiteStore(path, poll_interval=3600) as store, SQLiteStore(path) as other:
         versions = {key: other.create(key, b"") for key in ("/topics", "/topics/a", "/topics/a/b")}

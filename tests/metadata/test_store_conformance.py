@@ -201,7 +201,7 @@ def test_a_deep_key(store):
 # ---- races -----------------------------------------------------------------------------------------------------
 
 
-def test_one_of_many_creates(store, other):
+def test_one_of_many_concurrent_creates_succeeds(store, other):
     results = in_threads(8, lambda n: (store, other)[n % 2].create("/deep/er/key", b"%d" % n))
     winners = [n for n, result in enumerate(results) if isinstance(result, int)]
     assert len(winners) == 1, results
@@ -226,7 +226,7 @@ def test_no_update_is_lost(store, other):
     assert store.get("/counter").value == b"90"
 
 
-def test_one_of_many_deletes(store, other):
+def test_one_of_many_concurrent_deletes_succeeds(store, other):
     for _ in range(5):
         version = store.create("/a", b"")
         results = in_threads(4, lambda n, version=version: (store, other)[n % 2].delete("/a", version))
@@ -258,7 +258,7 @@ def test_a_watch_calls_at_once(store):
 
 
 @pytest.mark.parametrize("change", ["create", "put", "delete", "first child", "child", "child deleted"])
-def test_what_a_watch_hears(store, other, change):
+def test_watch_callback_sees_the_state_after_the_change(store, other, change):
     """`look` is what a caller would read in the callback: it must come to what is true after the change."""
     if change != "create" and change != "first child":
         version = store.create("/w/key", b"before")

@@ -142,7 +142,7 @@ print(before, os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_fork_waits_for_who_is_at_work_in_sqlite(tmp_path):
+def test_fork_waits_for_calls_inside_sqlite(tmp_path):
     """Else a mutex of SQLite, whose holder the child does not have, may stay locked there, and the child hang."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", AT_WORK, tmp_path / "metadata.db"],
@@ -188,7 +188,7 @@ def test_kazoo_is_an_extra(monkeypatch):
         open_store("zk://localhost:2181/a")
 
 
-def test_what_an_import_loads():
+def test_import_of_metadata_loads_no_store_libraries():
     code = "import sys, pyreplog.metadata; print(*({'sqlite3', 'kazoo', 'ctypes'} & sys.modules.keys()))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""

@@ -103,7 +103,7 @@ def test_values_are_written_as_the_golden_ones(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_who_rewrites_a_value_keeps_what_it_does_not_know(kind: str) -> None:
+def test_rewritten_value_keeps_unknown_fields(kind: str) -> None:
     value = SHARED[kind](newer(kind, min_reader=2))
     for again in (value, changed(kind, value)):
         body = json.loads(again.encode())
@@ -124,7 +124,9 @@ def test_a_value_of_version_1_has_this_version_when_it_is_rewritten(kind: str) -
     "more", [{"min_reader": 4}, {"version": 4, "min_reader": None}, {"version": 4, "min_reader": 7}], ids=str
 )
 @pytest.mark.parametrize("kind", [*SHARED, *ALONE])
-def test_a_reader_that_is_too_old_refuses_and_says_what_to_do(kind: str, more: dict[str, int | None]) -> None:
+def test_value_for_a_newer_reader_raises_metadata_version_error_with_advice(
+    kind: str, more: dict[str, int | None]
+) -> None:
     decode = {**SHARED, **ALONE}[kind]
     body = {name: value for name, value in {**VERSIONS[2][kind], **ADDED, **more}.items() if value is not None}
     with pytest.raises(MetadataVersionError, match=r"upgrade pyreplog") as caught:
@@ -155,7 +157,7 @@ def test_identities_that_contradict_each_other_are_refused(renewals: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", ALONE)
-def test_who_only_reads_a_value_ignores_what_it_does_not_know(kind: str) -> None:
+def test_read_only_value_ignores_unknown_fields(kind: str) -> None:
     body = {**VERSIONS[2][kind], **ADDED, "version": 9, "min_reader": 1}
     assert ALONE[kind](json.dumps(body).encode()) == ALONE[kind](json.dumps(VERSIONS[2][kind]).encode())
 
@@ -215,7 +217,7 @@ def test_a_bookie_keeps_what_a_newer_one_registered(tmp_path: Path) -> None:
         assert cluster_id(store) == new_claim.cluster
 
 
-def test_a_snapshot_of_producers_says_who_may_read_it() -> None:
+def test_producer_snapshot_names_its_minimum_reader_version() -> None:
     states = [producer_snapshot.ProducerState(b"p", 7, 9, None)]
     data = producer_snapshot.encode(states)
     assert producer_snapshot.decode(b"\x09\0\1\0" + data[4:]) == states

@@ -21,7 +21,7 @@ def test_a_key_is_armed_before_its_watchers_look():
     watchers.stop()
 
 
-def test_what_cannot_be_armed_is_tried_again_and_told_then(monkeypatch):
+def test_watch_that_cannot_be_armed_is_retried_before_its_callback_runs(monkeypatch):
     monkeypatch.setattr(watching, "RETRY_S", 600.0)
     answers = chain([False, False], repeat(True))  # a third attempt may come before everybody is told
     tried: list[bool] = []
@@ -42,7 +42,7 @@ def test_what_cannot_be_armed_is_tried_again_and_told_then(monkeypatch):
     watchers.stop()
 
 
-def test_a_change_during_a_callback_is_told_afterwards():
+def test_change_during_a_callback_calls_it_again_afterwards():
     entered, go_on = threading.Event(), threading.Event()
     told: list[str] = []
 
@@ -61,7 +61,7 @@ def test_a_change_during_a_callback_is_told_afterwards():
     watchers.stop()
 
 
-def test_polling_tells_what_changed_and_goes_on():
+def test_polling_calls_watchers_of_changed_keys():
     """It begins when both have had the call that every watch begins with."""
     polls = iter([["/a"], [], ["/b"]])
     told: list[str] = []
@@ -73,7 +73,7 @@ def test_polling_tells_what_changed_and_goes_on():
     assert sorted(told[:2]) == ["/a", "/b"] and told[2:] == ["/a", "/b"]
 
 
-def test_nobody_is_told_after_the_end():
+def test_no_callback_runs_after_stop():
     told: list[str] = []
     watchers = Watchers()
     watch = watchers.add("/a", told.append)

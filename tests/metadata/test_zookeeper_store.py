@@ -68,7 +68,7 @@ def test_the_server_bounds_the_ttl(zookeeper, zookeeper_url):
     session.close()
 
 
-def test_nobody_there():
+def test_open_without_a_server_raises_metadata_unavailable_error():
     with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1 "):
         open_store("zk://127.0.0.1:1", timeout=0.3)
 
@@ -131,7 +131,7 @@ def test_a_server_that_does_not_answer(server):
             store.get("/a")
         assert lease.state is not LeaseState.LOST
         until(lambda: lease.state is LeaseState.UNKNOWN)
-        server.go_on()
+        server.resume()
         until(lambda: lease.state is not LeaseState.UNKNOWN)
         with open_store(f"zk://{host(server)}/root") as other:
             assert other.get("/a").value in (b"one", b"two")
@@ -154,7 +154,7 @@ def test_a_store_is_closed_by_its_deadline(server):
         store.get("/leased")
     store.close()
     assert time.monotonic() - began < 8.0
-    server.go_on()
+    server.resume()
 
 
 def end_session(server: Server, client_id: tuple[int, bytes], is_over: Callable[[], bool]) -> None:
@@ -205,7 +205,7 @@ def test_watches_outlive_their_session(server):
             until(lambda: seen[-1] == b"2")
 
 
-def test_a_closed_store_waits_for_nobody(server):
+def test_close_ends_waiting_reads_of_a_store_without_servers(server):
     store = open_store(f"zk://{host(server)}/root", timeout=20)
     server.kill()
     until(lambda: not store._session.connected)

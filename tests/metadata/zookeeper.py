@@ -100,7 +100,7 @@ class Server:
         assert self.process is not None
         stand_still(self.process)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """SIGCONT."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)

@@ -51,6 +51,6 @@ def test_columns_are_checked(offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("keys", [b"ab", "ab", 5, None, ["text"], [b"a", 5]])
-def test_what_is_no_key_is_refused(keys: Any) -> None:
+def test_hash_keys_refuses_invalid_keys(keys: Any) -> None:
     with pytest.raises(WrongTypeError, match="key"):
         hash_keys(keys)

@@ -42,7 +42,7 @@ def is_asked(path: Path) -> bool:
     return any(path.read_bytes()[SLEEPERS])
 
 
-def test_words_are_kept_and_those_that_change_are_told_by_the_next_mapping(path: Path) -> None:
+def test_words_changed_while_unmapped_are_written_when_the_page_is_mapped_again(path: Path) -> None:
     tail, reader = open_tail(path), open_tail(path)
     tail.begin(boot_id=BOOT, uuid=UUID, pid=7)
     publish(tail, 10)
@@ -92,7 +92,7 @@ def test_a_page_on_which_a_thread_sleeps_stays_mapped(path: Path) -> None:
     assert ends == [1] and tail.unmap()
 
 
-def test_who_sleeps_while_the_page_is_not_mapped_is_woken_by_its_mapping(path: Path) -> None:
+def test_wait_for_on_an_unmapped_page_is_woken_by_its_mapping(path: Path) -> None:
     tail, ends = open_tail(path), list[int]()
 
     def wait() -> None:
@@ -110,7 +110,7 @@ def test_who_sleeps_while_the_page_is_not_mapped_is_woken_by_its_mapping(path: P
     assert ends == [1]
 
 
-def test_who_asked_while_the_page_was_not_mapped_is_told_by_the_next_change(path: Path) -> None:
+def test_wakeup_requested_while_the_page_was_unmapped_is_set_when_it_is_mapped_again(path: Path) -> None:
     tail = open_tail(path)
     assert tail.unmap()
     tail.ask_wakeup()
@@ -119,7 +119,7 @@ def test_who_asked_while_the_page_was_not_mapped_is_told_by_the_next_change(path
     assert is_asked(path)
 
 
-def test_others_who_sleep_are_woken_by_a_mapping_that_tells_something(path: Path) -> None:
+def test_other_waiters_are_woken_by_a_mapping_with_changes(path: Path) -> None:
     tail, reader, ends = open_tail(path), open_tail(path), list[int]()
     assert tail.unmap()
     sleeper = threading.Thread(target=lambda: ends.append(reader.wait_for(0, LONG_US)))

@@ -45,7 +45,7 @@ def wake_stepwise(tail: Tail) -> int:
     return child
 
 
-def test_who_sleeps_while_others_are_woken_is_not_forgotten(tmp_path: Path) -> None:
+def test_wake_up_clears_sleepers_before_it_changes_the_wake_word(tmp_path: Path) -> None:
     """`sleepers` is cleared before `wake` changes: who has read the new `wake` sets it afterwards, and sleeps. The other
     way round it would be cleared behind that, and the next append would find nobody to wake."""
     path = tmp_path / "tail"

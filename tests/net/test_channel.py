@@ -124,7 +124,7 @@ def test_a_request_of_many_parts(reactor: Reactor, serve: Any, connect: Any) -> 
     assert [bytes(body) for body in outcomes] == [b"part" * 3000] * 3
 
 
-def test_replies_that_nobody_asked_for(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_unexpected_replies_are_counted_and_ignored(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder()
     channel = connect(serve(handler))
     assert call(reactor, channel, b"x") == b"x"
@@ -133,7 +133,7 @@ def test_replies_that_nobody_asked_for(reactor: Reactor, serve: Any, connect: An
     assert call(reactor, channel, b"y") == b"y"
 
 
-def test_what_is_no_request(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_requests_that_are_empty_or_too_long_are_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
     server = serve(Recorder(), limits=Limits(max_body_bytes=100))
     channel = connect(server)
     for _ in range(2):  # before it is connected, perhaps, and after
@@ -171,7 +171,7 @@ def test_a_lost_connection_is_made_again(reactor: Reactor, serve: Any, connect: 
     assert len(handler.connections) == 2
 
 
-def test_nobody_listens(reactor: Reactor, opened: Any) -> None:
+def test_channel_without_a_listener_raises_not_connected_error_until_one_listens(reactor: Reactor, opened: Any) -> None:
     address = ("127.0.0.1", *free_ports(1))
     channel = opened.enter_context(Channel(reactor, address))
     first = ask(reactor, channel, b"waits for the first attempt")
@@ -272,7 +272,7 @@ def test_closing_settles_everything(reactor: Reactor, serve: Any, connect: Any) 
     assert len(outcomes) == 2
 
 
-def test_closing_waits_until_everything_is_told(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_close_waits_until_every_request_has_its_outcome(reactor: Reactor, serve: Any, connect: Any) -> None:
     """Whoever closes may look at any moment: while somebody is being told, it is not over."""
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
@@ -315,7 +315,7 @@ def test_a_closed_reactor_settles_everything(opened: Any, process: Any) -> None:
     assert [type(outcome) for outcome in outcomes] == [DisconnectedError]
 
 
-def test_an_on_reply_that_raises_harms_nobody(
+def test_exception_of_an_on_reply_callback_is_logged_and_harmless(
     reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = connect(serve(Recorder()))
@@ -325,7 +325,7 @@ def test_an_on_reply_that_raises_harms_nobody(
     wait(reactor, lambda: channel.inflight == 0)
 
 
-def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
+def test_garbage_collected_channel_emits_a_resource_warning(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
     kept = [Channel(reactor, serve(handler).address)]
     wait(reactor, lambda: kept[0].connected)
@@ -333,7 +333,9 @@ def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
     wait(reactor, lambda: bool(handler.ends))
 
 
-def test_one_that_is_forgotten_with_a_request_on_its_way_says_so(reactor: Reactor, serve: Any) -> None:
+def test_garbage_collected_channel_with_a_pending_request_emits_a_resource_warning(
+    reactor: Reactor, serve: Any
+) -> None:
     """Also when who waits for the reply has the channel, and replies have come before."""
     handler = Recorder(lambda body: None if body == b"held" else body)
     kept = [Channel(reactor, serve(handler).address)]

@@ -35,7 +35,7 @@ def in_time(call: Callable[[], object]) -> None:
     assert not thread.is_alive(), "it hangs"
 
 
-def test_a_descriptor_is_given_back_while_nobody_is_about_to_use_it(reactor: Reactor) -> None:
+def test_descriptor_is_closed_while_the_connection_lock_is_held(reactor: Reactor) -> None:
     """Its number may be another connection's at once."""
     held: list[bool] = []
 
@@ -167,7 +167,7 @@ def test_the_last_quarter_of_a_drain_is_for_clients_to_go(
     assert waits[:2] == [timeout - parting_s, parting_s]
 
 
-def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_close_and_driver_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who drove has seen that there is something left to close, and another one closes it."""
     reactor, closed, outcomes = Reactor(), threading.Event(), list[ReplogError]()
 
@@ -195,7 +195,7 @@ def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) ->
     assert [type(error) for error in outcomes] == [ClosedError]
 
 
-def test_who_rings_a_closed_reactor_writes_into_no_other_file() -> None:
+def test_wakeup_of_a_closed_reactor_writes_into_no_other_descriptor() -> None:
     """It had the bell in its hand; the descriptor's number is not given to another file before it lets go."""
     reactor = Reactor()
     wakeup = reactor._wakeup

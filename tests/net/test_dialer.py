@@ -50,7 +50,7 @@ def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> 
     assert client.connections[0].unread_bytes == 0
 
 
-def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_link_reconnects_and_keeps_the_error_of_failed_attempts(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(), port=free_ports(1)[0])
     client = Recorder()
     connection = link(server.address, client)
@@ -66,7 +66,7 @@ def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: S
     wait(reactor, lambda: connection.connected)
 
 
-def test_another_address(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_redirect_leaves_an_address_that_does_not_answer(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     first, second = Recorder(), Recorder()
     servers = serve(first), serve(second)
     client = Recorder()
@@ -78,7 +78,9 @@ def test_another_address(reactor: Reactor, serve: Serve, link: MakeLink) -> None
     assert [type(error) for error in client.ends] == [ClosedError]
 
 
-def test_another_address_while_nobody_answers(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_redirect_while_the_address_does_not_answer_connects_to_the_new_one(
+    reactor: Reactor, serve: Serve, link: MakeLink
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = link(silent.getsockname(), Recorder())
         silent.accept()[0].close()
@@ -104,13 +106,13 @@ def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> 
 
 
 @pytest.mark.parametrize("host", ["a\0b", "\ud800", "a" * 70, ".."], ids=ascii)
-def test_what_is_no_name_is_an_error_of_the_link(host: str, reactor: Reactor, link: MakeLink) -> None:
+def test_invalid_host_name_is_reported_as_the_error_of_the_link(host: str, reactor: Reactor, link: MakeLink) -> None:
     nowhere = link((host, 1), Recorder())
     wait(reactor, lambda: isinstance(nowhere.error, InvalidArgumentError))
 
 
 @pytest.mark.parametrize("host", ["localhost", "no-such-host.invalid"])
-def test_a_name_that_is_looked_up_for_longer_than_its_reactor_lives_harms_nobody(host: str) -> None:
+def test_name_lookup_that_outlives_its_reactor_raises_nothing(host: str) -> None:
     """An exception in that thread would be whoever's test runs then."""
     reactor = Reactor()
     dialer = Dialer(reactor, Mock(), identity=NodeIdentity(), expected=NodeIdentity(), limits=Limits())
@@ -118,7 +120,7 @@ def test_a_name_that_is_looked_up_for_longer_than_its_reactor_lives_harms_nobody
     dialer._look_up(object(), (host, 1))
 
 
-def test_closing_waits_until_the_handler_is_told(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_close_waits_until_the_handler_was_called(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     """Whoever closes may look at any moment: while the handler is being told, it is not over."""
     over: list[bool] = []
 

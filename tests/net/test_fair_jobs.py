@@ -126,7 +126,7 @@ def test_jobs_that_compute_do_not_take_every_thread(monkeypatch: pytest.MonkeyPa
     assert most[0] <= 2
 
 
-def test_jobs_of_who_has_gone_are_not_begun() -> None:
+def test_queued_jobs_of_a_closed_connection_are_not_begun() -> None:
     with opened(threads_max=2, running_max=1) as (jobs, submit, work):
         gone, other = Peer(), Peer()
         for number in range(10):
@@ -141,7 +141,7 @@ def test_jobs_of_who_has_gone_are_not_begun() -> None:
         until(lambda: "again" in work.ended)
 
 
-def test_who_goes_while_its_turn_comes_leaves_nothing() -> None:
+def test_closed_connection_is_freed_while_its_job_is_queued() -> None:
     with opened(threads=1, threads_max=1, running_max=1) as (jobs, submit, work):
         gone = Peer()
         submit(Peer(), work.job("first"))
@@ -156,7 +156,7 @@ def test_who_goes_while_its_turn_comes_leaves_nothing() -> None:
         until(lambda: (gc.collect(), kept() is None)[1])
 
 
-def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
+def test_check_connected_raises_in_jobs_of_a_closed_connection_only() -> None:
     """Of the connection that has gone alone; other threads are not concerned."""
     with opened(threads_max=2, running_max=1) as (jobs, submit, _):
         gone, other, steps, ended = Peer(), Peer(), {"gone": 0, "other": 0}, list[str]()
@@ -183,7 +183,7 @@ def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
         check_connected()
 
 
-def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_while_connected_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.net.fair_executor.POLL_S", 0.01)
     with opened(threads_max=3, running_max=2) as (jobs, submit, _):
         gone, outcomes = Peer(), list[Any]()
@@ -209,7 +209,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
         assert wait_while_connected(AppendFuture.result, late) == 7
 
 
-def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
+def test_connection_with_a_full_job_queue_is_paused() -> None:
     with opened(threads=1, threads_max=1, running_max=1, queued_max=4) as (jobs, submit, work):
         peer, held = Peer(), []
         submit(peer, work.job("first"))
@@ -223,7 +223,7 @@ def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
         assert peer.held == 0 and jobs.queued == 0
 
 
-def test_who_asks_for_too_much_is_read_on_when_half_of_it_is_begun() -> None:
+def test_paused_connection_is_resumed_when_half_of_its_jobs_have_begun() -> None:
     with opened(threads=1, threads_max=1, running_max=1, queued_max=4) as (jobs, submit, _):
         peer, begun = Peer(), list[int]()
         may_end = [threading.Event() for _ in range(5)]
@@ -268,7 +268,7 @@ def test_the_end_waits_for_what_runs_as_long_as_it_may_and_drops_what_waits() ->
         assert (work.begun, work.ended, jobs.stop()) == (["runs"], ["runs"], [])
 
 
-def test_a_job_that_raises_costs_nobody_else_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_a_job_does_not_stop_other_jobs(caplog: pytest.LogCaptureFixture) -> None:
     with opened(threads=1, threads_max=1, running_max=1) as (_, submit, work):
         work.may_end.set()
         submit(Peer(), lambda: 1 // 0)
@@ -290,7 +290,7 @@ def test_threads_end_and_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None
         until(lambda: "later" in work.ended)
 
 
-def test_what_comes_behind_the_end_is_not_done() -> None:
+def test_job_submitted_after_close_is_not_run() -> None:
     jobs, work = FairExecutor("test-jobs"), Work()
     jobs.close()
     jobs.submit(Peer(), work.job("late"))  # type: ignore[arg-type]

@@ -32,7 +32,9 @@ class Quick(Recorder):
         return encode(number, bytes(body)) if len(body) == 1 else None
 
 
-def test_what_is_not_answered_at_once_takes_the_long_way(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_request_that_the_fast_path_does_not_answer_takes_the_normal_path(
+    reactor: Reactor, serve: Any, connect: Any
+) -> None:
     handler = Quick()
     channel = connect(serve(handler))
     bodies = [b"a", b"longer", b"b", bytes(1 << 20), b"c"]
@@ -48,7 +50,7 @@ def test_what_is_not_answered_at_once_takes_the_long_way(reactor: Reactor, serve
         (OSError("planted"), DisconnectedError),
     ],
 )
-def test_what_it_raises_ends_its_connection_and_no_other(
+def test_exception_of_the_fast_path_ends_only_its_own_connection(
     reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture, raised: Exception,
     told: type[ReplogError],
 ) -> None:  # fmt: skip

@@ -31,7 +31,7 @@ from pyreplog.topic.model.wire.protocol import encode_request as encode_topic_re
 from tests.bookie.asking import ANY_SPACE, Facts
 from tests.ha.nodes import Lab
 from tests.net.peers import RawClient, ask
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 
 LIMITS = Limits()
 
@@ -57,7 +57,7 @@ def test_both_sides_learn_what_both_know(secret: Secret | None) -> None:
     assert first.peer.features == other.peer.features == {"b", "c-1"}
 
 
-def test_a_server_that_is_too_old_is_told_none() -> None:
+def test_no_features_are_agreed_with_a_server_of_an_older_version() -> None:
     first, other = greeted(frozenset({"a"}), frozenset({"a"}), server_version=1)
     assert first.peer is not None and other.peer is not None
     assert first.peer.features == other.peer.features == frozenset()
@@ -151,7 +151,7 @@ def test_a_topic_server_refuses_what_it_does_not_know_and_goes_on(tmp_path: Path
     call = b"".join(bytes(part) for part in encode_topic_request(Call("", "topics", "{}")))
     checked = bytes((0x63 | CHECKED,)) + b"anything"
     checked += crc32c(checked).to_bytes(4, "big")
-    with served(tmp_path) as service, RawClient(service.server.server) as client:
+    with serve_cluster(tmp_path) as service, RawClient(service.server.server) as client:
         for number, body in enumerate((b"\x63anything", b"\x63", checked)):
             answer = client.request(2 * number, body)
             if body is checked:

@@ -190,7 +190,7 @@ def test_a_servers_proof_is_not_a_clients() -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_body_bytes": 9}, {"silence_ms": 9}, {"node": "x"}, {"min_version": 0}])
-def test_what_was_changed_on_the_way_is_noticed(change: dict[str, object]) -> None:
+def test_modified_hello_raises_authentication_error(change: dict[str, object]) -> None:
     first, other = server(secret=SECRET), client(secret=SECRET)
     changed = dataclasses.replace(first._hello, **change).encode()
     other._expected = NodeIdentity()
@@ -288,7 +288,7 @@ def test_identities_are_bounded() -> None:
     assert other.peer is not None and other.peer.identity == longest
 
 
-def test_format_says_the_same() -> None:
+def test_hello_layouts_match_format_md() -> None:
     text = Path(_native.__file__).with_name("FORMAT.md").read_text().split("## Hello")[1]
     sizes = {match[1]: struct.calcsize(match[1]) for match in re.finditer(r"`(>[0-9a-zA-Z]+)`", text)}
     for layout in (hello._SERVER, hello._CLIENT, hello._PROOF, hello._WELCOME, hello._REFUSAL):

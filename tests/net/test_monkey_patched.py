@@ -33,7 +33,7 @@ PATCHES = {
 
 
 @pytest.mark.parametrize("how", PATCHES)
-def test_it_is_said(how: str, tmp_path: Path) -> None:
+def test_network_handles_refuse_monkey_patched_threads(how: str, tmp_path: Path) -> None:
     if how.startswith("gevent") and importlib.util.find_spec("gevent") is None:
         pytest.skip("gevent is not installed")
     done = subprocess.run(

@@ -36,7 +36,7 @@ def test_the_oldest_of_the_address_that_has_most() -> None:
     assert names(pending) == ["slow", "c", "d", "other"] and len(pending) == 4
 
 
-def test_what_is_over_makes_room() -> None:
+def test_discarded_connections_free_their_slots() -> None:
     pending = PendingConnections(2, 2)
     for name in "ab":
         add(pending, name, "10.0.0.1")
@@ -59,7 +59,7 @@ def test_what_is_over_makes_room() -> None:
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_what_counts_as_one_address(name: str, other: str, same: bool) -> None:
+def test_ipv6_prefix_and_mapped_ipv4_addresses_count_as_one_address(name: str, other: str, same: bool) -> None:
     pending = PendingConnections(9, 1)
     assert add(pending, "one", name) is None
     assert add(pending, "other", other) == ("one" if same else None)

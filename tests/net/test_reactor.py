@@ -119,7 +119,9 @@ def test_descriptors(reactor: Reactor) -> None:
         reactor.unregister(ours.fileno())
 
 
-def test_exceptions_are_logged_and_stop_nobody_else(reactor: Reactor, caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_of_callbacks_are_logged_and_do_not_stop_the_reactor(
+    reactor: Reactor, caplog: pytest.LogCaptureFixture
+) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, caplog.at_level(logging.CRITICAL):
         gone: list[str] = []
@@ -141,7 +143,7 @@ def test_exceptions_are_logged_and_stop_nobody_else(reactor: Reactor, caplog: py
 # ---- who drives ------------------------------------------------------------------------------------------------
 
 
-def test_nobody_polls_while_nothing_happens() -> None:
+def test_idle_reactor_does_not_poll() -> None:
     with Reactor() as reactor:
         epoll = reactor._epoll = CountingEpoll(reactor._epoll)  # type: ignore[assignment]
         epoll.timeouts.append(0.0)
@@ -152,7 +154,7 @@ def test_nobody_polls_while_nothing_happens() -> None:
         assert len(epoll.timeouts) < 10
 
 
-def test_without_a_thread_the_one_who_waits_drives() -> None:
+def test_waiting_thread_drives_a_reactor_without_a_thread() -> None:
     with Reactor() as reactor:
         drivers: list[int] = []
         reactor.call_soon(lambda: drivers.append(threading.get_ident()))
@@ -160,7 +162,7 @@ def test_without_a_thread_the_one_who_waits_drives() -> None:
         assert drivers == [threading.get_ident()] and not reactor.in_driver()
 
 
-def test_the_one_who_waits_takes_over(reactor: Reactor) -> None:
+def test_waiting_thread_takes_over_the_driver_role(reactor: Reactor) -> None:
     drivers: list[int] = []
 
     def note() -> None:
@@ -218,7 +220,7 @@ def test_many_threads_each_get_their_own_reply(
     wait(reactor, lambda: channel.inflight == 0)
 
 
-def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_driver_wakes_the_next_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_lock, "REST_S", TIMEOUT_S)
     held, asleep = driver_lock.DriverLock(), threading.Event()
     held.owner = threading.get_ident()
@@ -238,7 +240,7 @@ def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> N
     assert took == [True]
 
 
-def test_an_exception_of_somebody_elses_condition_is_his_own(reactor: Reactor) -> None:
+def test_exception_of_a_wait_condition_is_raised_in_its_own_thread(reactor: Reactor) -> None:
     ready = threading.Event()
     caught: list[BaseException] = []
 
@@ -379,7 +381,7 @@ def test_closed(reactor: Reactor) -> None:
         pickle.dumps(reactor)
 
 
-def test_closing_wakes_those_who_wait(reactor: Reactor) -> None:
+def test_close_wakes_waiting_threads(reactor: Reactor) -> None:
     errors: list[ReplogError] = []
     waiting = threading.Barrier(4)
 
@@ -424,7 +426,7 @@ def test_stop_and_run_again() -> None:
         reactor.run()
 
 
-def test_what_was_handed_over_is_called_before_the_end() -> None:
+def test_calls_queued_before_close_are_run() -> None:
     numbers: list[int] = []
     with Reactor() as reactor:
         reactor.call_soon(lambda: numbers.append(1))
@@ -432,7 +434,7 @@ def test_what_was_handed_over_is_called_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_forgotten_reactor_says_so(started: bool) -> None:
+def test_garbage_collected_reactor_emits_a_resource_warning(started: bool) -> None:
     kept = [Reactor()]
     if started:
         kept[0].start()

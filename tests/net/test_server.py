@@ -244,7 +244,7 @@ def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> N
     assert call(reactor, third, b"x") == b"x"
 
 
-def test_one_of_the_surplus_that_has_gone_already_harms_nobody(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_reset_of_a_refused_connection_does_not_disturb_the_server(reactor: Reactor, serve: Any, connect: Any) -> None:
     server = serve(Recorder(), limits=Limits(connections=1))
     with RawClient(server):
         gone = socket.create_connection(server.address)
@@ -283,7 +283,9 @@ def silent(server: Server, count: int, address: str = "127.0.0.1") -> list[socke
 
 
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
-def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_silent_connections_make_room_for_clients_that_say_hello(
+    secret: Secret | None, reactor: Reactor, serve: Any, connect: Any
+) -> None:
     """Many more than there may be: the oldest of them make room, and who says hello is served at once."""
     limits = Limits(connections=5, pending_connections=10, pending_per_address=10, handshake_ms=1_000_000)
     server = serve(Recorder(), secret=secret, limits=limits)
@@ -361,7 +363,7 @@ def test_a_peer_whose_machine_has_gone_is_found_out_also_while_nothing_is_read_f
         assert peer.ended()
 
 
-def test_what_the_kernel_knows_of_acknowledgements() -> None:
+def test_unacknowledged_s_is_zero_without_unacknowledged_data() -> None:
     """Of data that a listener's backlog has taken; and of none."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
         assert unacknowledged_s(sock) == 0.0
@@ -516,7 +518,7 @@ def test_the_bytes_of_a_lost_connection_come_back(reactor: Reactor, serve: Any) 
         wait(reactor, lambda: len(handler.requests) == 2)
 
 
-def test_one_who_floods_does_not_starve_another(reactor: Reactor, serve: Any) -> None:
+def test_flooding_client_does_not_starve_another(reactor: Reactor, serve: Any) -> None:
     """For each reply to the quiet one, the other had a bounded number of requests read."""
     handler = Recorder(lambda body: b"ok")
     server = serve(handler)
@@ -585,7 +587,7 @@ class Hoarder:
         return len(self._hoard)
 
 
-def test_what_epoll_does_not_see_is_read_too(reactor: Reactor) -> None:
+def test_paused_connection_reads_data_that_epoll_does_not_report(reactor: Reactor) -> None:
     class Pausing(Recorder):
         pauses = 0
 
@@ -621,7 +623,7 @@ def test_what_epoll_does_not_see_is_read_too(reactor: Reactor) -> None:
         wait(reactor, lambda: bool(free.ends))
 
 
-def test_a_stream_is_told_when_its_queue_is_empty(reactor: Reactor, serve: Any) -> None:
+def test_drained_is_called_when_the_send_queue_is_empty(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
     with RawClient(serve(handler)) as client:
         wait(reactor, lambda: bool(handler.connections))
@@ -667,7 +669,7 @@ def test_drain_does_not_wait_for_ever(reactor: Reactor, serve: Any, connect: Any
     assert type(replies[0]) is DisconnectedError
 
 
-def test_a_forgotten_server_says_so(reactor: Reactor) -> None:
+def test_garbage_collected_server_emits_a_resource_warning(reactor: Reactor) -> None:
     kept = [Server(reactor, Recorder(), port=free_ports(1)[0])]
     address = kept[0].address
     with RawClient(kept[0]) as client:

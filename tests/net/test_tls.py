@@ -226,7 +226,7 @@ def test_wrong_certificates(
     assert not handler.connections
 
 
-def test_one_side_without_tls(
+def test_tls_mismatch_is_reported_on_both_sides(
     certificates: Certificates, reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Long before anything times out both sides say what is wrong."""
@@ -245,7 +245,7 @@ def test_one_side_without_tls(
         assert any(words in text for text in told)
 
 
-def test_who_knocks_at_a_slow_server_is_let_in(
+def test_plain_client_of_a_slow_server_is_not_refused_as_a_tls_client(
     reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked as if it waited for TLS."""

@@ -123,7 +123,7 @@ def test_windows_of_any_size(folder: Place, log: Path, size: int, monkeypatch: p
     assert folder.column("value", minPartitions=3, **some) == column(log, "value", **some)
 
 
-def test_what_is_fetched(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_fetch_only_the_needed_ranges_once(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranges of the slices, headers of segments, and no window twice."""
     folder.copy(log)
     read, fetched = type(folder.storage).read, []

@@ -73,7 +73,7 @@ def test_again_only_what_came(place: Place, log: Path) -> None:
     assert sealed(log) < end
 
 
-def test_what_was_trimmed_stays(folder: Place, log: Path) -> None:
+def test_offloaded_segments_stay_after_the_log_was_trimmed(folder: Place, log: Path) -> None:
     folder.copy(log)
     with pyreplog.open(log) as writer:
         writer.trim(samples.first_entries(log)[2])
@@ -128,7 +128,7 @@ def test_a_log_that_was_cut(folder: Place, log: Path) -> None:
         assert folder.storage.size(item.name) == item.length
 
 
-def test_what_is_missing_is_copied_again(folder: Place, log: Path) -> None:
+def test_missing_objects_are_copied_again(folder: Place, log: Path) -> None:
     items = folder.copy(log).manifest.segments
     folder.storage.remove(items[0].name)
     folder.storage.put(items[2].index_name, [b"short"])

@@ -26,7 +26,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_what_it_prints(folder: Place, log: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_offload_command_output_and_exit_codes(
+    folder: Place, log: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main(["offload", str(log), folder.url]) == 0
     end = folder.manifest.end
     printed = capfd.readouterr()

@@ -85,7 +85,7 @@ def test_urls_with_credentials(url: str) -> None:
     assert "secret" not in str(caught.value) and "word" not in str(caught.value).replace("password", "")
 
 
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_invalid_urls_and_options_raise_config_error(tmp_path: Path) -> None:
     for url in ("nothing", str(tmp_path), "://x"):
         with pytest.raises(ConfigError, match="url: expected s3://"):
             Storage(url)
@@ -124,7 +124,7 @@ def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
         Place("s3://bucket/x", {}).table()
 
 
-def test_no_secret_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_errors_contain_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has gone: what botocore says of it is told, with the URL, and without what was given in confidence."""
     samples.make_log(tmp_path / "log")
     with serve_s3() as options:

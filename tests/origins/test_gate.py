@@ -572,7 +572,7 @@ def test_a_topic_has_a_bounded_number_of_origins() -> None:
         gates.add(NEW)
 
 
-def test_origins_with_one_key_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origin_with_the_key_of_another_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gates = OriginGates("t")
     key: Any = property(lambda _: 5)
     monkeypatch.setattr(Origin, "key", key)

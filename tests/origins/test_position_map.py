@@ -38,7 +38,9 @@ def each(start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @given(ENTRIES, st.integers(1, 4), st.integers(0, 70))
-def test_it_maps_both_ways_as_a_dictionary_does(entries: list[tuple[int, int, int]], batches: int, below: int) -> None:
+def test_position_map_equals_a_dictionary_in_both_directions(
+    entries: list[tuple[int, int, int]], batches: int, below: int
+) -> None:
     positions, expected = build(entries, batches)
     end = max(expected, default=-1) + 1
     for _ in range(2):

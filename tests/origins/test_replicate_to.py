@@ -59,6 +59,6 @@ def test_the_order_and_repetitions_of_names_make_no_difference() -> None:
         ([str(number) for number in range(NAMES_MAX + 1)], InvalidArgumentError),
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_clusters_is_refused(wrong: Any, error: type[Exception]) -> None:
+def test_invalid_list_of_target_clusters_is_refused(wrong: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         check_replicate_to(wrong)

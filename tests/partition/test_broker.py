@@ -227,7 +227,7 @@ def test_all_stop_and_start_again(cluster: Cluster) -> None:
         assert cluster.state(topic, number).is_unclean is False
 
 
-def test_what_a_stopped_broker_shows_at_once(cluster: Cluster) -> None:
+def test_restarted_broker_shows_committed_records_before_it_has_peers(cluster: Cluster) -> None:
     """The high watermark is stored: a reader sees what was committed, though one broker alone commits nothing."""
     cluster.start("a", "b", "c")
     topic = cluster.create(min_isr=2)
@@ -468,7 +468,7 @@ def test_a_durable_append_does_not_wait_for_the_next_sync_of_all(cluster: Cluste
     cluster.await_values(topic, [b"first", *values])
 
 
-def test_what_no_produce_waits_for_is_synced_by_the_clock(cluster: Cluster) -> None:
+def test_log_is_synced_periodically_without_waiting_produces(cluster: Cluster) -> None:
     cluster.start("a")
     topic = cluster.create(replication_factor=1, requires_sync=True)
     future = cluster.leader().replicas.append_records(1, {TOPIC: Messages([b"value"])})

@@ -264,7 +264,7 @@ def test_the_key_of_an_earlier_process_is_taken_over(store: MemoryStore) -> None
     first.close()
 
 
-def test_one_broker_is_the_controller(store: MemoryStore) -> None:
+def test_one_registered_broker_at_a_time_is_the_controller(store: MemoryStore) -> None:
     leases = [BrokerLease(store, Member(name, 1), 60.0) for name in "abc"]
     assert not any(lease.take_controller() for lease in leases), "none is registered"
     for lease in leases:
@@ -294,7 +294,7 @@ def test_a_store_that_is_away_is_asked_again(store: MemoryStore, monkeypatch: py
     lease.close()
 
 
-def test_what_machines_know_of_brokers() -> None:
+def test_registrations_combine_metadata_with_availability() -> None:
     brokers = {
         name: BrokerMetadata(directory="0" * 32, incarnation=incarnation)
         for name, incarnation in (("a", 2), ("b", 1), ("c", 4), ("d", 1))

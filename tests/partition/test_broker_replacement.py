@@ -32,7 +32,7 @@ def test_another_rack_before_fewer_replicas() -> None:
     assert chosen == {partition(0): ("e", "a", "b")}
 
 
-def test_what_cannot_be_replaced() -> None:
+def test_leaderless_reassigned_and_unreplaceable_replicas_are_left() -> None:
     racks = {"a": "", "b": "", "d": ""}
     leaderless = replace(state("ca"), leader="")
     ordered = reassign(state("ca"), ("a", "c", "b"))
@@ -46,14 +46,14 @@ def test_what_cannot_be_replaced() -> None:
     assert replace_brokers({"c"}, present, racks, 10) == {}
 
 
-def test_one_that_died_while_it_took_another_ones_place() -> None:
+def test_broker_that_died_during_its_own_replacement_is_replaced() -> None:
     moving = reassign(state("ca"), ("b", "a"), replaced=("c",))
     racks = {"a": "", "d": ""}
     assert replace_brokers({"b", "c"}, [(partition(0), moving)], racks, 10) == {partition(0): ("d", "a")}
     assert replace_brokers({"c"}, [(partition(0), moving)], {**racks, "b": ""}, 10) == {}
 
 
-def test_those_that_are_under_way_count() -> None:
+def test_replacements_in_progress_count_against_the_limit() -> None:
     moving = [(partition(at), reassign(state("ca"), ("b", "a"), replaced=("c",))) for at in range(3)]
     waiting = [(partition(at), state("ca")) for at in range(3, 9)]
     chosen = replace_brokers({"c"}, [*moving, *waiting], {"a": "", "b": "", "d": ""}, 5)

@@ -255,7 +255,7 @@ def test_a_preferred_leader_is_elected_though_the_cache_was_behind_when_that_was
         assert cluster.await_state(topic, lambda state: state.leader == "a").min_isr == 2
 
 
-def test_what_a_round_that_failed_left_undone_is_done_by_the_next_one(watched_store: WatchedStore) -> None:
+def test_next_round_completes_a_failed_round(watched_store: WatchedStore) -> None:
     with closing(Cluster(watched_store)) as cluster:
         cluster.start("a", "b", "c")
         topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
@@ -269,7 +269,7 @@ def test_what_a_round_that_failed_left_undone_is_done_by_the_next_one(watched_st
         assert watched_store.writes > watched_store.failing
 
 
-def test_a_state_that_somebody_deletes_is_made_again(cluster: Cluster) -> None:
+def test_deleted_partition_state_is_created_again(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create("flights", partitions=2)
     until(lambda: len(cluster.states(topic)) == 2)
@@ -448,7 +448,7 @@ def test_a_short_absence_counts_from_its_own_beginning(cluster: Cluster) -> None
     assert state is not None and state.target == () and state.epoch.number == 1
 
 
-def test_what_an_operator_ordered_is_left_alone(cluster: Cluster) -> None:
+def test_controller_does_not_replace_brokers_of_a_requested_reassignment(cluster: Cluster) -> None:
     cluster.start("a", "b", "c", "d", "e")
     topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
     cluster.await_state(topic, lambda state: state.leader == "a")

@@ -59,7 +59,7 @@ def read(broker: Broker, offset: int) -> FetchPartitionData:
     return broker.manager.fetch_messages(params, {EVENTS: ConsumerFetch(offset)}).result(0)[EVENTS]
 
 
-def test_it_is_complete_when_all_replicas_have_deleted(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_completes_when_all_replicas_have_deleted(cluster: Cluster, a: Broker) -> None:
     cluster.brokers["c"].is_fetching = False
     future = delete(a, 5)
     assert read(a, 4).code is ErrorCode.OFFSET_OUT_OF_RANGE and read(a, 5).log_start == 5
@@ -84,7 +84,7 @@ def test_all_that_is_committed(cluster: Cluster, a: Broker) -> None:
     assert read(a, 10).code is ErrorCode.NONE and read(a, 9).code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_what_is_deleted_already(cluster: Cluster, a: Broker) -> None:
+def test_delete_of_deleted_records_succeeds_at_once(cluster: Cluster, a: Broker) -> None:
     delete(a, 5)
     pass_time(cluster)
     for offset in (0, 3, 5):
@@ -149,7 +149,7 @@ def test_each_partition_has_its_own_outcome(cluster: Cluster, a: Broker) -> None
     assert read(a, 0).code is ErrorCode.NONE
 
 
-def test_a_disk_that_does_not_keep_it_is_told(cluster: Cluster, a: Broker) -> None:
+def test_delete_that_cannot_be_stored_answers_kafka_storage_error(cluster: Cluster, a: Broker) -> None:
     def fail() -> None:
         raise OSError(5, "no")
 
@@ -186,7 +186,7 @@ def test_whole_segments_go(cluster: Cluster, a: Broker) -> None:
         assert 10 < broker.log.start <= 35 and broker.partition.log_start == 35
 
 
-def test_what_is_cut_takes_the_deletion_with_it(cluster: Cluster, a: Broker) -> None:
+def test_truncation_lowers_the_log_start_after_a_deletion(cluster: Cluster, a: Broker) -> None:
     """An unclean election may lose records that were deleted; those that get their offsets are others."""
     b = cluster.brokers["b"]
     b.is_fetching = False

@@ -36,7 +36,7 @@ def test_the_first_replica_of_the_isr_leads_next() -> None:
     assert not after.is_unclean and not after.elr
 
 
-def test_who_is_not_in_the_isr_is_not_elected() -> None:
+def test_broker_outside_the_isr_is_not_elected() -> None:
     after = elected(state("a"), {**registered("b", "c"), "a": FENCED})
     assert (after.leader, after.isr, after.elr) == ("", (), members("a"))
     assert after.epoch == state("a").epoch
@@ -95,7 +95,7 @@ def test_the_last_leader_is_waited_for_while_it_is_away() -> None:
     assert elect(lost, {"a": AGAIN_FENCED, **registered("b", "c")}, requires_sync=False) is None
 
 
-def test_of_a_partition_that_nobody_has_led_nothing_can_be_lost() -> None:
+def test_first_election_of_a_partition_is_not_unclean() -> None:
     new = PartitionState(("a", "b"), members("a", "b"))
     after = elected(new, {"a": AGAIN_FENCED, "b": AGAIN})
     assert (after.leader, after.epoch.number, after.is_unclean) == ("b", 1, False)

@@ -255,7 +255,7 @@ def test_the_last_log_that_is_lost_is_not_begun_anew(brokers: Brokers, tmp_path:
     assert brokers.append(b"more") == 1
 
 
-def test_one_disk_of_several_fails(brokers: Brokers, tmp_path: Path) -> None:
+def test_broker_with_one_failed_disk_serves_the_partitions_of_others(brokers: Brokers, tmp_path: Path) -> None:
     brokers.start("a", more=2)
     brokers.start("b", "c")
     topic = brokers.create(partitions=6)

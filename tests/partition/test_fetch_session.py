@@ -66,7 +66,7 @@ def partitions_of(future: AppendFuture[FetchResponses]) -> list[TopicPartition]:
     return sorted(future.result(0))
 
 
-def test_an_answer_has_the_partitions_of_which_there_is_something_to_tell(cluster: Cluster, a: Broker) -> None:
+def test_response_contains_only_partitions_with_news(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, ORDERS, is_first=True)
     assert not first.done()
     append(a, ORDERS)
@@ -107,7 +107,7 @@ def test_the_newest_fetch_of_a_partition_counts(cluster: Cluster, a: Broker) -> 
     assert partitions_of(ask(a, max_wait_ms=0)) == [], "the others count for nothing"
 
 
-def test_what_is_refused_is_told_at_once(cluster: Cluster, a: Broker) -> None:
+def test_refused_partition_is_answered_at_once(cluster: Cluster, a: Broker) -> None:
     other = TopicPartition("others", 0)
     first = ask(a, EVENTS, is_first=True)
     fetches = {other: ReplicaFetch(fetch(a, EVENTS))}
@@ -116,7 +116,7 @@ def test_what_is_refused_is_told_at_once(cluster: Cluster, a: Broker) -> None:
     assert second.result(0)[other].response == FetchRefused(1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def test_a_leader_that_steps_down_tells_it(cluster: Cluster, a: Broker) -> None:
+def test_fetch_is_answered_with_not_leader_when_the_leader_steps_down(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     cluster.lead("c")
     cluster.deliver()
@@ -124,7 +124,7 @@ def test_a_leader_that_steps_down_tells_it(cluster: Cluster, a: Broker) -> None:
     assert first.result(0)[EVENTS].response == FetchRefused(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def test_a_start_of_the_log_that_moves_is_told(cluster: Cluster, a: Broker) -> None:
+def test_fetch_is_answered_when_the_log_start_moves(cluster: Cluster, a: Broker) -> None:
     """Followers delete what the leader has deleted, though nothing is appended."""
     for name in "bc":
         cluster.brokers[name].is_fetching = True
@@ -141,7 +141,7 @@ def test_a_start_of_the_log_that_moves_is_told(cluster: Cluster, a: Broker) -> N
     assert not ask(a, EVENTS, number=3, leader_log_start=response.deleted_before).done()
 
 
-def test_what_has_no_room_is_in_the_next_answer(cluster: Cluster, a: Broker) -> None:
+def test_partition_without_room_in_a_response_is_in_the_next_one(cluster: Cluster, a: Broker) -> None:
     ask(a, EVENTS, ORDERS, is_first=True, max_wait_ms=0)
     append(a, EVENTS, bytes(5000))
     append(a, ORDERS, bytes(5000))

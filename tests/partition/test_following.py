@@ -45,7 +45,7 @@ def diverged(replica: FollowingReplica, leader: History, end: int, *, start: int
     return replica.answered(DivergingEpoch(fetch.number, EPOCH, leader, mark(start), mark(end)))
 
 
-def test_a_new_follower_tells_where_its_log_ends_before_anything_is_cut() -> None:
+def test_new_follower_sends_its_last_epoch_before_it_truncates() -> None:
     """Cutting to the high watermark would lose what is committed and not known to be (KIP-101)."""
     effects = follower(history((1, "a", 0), (3, "c", 4)), 9, high_watermark=2).follow("a", EPOCH)
     fetch = fetch_of(effects)

@@ -47,7 +47,7 @@ def test_a_fetch_that_arrives_late_takes_nothing_back() -> None:
     assert leader.high_watermark == 6
 
 
-def test_what_is_synced_counts_where_that_is_demanded() -> None:
+def test_high_watermark_counts_synced_records_with_requires_sync() -> None:
     leader = Leader("ab", requires_sync=True)
     leader.append(4)
     leader.fetch("b", 5, synced=2)
@@ -103,7 +103,7 @@ def test_a_fenced_follower_does_not_hold_the_high_watermark() -> None:
     assert leader.high_watermark == 7 and not leader.proposed
 
 
-def test_the_latest_offset_is_not_told_before_it_covers_what_earlier_leaders_told() -> None:
+def test_latest_offset_is_unknown_until_it_covers_the_end_of_earlier_leaders() -> None:
     """KIP-207."""
     leader = Leader("ab", before=4, high_watermark=2)
     assert leader.machine.latest is None
@@ -133,7 +133,7 @@ def test_a_follower_joins_in_this_epoch_only() -> None:
     assert leader.proposed == ["a@1", "b@1", "c@1"]
 
 
-def test_who_is_about_to_join_counts_at_once() -> None:
+def test_broker_about_to_join_the_isr_counts_at_once() -> None:
     """It may be in the ISR already, and be elected."""
     leader = Leader("a")
     leader.append(4)
@@ -144,7 +144,7 @@ def test_who_is_about_to_join_counts_at_once() -> None:
     assert leader.high_watermark == 8
 
 
-def test_who_is_about_to_leave_counts_until_it_has_left() -> None:
+def test_broker_about_to_leave_the_isr_counts_until_it_has_left() -> None:
     """It may be in the ISR still, and be elected (KIP-497)."""
     leader = Leader("ab")
     leader.append(4)
@@ -187,7 +187,7 @@ def test_an_incarnation_that_is_not_registered_does_not_join() -> None:
 @pytest.mark.parametrize(
     "registration", [BrokerRegistration(1, is_fenced=True), BrokerRegistration(1, is_stopping=True)]
 )
-def test_who_is_fenced_or_stops_does_not_join(registration: BrokerRegistration) -> None:
+def test_fenced_or_stopping_broker_does_not_join_the_isr(registration: BrokerRegistration) -> None:
     """KIP-841."""
     leader = Leader("a")
     leader.machine.brokers_changed({**registered("a", "c"), "b": registration}, 0)
@@ -209,7 +209,7 @@ def test_a_member_whose_broker_is_dead_or_stops_leaves_at_once(registration: Bro
     assert leader.high_watermark == 3
 
 
-def test_an_older_registration_removes_nobody() -> None:
+def test_older_registration_does_not_shrink_the_isr() -> None:
     leader = Leader("abc")
     older = BrokerRegistration(0, is_fenced=True)
     leader.effects += leader.machine.brokers_changed({**registered("a", "c"), "b": older}, 0)
@@ -226,7 +226,7 @@ def test_a_new_incarnation_takes_the_place_of_the_lost_one() -> None:
     assert leader.proposed == ["a@1", "b@2"] and leader.high_watermark == 0
 
 
-def test_one_change_at_a_time() -> None:
+def test_leader_proposes_one_isr_change_at_a_time() -> None:
     leader = Leader("a")
     leader.fetch("b", 1)
     leader.fetch("c", 1)
@@ -256,13 +256,13 @@ def test_an_unknown_outcome_is_asked_for_again_and_counts_both_ways() -> None:
     assert leader.machine.check_isr(LAG_US * 9) == []
 
 
-def test_who_left_under_min_isr_may_be_elected() -> None:
+def test_broker_that_left_the_isr_below_min_isr_joins_the_elr() -> None:
     leader = Leader("ab", min_isr=2)
     effects = leader.machine.check_isr(LAG_US + 1)
     assert effects == [AlterIsr(VERSION, state("a", min_isr=2, elr="b"))]
 
 
-def test_who_left_while_enough_stay_may_not_be_elected() -> None:
+def test_broker_that_left_the_isr_above_min_isr_does_not_join_the_elr() -> None:
     leader = Leader("abc", min_isr=2)
     leader.fetch("b", 1, LAG_US + 1)
     assert leader.machine.check_isr(LAG_US + 1) == [AlterIsr(VERSION, state("ab", min_isr=2))]
@@ -321,7 +321,7 @@ def test_a_log_that_is_not_the_beginning_of_the_leaders_counts_for_nothing(
     assert leader.high_watermark == 0
 
 
-def test_a_follower_is_told_a_new_high_watermark_at_once() -> None:
+def test_new_high_watermark_is_news_for_a_follower() -> None:
     leader = Leader("ab")
     (read,) = (effect for effect in leader.fetch("b", 1) if isinstance(effect, ReadRecords))
     assert leader.machine.has_news(read.fetch)

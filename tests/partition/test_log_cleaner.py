@@ -241,7 +241,7 @@ def _numbers(rows: LoggedRows, name: str) -> list[int]:
     return numbers
 
 
-def test_aborted_transactions_are_told_by_offsets() -> None:
+def test_aborted_transactions_are_matched_by_offset_not_by_position() -> None:
     """A record that was moved to the front of its segment lies before an aborted transaction that it follows."""
     transactions = LogTransactions()
     transactions.append(5, 0, LogPosition(1000, 10))

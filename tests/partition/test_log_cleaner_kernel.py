@@ -76,7 +76,7 @@ def _records(batch: bytes) -> list[_Record]:
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_what_is_left_is_what_a_model_says(codec: int, seed: int) -> None:
+def test_cleaned_batches_equal_those_of_a_model(codec: int, seed: int) -> None:
     rng = Random(seed)
     keys = [rng.randbytes(rng.randrange(20)) for _ in range(12)]
     batches, base = [], 0

@@ -50,7 +50,7 @@ def test_several_logs_are_synced_at_a_time(syncer: LogSyncer) -> None:
     until(lambda: [log.ended for log in logs] == [1] * 5)
 
 
-def test_what_comes_during_a_sync_waits_for_one_more(syncer: LogSyncer) -> None:
+def test_requests_during_a_sync_share_the_next_sync(syncer: LogSyncer) -> None:
     log = Log()
     syncer.request(log)
     until(lambda: log.begun == 1)

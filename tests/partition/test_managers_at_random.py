@@ -145,7 +145,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("requires_sync", [False, True], ids=["received", "synced"])
-def test_what_is_acknowledged_stays(tmp_path: Path, seed: int, requires_sync: bool) -> None:
+def test_acknowledged_records_survive_random_schedules(tmp_path: Path, seed: int, requires_sync: bool) -> None:
     schedule = Schedule(tmp_path, Random(seed), requires_sync=requires_sync)
     try:
         check(schedule)

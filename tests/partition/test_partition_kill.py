@@ -31,7 +31,7 @@ THREADS = 2
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_what_both_replicas_have_survives_kill_9(tmp_path: Path, durability: str, seed: int) -> None:
+def test_records_of_both_replicas_survive_kill_9(tmp_path: Path, durability: str, seed: int) -> None:
     rng, acknowledged = Random(f"{seed} {durability}"), 0
     for _ in range(12):
         acknowledged = max(acknowledged, _one_round(tmp_path, durability, rng))

@@ -112,7 +112,7 @@ def test_topics_that_cannot_be_are_refused(change: dict[str, Any], expected: str
 
 
 @pytest.mark.parametrize("value", [STATE, TOPIC], ids=["state", "topic"])
-def test_what_needs_a_newer_reader_is_refused(value: PartitionState | TopicMetadata) -> None:
+def test_metadata_for_a_newer_reader_raises_metadata_version_error(value: PartitionState | TopicMetadata) -> None:
     with pytest.raises(MetadataVersionError):
         type(value).decode(json.dumps({**json.loads(value.encode()), "min_reader": 3}).encode())
 
@@ -195,7 +195,7 @@ def test_a_lower_min_isr_ends_the_eligibility_of_members_that_left() -> None:
     assert elected is None or elected.leader == "", "b may lack what was committed since"
 
 
-class _Told:
+class _RecordingListener:
     """Notes the topics that changed, and those whose states were read when it was told of that."""
 
     def __init__(self) -> None:
@@ -213,34 +213,34 @@ class _Told:
     def states_changed(self, partitions: Set[PartitionId]) -> None: ...
 
 
-def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
+def test_listener_is_notified_of_a_new_topic_without_states() -> None:
     """Else the controller, which places partitions of topics whose states it has read, would notice a second later."""
     with MemoryStore() as store:
-        told = _Told()
-        told.cache = MetadataCache(store, told, lambda again: again())
+        listener = _RecordingListener()
+        listener.cache = MetadataCache(store, listener, lambda again: again())
         topic = create_topic(store, "flights", partitions=1, replication_factor=1, now_us=1)
-        until(lambda: topic.topic_id in told.read)
-        told.cache.close()
+        until(lambda: topic.topic_id in listener.read)
+        listener.cache.close()
 
 
-def test_a_listener_is_told_of_the_topics_that_changed_alone() -> None:
+def test_listener_is_notified_only_of_changed_topics() -> None:
     with MemoryStore() as store:
-        told = _Told()
-        told.cache = cache = MetadataCache(store, told, lambda again: again())
+        listener = _RecordingListener()
+        listener.cache = cache = MetadataCache(store, listener, lambda again: again())
         first, other = (create_topic(store, name, partitions=1, replication_factor=1, now_us=1) for name in ("a", "b"))
-        until(lambda: told.read == {first.topic_id, other.topic_id})
-        told.changed.clear()
+        until(lambda: listener.read == {first.topic_id, other.topic_id})
+        listener.changed.clear()
         stored = store.get(topic_key("a"))
         assert stored is not None
         store.put(topic_key("a"), replace(first, is_deleted=True).encode(), stored.version)
-        until(lambda: told.changed)
+        until(lambda: listener.changed)
         assert (cache.topic_name(first.topic_id), cache.topic_name(other.topic_id)) == (None, "b")
         assert cache.topic_by_id(first.topic_id) == ("a", replace(first, is_deleted=True))
         store.delete(topic_key("a"), stored.version + 1)
         until(lambda: cache.topic_by_id(first.topic_id) is None)
         again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
-        until(lambda: again.topic_id in told.read)
-        assert told.changed == {first.topic_id, again.topic_id}
+        until(lambda: again.topic_id in listener.read)
+        assert listener.changed == {first.topic_id, again.topic_id}
         assert not cache.has_states(first.topic_id)
         cache.close()
 
@@ -248,16 +248,16 @@ def test_a_listener_is_told_of_the_topics_that_changed_alone() -> None:
 def test_a_topic_that_replaces_another_one_in_its_key_is_a_new_one() -> None:
     """A process may see only the last of several changes."""
     with MemoryStore() as store:
-        told = _Told()
-        told.cache = cache = MetadataCache(store, told, lambda again: again())
+        listener = _RecordingListener()
+        listener.cache = cache = MetadataCache(store, listener, lambda again: again())
         former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
         store.create(state_key(former.topic_id, 0), STATE.encode())
         until(lambda: cache.partitions(former.topic_id))
         stored = store.get(topic_key("a"))
         assert stored is not None
         store.put(topic_key("a"), replace(former, topic_id="1" * 32).encode(), stored.version)
-        until(lambda: "1" * 32 in told.read)
-        assert former.topic_id in told.changed
+        until(lambda: "1" * 32 in listener.read)
+        assert former.topic_id in listener.changed
         assert (cache.topic_by_id(former.topic_id), cache.partitions(former.topic_id)) == (None, [])
         assert cache.topic_name("1" * 32) == "a"
         cache.close()

@@ -50,8 +50,8 @@ from tests.waiting import PATIENCE_S, until
 CONFIG = BrokerConfig(segment_bytes=1 << 20, lag_ms=2_000)
 
 
-class Hand:
-    """A transport in front of the brokers' own: a test's hand loses requests and answers, or keeps them."""
+class LossyTransport:
+    """A transport in front of the brokers' own that loses requests and answers, or keeps them."""
 
     def __init__(self, brokers: ClientTransport) -> None:
         self.brokers = brokers
@@ -94,7 +94,7 @@ class Hand:
 
 
 class Bench:
-    """Brokers of this process, and producers whose requests pass a hand."""
+    """Brokers of this process, and producers whose requests pass a lossy transport."""
 
     def __init__(self, path: Path) -> None:
         self.client = PartitionClient.embedded(path, broker_config=CONFIG)
@@ -102,12 +102,12 @@ class Bench:
         local = LocalTransport()
         for name, broker in self.client.brokers.items():
             local.register(name, broker.replicas)
-        self.hand = Hand(local)
+        self.transport = LossyTransport(local)
         self.timers = Timers()
         self.cache = MetadataCache(
             self.client.store, self, lambda call: self.timers.call_later(0.1, call)
         )  # fmt: skip
-        self.requests = LeaderRequests(self.cache, self.hand, self.timers)
+        self.requests = LeaderRequests(self.cache, self.transport, self.timers)
         self.requests.wait_for(self._knows_leaders, PATIENCE_S)
         until(self._has_leaders)  # a broker learns after the others that it leads
         self.ids = ProducerIds(self.client.store)
@@ -161,8 +161,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def test_lost_requests_and_answers_change_nothing(bench: Bench, seed: int) -> None:
     """Half of everything is lost: each record is in the log once, in its order."""
     random = Random(seed)
-    bench.hand.lose_request = lambda: random.random() < 0.25
-    bench.hand.lose_answer = lambda: random.random() < 0.25
+    bench.transport.lose_request = lambda: random.random() < 0.25
+    bench.transport.lose_answer = lambda: random.random() < 0.25
     producer = bench.producer(batch_bytes=300, timeout_s=PATIENCE_S)
     futures = [producer.submit(b"%d" % n, partition=0) for n in range(100)]
     producer.flush(PATIENCE_S)
@@ -170,36 +170,36 @@ def test_lost_requests_and_answers_change_nothing(bench: Bench, seed: int) -> No
     assert bench.values() == [b"%d" % n for n in range(100)]
 
 
-def test_one_batch_is_on_its_way(bench: Bench) -> None:
+def test_records_submitted_while_a_batch_is_in_flight_form_the_next_one(bench: Bench) -> None:
     """Records that are submitted meanwhile wait, and form the next batch."""
-    bench.hand.kept = []
+    bench.transport.kept = []
     producer = bench.producer()
     futures = [producer.submit(b"%d" % n, partition=0) for n in range(10)]
-    assert len(bench.hand.sent) == 1 and not any(future.done() for future in futures)
-    bench.hand.release()
+    assert len(bench.transport.sent) == 1 and not any(future.done() for future in futures)
+    bench.transport.release()
     assert [future.result(PATIENCE_S).offset for future in futures] == list(range(10))
-    counts = [check_batch(data).count for request in bench.hand.sent for data in request.records.values()]
+    counts = [check_batch(data).count for request in bench.transport.sent for data in request.records.values()]
     assert counts == [1, 9]
 
 
-def test_an_unknown_outcome_says_so_and_what_follows_is_in_order(bench: Bench) -> None:
+def test_produce_timeout_raises_and_later_records_keep_their_order(bench: Bench) -> None:
     """The answer is lost for good: the record is in the log. The next one is appended in a higher epoch."""
-    bench.hand.lose_answer = lambda: True
+    bench.transport.lose_answer = lambda: True
     producer = bench.producer(timeout_s=1.0)
     unknown = producer.submit(b"unknown", partition=0)
     with pytest.raises(PartitionTimeoutError):
         unknown.result(PATIENCE_S)
-    bench.hand.lose_answer = lambda: False
+    bench.transport.lose_answer = lambda: False
     assert producer.append(b"next", partition=0).offset == 1
     assert bench.values() == [b"unknown", b"next"]
-    late = bench.hand.sent[0]  # it arrives once more
+    late = bench.transport.sent[0]  # it arrives once more
     broker = bench.requests.leader(TopicPartition("flights", 0), bench.topic.topic_id)
     assert broker
-    bench.hand.brokers.produce(broker, late, 5.0).result(PATIENCE_S)
+    bench.transport.brokers.produce(broker, late, 5.0).result(PATIENCE_S)
     assert bench.values() == [b"unknown", b"next"]
 
 
-def test_what_was_never_sent_is_refused_not_unknown(bench: Bench) -> None:
+def test_unsent_batch_fails_with_partition_unavailable_and_frees_its_sequence_numbers(bench: Bench) -> None:
     """Its sequence numbers are free again."""
     leader = bench.client.brokers[bench.topic[0].leader]
     name = TopicPartition("flights", 0)
@@ -238,7 +238,7 @@ def test_large_batches_are_split(bench: Bench) -> None:
 
 
 def test_the_window_holds_threads_up_and_refuses_loops(bench: Bench) -> None:
-    bench.hand.kept = []
+    bench.transport.kept = []
     producer = bench.producer(window_bytes=100)
     first = producer.submit(bytes(100), partition=0)
 
@@ -247,7 +247,7 @@ def test_the_window_holds_threads_up_and_refuses_loops(bench: Bench) -> None:
             producer.submit(b"more", partition=0)
         room = producer.room()
         assert not room.done()
-        bench.hand.release()
+        bench.transport.release()
         await room
 
     waiting: list[AppendFuture[Any]] = []
@@ -307,7 +307,7 @@ def test_compressed_batches(bench: Bench) -> None:
     producer = bench.producer(compression="gzip")
     producer.append_batch([b"a" * 1000] * 100, partition=0)
     assert bench.values() == [b"a" * 1000] * 100
-    assert sum(map(len, map(bytes, bench.hand.sent[-1].records.values()))) < 10_000
+    assert sum(map(len, map(bytes, bench.transport.sent[-1].records.values()))) < 10_000
 
 
 def test_producer_ids_are_unique(tmp_path: Path, seed: int) -> None:

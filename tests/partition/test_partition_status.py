@@ -41,7 +41,7 @@ def row(isr: str = "abc", *, leader: str = "a", min_isr: int = 2, answers: bool 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 
-def test_how_far_followers_are_and_since_when() -> None:
+def test_progress_shows_ends_and_lag_of_followers() -> None:
     leader = Leader("abc")
     leader.append(10, now_us=1_000)
     assert [(each.member.broker, each.end) for each in leader.machine.progress(1_000)] == [("b", -1), ("c", -1)]
@@ -61,14 +61,14 @@ def test_a_follower_without_a_record_of_this_epoch_has_no_end() -> None:
     assert [each.end for each in leader.machine.progress(0)] == [-1, -1]
 
 
-def test_of_a_broker_its_newest_incarnation_counts() -> None:
+def test_progress_is_of_the_newest_incarnation_of_a_broker() -> None:
     leader = Leader("abc")
     leader.fetch("b", 1)
     leader.fetch("b", 0, incarnation=2)
     assert [each.member for each in leader.machine.progress(0)] == [Member("b", 2), Member("c", 1)]
 
 
-def test_what_counts_with_requires_sync_is_the_disk() -> None:
+def test_progress_with_requires_sync_is_the_synced_end() -> None:
     leader = Leader("ab", requires_sync=True)
     leader.append(9)
     leader.fetch("b", 10, synced=3)

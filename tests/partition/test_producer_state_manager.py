@@ -262,7 +262,9 @@ def test_followers_have_the_state_of_their_leader(tmp_path: Path, seed: int) -> 
             assert mine._replace(transactions=mine.transactions._replace(unreplicated=unreplicated)) == other
 
 
-def test_what_retention_removed_comes_from_a_peer(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_of_trimmed_records_is_adopted_from_a_peer(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """A replica that begins in the middle of its leader's log; one that lost the snapshot at its start."""
     rng, a, b = Random(seed), open_replica(tmp_path / "a"), open_replica(tmp_path / "b")
     with a:
@@ -301,7 +303,7 @@ def test_what_retention_removed_comes_from_a_peer(tmp_path: Path, seed: int, cap
         writer.assert_state(leader)
 
 
-def test_what_no_peer_has_is_given_up(tmp_path: Path, seed: int) -> None:
+def test_accept_loss_gives_up_state_that_no_peer_has(tmp_path: Path, seed: int) -> None:
     """Until then no segment is removed. Batches of producers that are in the log are known."""
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(1))
@@ -323,7 +325,7 @@ def test_what_no_peer_has_is_given_up(tmp_path: Path, seed: int) -> None:
         assert manager.trim_to(log.end_mark) > start
 
 
-def test_what_no_peer_has_stays_given_up_where_an_epoch_begins_with_the_log(tmp_path: Path) -> None:
+def test_accepted_loss_survives_a_restart_when_an_epoch_begins_with_the_log(tmp_path: Path) -> None:
     """No record says in which epoch the one before the log's start lay."""
     start = LogPosition(SEGMENT_BYTES, 7)
     with open_replica(tmp_path / "a") as log:

@@ -197,7 +197,7 @@ def test_a_produce_that_failed_everywhere_does_not_wait(a: Broker) -> None:
     assert a.manager.append_records(ACKS_ALL, {}).result(0) == {}
 
 
-def test_internal_topics_are_for_those_who_may(make: Callable[..., Cluster]) -> None:
+def test_append_to_internal_topics_needs_permission(make: Callable[..., Cluster]) -> None:
     a = make(topics=(OFFSETS,)).brokers["a"]
     assert outcome(produce(a, messages(b"x"), topic=OFFSETS), OFFSETS).code is ErrorCode.INVALID_TOPIC_EXCEPTION
     allowed = produce(a, messages(b"x"), topic=OFFSETS, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR)
@@ -290,7 +290,7 @@ def test_a_produce_ends_with_its_leadership_although_the_transport_fails(
     assert outcome(future).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_what_was_committed_before_the_leadership_ended_is_acknowledged(cluster: Cluster, a: Broker) -> None:
+def test_produce_committed_before_the_leadership_ended_is_acknowledged(cluster: Cluster, a: Broker) -> None:
     future = produce(a, messages(b"x"), ACKS_ALL)
 
     def depose() -> None:
@@ -349,7 +349,7 @@ def test_a_log_that_failed_is_offline(cluster: Cluster, a: Broker) -> None:
     assert a.partition.trim(0) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_event_loop_that_would_wait_for_a_segment_is_told_to_come_again(a: Broker) -> None:
+def test_append_that_would_block_an_event_loop_is_throttled(a: Broker) -> None:
     async def append() -> ErrorCode:
         for _ in range(40):
             code = appended(a, messages(bytes(9000))).code
@@ -427,7 +427,7 @@ def test_a_batch_that_no_segment_holds_is_refused(a: Broker) -> None:
     assert a.log.end_mark.entry == 0
 
 
-def test_old_batches_are_refused_where_the_topic_says_so(make: Callable[..., Cluster]) -> None:
+def test_batches_older_than_the_topic_allows_are_refused(make: Callable[..., Cluster]) -> None:
     a = make(limits=AppendLimits(before_ms=1000)).brokers["a"]
     assert appended(a, batch(timestamp_ms=WALL_US // 1000 - 1001)).code is ErrorCode.INVALID_TIMESTAMP
     assert appended(a, batch(timestamp_ms=WALL_US // 1000 - 1000)).code is ErrorCode.NONE
@@ -497,7 +497,7 @@ def test_a_duplicate_waits_until_the_first_one_is_committed(cluster: Cluster, a:
     assert outcome(produce(a, of_producer(0), ACKS_ALL)).code is ErrorCode.NONE
 
 
-def test_a_duplicate_waits_for_nobody_without_acks_all(a: Broker) -> None:
+def test_duplicate_is_answered_at_once_without_acks_all(a: Broker) -> None:
     assert appended(a, of_producer(0), 1).base_offset == 0
     for acks in (0, 1):
         again = appended(a, of_producer(0), acks)
@@ -544,7 +544,7 @@ def end_transaction(broker: Broker, *, commit: bool, producer_epoch: int = 1) ->
     assert appended(broker, marker, origin=AppendOrigin.COORDINATOR).code is ErrorCode.NONE
 
 
-def test_a_transaction_begins_when_its_coordinator_says_so(a: Broker) -> None:
+def test_transactional_batches_are_refused_before_the_coordinator_added_the_partition(a: Broker) -> None:
     records = of_producer(0, attributes=TRANSACTIONAL)
     assert appended(a, records).code is ErrorCode.INVALID_TXN_STATE
     assert in_transaction(a, 0).code is ErrorCode.NONE
@@ -579,7 +579,7 @@ def test_readers_of_committed_transactions_stop_before_an_open_one(cluster: Clus
     assert (first.records.end.entry, first.aborted) == (1, ())  # type: ignore[union-attr]
 
 
-def test_a_fetch_that_waited_tells_of_what_was_aborted_meanwhile(cluster: Cluster, a: Broker) -> None:
+def test_waiting_read_committed_fetch_returns_transactions_aborted_meanwhile(cluster: Cluster, a: Broker) -> None:
     in_transaction(a, 0)
     cluster.settle()
     params = COMMITTED._replace(max_wait_ms=1000)
@@ -668,7 +668,7 @@ def test_followers_are_read_up_to_the_high_watermark_they_know(cluster: Cluster,
     assert b"two" in read_bytes(future.result(0)[EVENTS]), "it is woken by the high watermark"
 
 
-def test_the_latest_offset_is_told_when_it_is_known(cluster: Cluster, a: Broker) -> None:
+def test_latest_offset_is_available_once_the_leader_knows_it(cluster: Cluster, a: Broker) -> None:
     appended(a, messages(b"x"))
     cluster.settle()
     assert a.partition.latest_offset(FetchIsolation.HIGH_WATERMARK) == (ErrorCode.NONE, 1)
@@ -681,7 +681,7 @@ def test_the_latest_offset_is_told_when_it_is_known(cluster: Cluster, a: Broker)
     assert b.partition.latest_offset(FetchIsolation.HIGH_WATERMARK) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
 
 
-def test_one_batch_of_a_fetch_is_given_however_long_it_is(make: Callable[..., Cluster]) -> None:
+def test_fetch_returns_one_batch_whatever_its_size(make: Callable[..., Cluster]) -> None:
     """Not one of each partition (KAFKA-19795)."""
     cluster = make(topics=(EVENTS, ORDERS))
     a = cluster.brokers["a"]
@@ -758,7 +758,7 @@ def test_a_fetch_whose_time_is_over_is_answered_with_what_there_is(cluster: Clus
     assert b"little" in read_bytes(data)
 
 
-def test_an_error_of_one_partition_is_told_at_once(a: Broker) -> None:
+def test_fetch_with_an_error_in_one_partition_is_answered_at_once(a: Broker) -> None:
     fetches = {EVENTS: ConsumerFetch(0), ORDERS: ConsumerFetch(0)}
     data = a.manager.fetch_messages(FetchParams(max_wait_ms=1000), fetches).result(0)
     assert [each.code for each in data.values()] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -805,7 +805,7 @@ def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> N
     assert future.done()
 
 
-def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
+def test_mark_moves_before_the_purgatory_is_checked_for_waiters() -> None:
     """Who comes between the two reads the mark again when it has its place in the purgatory."""
 
     class Room(Purgatory):
@@ -823,7 +823,7 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
     assert seen == [5, 6]
 
 
-def test_the_marks_of_a_leader_move_before_the_role_looks_for_those_who_wait() -> None:
+def test_all_leader_marks_move_before_the_purgatory_is_checked_for_waiters() -> None:
     """One look is for all of them."""
 
     class Room(Purgatory):
@@ -870,7 +870,7 @@ def test_a_followers_fetch_counts_also_while_it_waits(cluster: Cluster, a: Broke
     assert outcome(future).code is ErrorCode.NONE
 
 
-def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a: Broker) -> None:
+def test_waiting_fetch_of_a_follower_is_answered_when_the_high_watermark_moves(cluster: Cluster, a: Broker) -> None:
     cluster.settle()
     for name in "bc":
         cluster.brokers[name].is_fetching = False
@@ -884,7 +884,7 @@ def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a
         assert response.high_watermark == a.log.end_mark
 
 
-def test_a_high_watermark_that_moves_before_a_follower_watches_it_is_told(cluster: Cluster, a: Broker) -> None:
+def test_high_watermark_that_moves_before_a_fetch_is_watched_answers_the_fetch(cluster: Cluster, a: Broker) -> None:
     cluster.settle()
     for name in "bc":
         cluster.brokers[name].is_fetching = False

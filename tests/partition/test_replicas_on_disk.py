@@ -337,7 +337,7 @@ class Replica:
 
 
 @pytest.mark.parametrize("requires_sync", [False, True], ids=["received", "synced"])
-def test_what_is_acknowledged_stays_and_all_logs_become_equal(tmp_path: Path, seed: int, requires_sync: bool) -> None:
+def test_acknowledged_records_survive_and_all_logs_become_equal(tmp_path: Path, seed: int, requires_sync: bool) -> None:
     partition = Partition(tmp_path, Random(seed), requires_sync=requires_sync)
     for _ in range(STEPS):
         partition.step()

@@ -164,7 +164,7 @@ def test_an_empty_log_begins_no_more_segments(cluster: Cluster, a: Broker) -> No
     assert a.log.end_mark == before
 
 
-def test_what_is_not_committed_stays(cluster: Cluster, a: Broker) -> None:
+def test_retention_keeps_uncommitted_records(cluster: Cluster, a: Broker) -> None:
     retain(cluster, RetentionConfig(retention_ms=0))
     append(a, b"committed")
     cluster.settle()

@@ -106,7 +106,7 @@ def test_a_follower_at_the_end_of_another_copy_of_a_segment(logs: list[Partition
     assert entries == sorted({*entries})
 
 
-def test_what_is_not_the_named_segment_is_refused(logs: list[PartitionLog], seed: int) -> None:
+def test_copy_that_differs_from_the_named_segment_is_refused(logs: list[PartitionLog], seed: int) -> None:
     rng, (leader, follower) = Random(seed), logs
     fill(leader, rng, 3)
     catch_up(leader, follower)

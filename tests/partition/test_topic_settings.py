@@ -45,7 +45,7 @@ def create(store: MetadataStore, **settings: Any) -> None:
     create_topic(store, "flights", partitions=1, replication_factor=1, now_us=1, **settings)
 
 
-def test_a_topic_keeps_all_unless_it_says_otherwise(store: MetadataStore) -> None:
+def test_default_topic_settings_have_no_retention_limit(store: MetadataStore) -> None:
     create(store)
     settings = settings_of(store)
     assert settings == TopicSettings()
@@ -89,7 +89,7 @@ def test_settings_change_and_go_back_to_their_defaults(store: MetadataStore) -> 
         ({"retention.ms": 7, "flush.messages": 1}, "unknown setting 'flush.messages'"),
     ],
 )
-def test_what_cannot_be_is_refused(store: MetadataStore, changes: dict[str, Any], expected: str) -> None:
+def test_alter_topic_refuses_invalid_settings(store: MetadataStore, changes: dict[str, Any], expected: str) -> None:
     create(store, settings={"segment.bytes": 65536})
     before = store.get(topic_key("flights"))
     with pytest.raises(ConfigError, match=expected):
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(store: MetadataStore, changes: dict[str, Any]
     assert store.get(topic_key("flights")) == before
 
 
-def test_what_is_fixed_may_be_said_again(store: MetadataStore) -> None:
+def test_alter_topic_accepts_the_present_value_of_a_fixed_setting(store: MetadataStore) -> None:
     create(store, requires_sync=True, settings={"segment.bytes": 65536})
     alter_topic(store, "flights", {"segment.bytes": 65536, "requires.sync": True, "retention.ms": 1})
     assert settings_of(store).retention_ms == 1

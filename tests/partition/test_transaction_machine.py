@@ -122,7 +122,7 @@ def begun(version: int = 1) -> tuple[Driver, tuple[int, int]]:
     return driver, (producer_id, epoch)
 
 
-def test_nothing_is_said_before_it_is_stored() -> None:
+def test_requests_are_answered_once_their_state_is_stored() -> None:
     """Every request that changes something is answered after its record is committed, and not before."""
     driver = Driver()
     steps: list[Callable[[], Effects]] = [
@@ -165,7 +165,7 @@ def test_ends_are_answered_the_same_when_they_are_repeated(is_commit: bool) -> N
     assert driver.ended(producer, is_commit=not is_commit).code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_who_comes_meanwhile_has_to_wait() -> None:
+def test_requests_during_the_end_of_a_transaction_get_concurrent_transactions() -> None:
     driver, producer = begun()
     driver.end(producer)
     driver.commit()
@@ -262,7 +262,7 @@ def test_time_outs_abort_and_fence() -> None:
     assert driver.metadata.state is TransactionState.COMPLETE_ABORT
 
 
-def test_ids_that_nobody_uses_expire() -> None:
+def test_unused_transactional_ids_expire() -> None:
     driver, producer = begun()
     driver.ended(producer)
     driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS - 1, EXPIRATION_MS))
@@ -316,7 +316,7 @@ def test_an_unknown_outcome_is_no_failure() -> None:
     assert driver.ended(producer).code is NONE
 
 
-def test_what_is_decided_is_completed_whatever_is_refused() -> None:
+def test_decided_transaction_is_completed_after_a_refused_append() -> None:
     driver, producer = begun()
     driver.end(producer)
     driver.commit()

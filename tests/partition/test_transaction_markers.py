@@ -123,7 +123,7 @@ def test_a_marker_on_a_connection_that_was_given_up_is_refused(broker: Broker, c
     assert not is_open(broker)
 
 
-def test_a_coordinator_that_connects_again_is_heard(broker: Broker, connect: Connect) -> None:
+def test_markers_of_a_reconnected_coordinator_are_accepted(broker: Broker, connect: Connect) -> None:
     """Also if all its connections are gone in between."""
     producer = Producer(broker)
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_the_version_of_a_transaction_travels_with_its_marker(broker: Broker, co
     assert not is_open(broker)
 
 
-def test_markers_that_are_committed_are_told(broker: Broker, connect: Connect) -> None:
+def test_marker_watchers_get_committed_markers(broker: Broker, connect: Connect) -> None:
     Producer(broker).append()
     told: list[tuple[TopicPartition, TransactionMarker]] = []
     end = broker.replicas.watch_markers(lambda *marker: told.append(marker))
@@ -177,7 +177,7 @@ def test_markers_that_are_committed_are_told(broker: Broker, connect: Connect) -
     assert len(told) == 1
 
 
-def test_a_marker_is_told_before_it_is_answered(tmp_path: Path) -> None:
+def test_marker_watchers_run_before_the_marker_is_answered(tmp_path: Path) -> None:
     """Else its producer could begin the next transaction before the coordinator of its group knows of the end."""
     cluster = Cluster(tmp_path, over_tcp=False)
     cluster.start("a", "b")
@@ -242,7 +242,7 @@ def initialise(coordinator: Broker) -> tuple[int, int] | None:
     return (result.producer_id, result.producer_epoch) if result.code is ErrorCode.NONE else None
 
 
-def test_nobody_is_reached_without_an_address() -> None:
+def test_request_to_a_broker_without_an_address_raises_not_connected_error() -> None:
     with Reactor() as reactor, TCPTransport(reactor, "b", "0" * 32, lambda _: "") as transport:
         for answer in (
             transport.write_markers("a", WriteMarkersRequest(MARKER, 1, {})),

@@ -121,7 +121,7 @@ def test_places_in_a_chain(ledgers: list[list[Entry]], is_open: bool) -> None:
 
 @settings(max_examples=60)
 @given(ledgers=ledgers_of, is_open=st.booleans())
-def test_reads_end_before_the_entry_that_begins_where_they_are_told(ledgers: list[list[Entry]], is_open: bool) -> None:
+def test_reads_end_before_the_entry_at_the_given_end(ledgers: list[list[Entry]], is_open: bool) -> None:
     chained = Chained(ledgers, is_open)
     starts = [at.offset for at in chained.before[:-1]]
     of_ledger = [number for number, entries in enumerate(ledgers) for _ in entries]
@@ -193,7 +193,7 @@ def test_a_quota_is_exceeded_beyond_it_and_fine_again_at_nine_tenths(
     cursors=st.dictionaries(names, st.none() | st.integers(0, 4)), ttl=st.none() | st.integers(0, 3), now=st.integers(0, 5),
     usages=st.lists(st.tuples(names, st.booleans(), st.integers(0, 1), st.integers(0, 4)), max_size=4), since=st.integers(0, 4),
 )  # fmt: skip
-def test_what_is_older_than_allowed_expires_and_not_before(
+def test_messages_and_subscriptions_expire_exactly_at_their_age_limit(
     cursors: dict[str, int | None], ttl: int | None, now: int, usages: list[tuple[str, bool, int, int]], since: int
 ) -> None:
     """And the next time at which something does is told to the microsecond."""

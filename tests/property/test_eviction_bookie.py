@@ -104,7 +104,7 @@ polled = st.one_of(
 
 
 @given(limit=st.integers(1, 4), steps=st.lists(polled, max_size=40))
-def test_the_oldest_poll_of_who_has_most_makes_room(limit: int, steps: list[tuple[Any, ...]]) -> None:
+def test_oldest_long_poll_of_the_connection_with_most_is_evicted(limit: int, steps: list[tuple[Any, ...]]) -> None:
     polls = LongPolls(limit)
     waiting: list[LongPoll] = []  # the oldest first
     for number, (step, *actual_step) in enumerate(steps):

@@ -31,7 +31,7 @@ def record_bytes(entry_batch: EntryBatch) -> list[int]:
 
 @settings(max_examples=25)
 @given(numbers=sizes, first=st.integers(1, 2))
-def test_what_was_written_last_is_read_up_to_so_many_bytes(numbers: list[int], first: int) -> None:
+def test_tail_cache_read_returns_as_many_entries_as_fit_the_byte_limit(numbers: list[int], first: int) -> None:
     """At least one entry; of those that fit exactly, the last, too."""
     tail_cache, new_batch = TailCache(LEDGER), batch(first, numbers)
     tail_cache.keep(new_batch)

@@ -20,7 +20,7 @@ rows = st.lists(st.sampled_from(["mapped", "mapped", "unmapped", "pinned", "bein
 
 
 @given(most=st.integers(0, 4), kinds=rows)
-def test_the_oldest_segments_that_nobody_reads_are_unmapped(most: int, kinds: list[str]) -> None:
+def test_surplus_mapped_segments_are_unmapped_oldest_first_unless_pinned(most: int, kinds: list[str]) -> None:
     """As many as there are too many; never the last."""
     segments: list[Any] = [
         None

@@ -16,7 +16,9 @@ coming = st.one_of(st.tuples(st.just("add"), st.sampled_from(PLACES)), st.tuples
 
 
 @given(limit=st.integers(1, 5), of_one=st.integers(1, 4), steps=st.lists(coming, max_size=40))
-def test_who_waits_longest_at_the_address_that_has_most(limit: int, of_one: int, steps: list[tuple[str, Any]]) -> None:
+def test_oldest_pending_connection_of_the_most_frequent_address_is_evicted(
+    limit: int, of_one: int, steps: list[tuple[str, Any]]
+) -> None:
     pending = PendingConnections(limit, of_one)
     waiting: list[tuple[Any, str]] = []  # the oldest first
     for number, (step, actual_step) in enumerate(steps):
@@ -41,7 +43,7 @@ def test_who_waits_longest_at_the_address_that_has_most(limit: int, of_one: int,
 
 
 @given(limit=st.integers(0, 4), amounts=st.lists(st.integers(0, 5), max_size=30), data=st.data())
-def test_a_budget_is_full_beyond_its_limit_and_says_so_each_time(
+def test_budget_calls_back_each_time_it_becomes_full_or_free(
     limit: int, amounts: list[int], data: st.DataObject
 ) -> None:
     told: list[bool] = []

@@ -18,7 +18,7 @@ changes = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_
 
 @given(st.integers(0, len(fuzz.MESSAGES) - 1), st.integers(0, 1 << 32))
 @unhurried
-def test_what_goes_in_comes_out(number: int, seed: int) -> None:
+def test_decode_reverses_encode_of_kafka_messages(number: int, seed: int) -> None:
     key, version, kind = fuzz.MESSAGES[number]
     name, _, lines = twin.TABLE[key, kind]
     message = fuzz.message_of(name, lines, version, Random(seed))

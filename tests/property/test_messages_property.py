@@ -38,7 +38,7 @@ def some_messages(draw: st.DrawFn) -> list[TwinMessage]:
 
 @given(some_messages(), st.binary(max_size=20), st.booleans())
 @unhurried
-def test_what_goes_in_comes_out(messages: list[TwinMessage], producer: bytes, compressed: bool) -> None:
+def test_decode_reverses_encode_of_messages(messages: list[TwinMessage], producer: bytes, compressed: bool) -> None:
     entry = encoded(messages, producer)
     assert entry == twin.encode(messages, producer)
     assert twin.decode(entry) == (producer, messages)

@@ -44,7 +44,7 @@ def publish(cluster: pyreplog.Cluster, name: str) -> pyreplog.Topic:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_left(tmp_path: Path, seed: int) -> None:
+def test_subscription_option_reads_unacknowledged_messages(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     path = tmp_path / "data"
     with embedded(path) as cluster:
@@ -81,7 +81,7 @@ def test_beside_its_owner(tmp_path: Path) -> None:
         topic.publish(b"more")
 
 
-def test_nothing_was_acknowledged_yet(tmp_path: Path) -> None:
+def test_new_subscription_reads_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = publish(cluster, "a")

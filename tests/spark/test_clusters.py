@@ -79,7 +79,7 @@ def test_a_bookies_directory_goes_behind_the_plan(sample: Made) -> None:
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 1234), (0, 3999), (3, 5), (5, 499)])
-def test_one_copy_is_corrupt(sample: Made, place: Place) -> None:
+def test_entry_with_a_corrupt_copy_is_read_from_another_bookie(sample: Made, place: Place) -> None:
     path, places = sample
     held = [row["bookie"] for row in read_table(path, columns="ledgerId,entryId,bookie", replica="all").to_pylist()
             if (row["ledgerId"], row["entryId"]) == place]  # fmt: skip
@@ -112,7 +112,7 @@ def test_no_copy_is_left(sample: Made) -> None:
     assert [(row["ledgerId"], row["value"], row["_corrupt_record"]) for row in bad] == [(0, None, b"")]
 
 
-def test_a_range_of_a_directory_with_an_entry_that_nobody_has(sample: Made) -> None:
+def test_range_with_an_unreadable_entry_raises_unreadable_error(sample: Made) -> None:
     """It is read again with new metadata by a job of its own, which ends here, too."""
     path, _ = sample
     corrupt(path, (3, 1))
@@ -302,7 +302,7 @@ def test_mistakes(origin: Made, options: dict[str, object], says: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"replica": "all"}, {"topics": "a"}])
-def test_what_only_clusters_have(tmp_path: Path, options: dict[str, object]) -> None:
+def test_cluster_options_on_a_log_raise_config_error(tmp_path: Path, options: dict[str, object]) -> None:
     pyreplog.open(tmp_path / "log").close()
     with pytest.raises(ConfigError, match="log is no cluster; expected an embedded cluster, or the option cluster"):
         plan(options_of(tmp_path / "log", **options))

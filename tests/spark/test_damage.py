@@ -48,7 +48,7 @@ def test_drop_malformed_goes_on_behind_it(log: Path) -> None:
     assert offsets == [n for n in range(samples.ENTRIES) if n not in (3, 500, 501, 900)]
 
 
-def test_permissive_says_where_and_what(log: Path) -> None:
+def test_permissive_mode_returns_damaged_records_with_their_position(log: Path) -> None:
     path, offset = place(log, 500)
     samples.flip(path, offset + 40)
     raw = path.read_bytes()[offset:]

@@ -205,7 +205,7 @@ def test_origins_that_cannot_be_decoded(forgotten: tuple[Path, list[Place]]) -> 
     assert table["originPublishTime"].null_count == sum(time_us is None for *_, time_us in places)
 
 
-def test_what_is_not_asked_for_is_not_looked_up(place: tuple[Path, list[Place]]) -> None:
+def test_origin_clusters_are_looked_up_only_for_their_column(place: tuple[Path, list[Place]]) -> None:
     def clusters(columns: str) -> set[int]:
         tasks = plan(options_of(place[0], topics="orders", columns=columns))
         parts = [part for task in tasks for part in task]

@@ -261,7 +261,7 @@ def test_directories_that_are_called_the_same(tmp_path: Path) -> None:
         ("e*", "no log among 1 matches on host"),
     ],
 )
-def test_what_is_no_log(tmp_path: Path, name: str, says: str) -> None:
+def test_plan_of_a_path_without_a_log_raises_not_a_log_error(tmp_path: Path, name: str, says: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no log")
     with pytest.raises(NotALogError, match=says):

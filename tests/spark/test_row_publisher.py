@@ -24,7 +24,7 @@ from pyreplog.spark.write.publisher import RowPublisher
 from pyreplog.spark.write.rows import RowBatch, rows_of
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.owners import until
-from tests.topic.remoting import PLAIN, Served, Wire, served
+from tests.topic.remoting import PLAIN, ServedCluster, Wire, serve_cluster
 
 pa = pytest.importorskip("pyarrow")
 
@@ -32,17 +32,17 @@ COLUMNS = WrittenColumns(0, None, None, None, None)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("served")) as service:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with serve_cluster(tmp_path_factory.mktemp("served")) as service:
         yield service
 
 
 @pytest.fixture
-def topic(server: Served, request: pytest.FixtureRequest) -> Topic:
+def topic(server: ServedCluster, request: pytest.FixtureRequest) -> Topic:
     return server.cluster.topic(request.node.name[:100], deduplicate=True, **PLAIN)
 
 
-def options(server: Served, topic: Topic | None = None, address: str | None = None, **more: Any) -> WriteOptions:
+def options(server: ServedCluster, topic: Topic | None = None, address: str | None = None, **more: Any) -> WriteOptions:
     name = None if topic is None else topic.name
     return WriteOptions(cluster=f"pyreplog://{address or server.server.address}", topic=name, **more)
 
@@ -52,7 +52,9 @@ def rows(topic: Topic, values: list[bytes], first: int = 0) -> Iterator[RowBatch
     return rows_of(batch, COLUMNS, topic.name, first)
 
 
-def attempt(server: Served, topic: Topic, batch: int, values: list[bytes], stop: int | None = None) -> RowPublisher:
+def attempt(
+    server: ServedCluster, topic: Topic, batch: int, values: list[bytes], stop: int | None = None
+) -> RowPublisher:
     """Publishes them a few at a time; fails behind `stop` of them, with some on their way."""
     with RowPublisher(options(server, topic), "spark-q-0", batch) as publisher:
         for at in range(0, len(values) if stop is None else stop, 7):
@@ -72,7 +74,7 @@ def producers(topic: Topic) -> set[bytes | None]:
     return {message.producer for batch in topic.read() for message in batch}
 
 
-def test_each_row_once_whatever_fails(server: Served, topic: Topic, seed: int) -> None:
+def test_each_row_once_whatever_fails(server: ServedCluster, topic: Topic, seed: int) -> None:
     chance = random.Random(seed)
     wanted = list[bytes]()
     for batch in range(12):
@@ -90,7 +92,7 @@ def test_each_row_once_whatever_fails(server: Served, topic: Topic, seed: int) -
     assert producers(topic) == {b"spark-q-0"}  # one, however many batches
 
 
-def test_partitions_have_producers_of_their_own(server: Served, topic: Topic) -> None:
+def test_partitions_have_producers_of_their_own(server: ServedCluster, topic: Topic) -> None:
     for partition in range(3):
         with RowPublisher(options(server, topic), f"spark-q-{partition}", 5) as publisher:
             for row in rows(topic, [b"same"] * 10):
@@ -99,7 +101,7 @@ def test_partitions_have_producers_of_their_own(server: Served, topic: Topic) ->
     assert stored(topic) == [b"same"] * 30
 
 
-def test_a_second_attempt_ends_the_first(server: Served, topic: Topic) -> None:
+def test_a_second_attempt_ends_the_first(server: ServedCluster, topic: Topic) -> None:
     values = [b"%d" % n for n in range(40)]
     with RowPublisher(options(server, topic), "spark-q-0", 3) as first:
         for row in rows(topic, values[:20]):
@@ -114,7 +116,7 @@ def test_a_second_attempt_ends_the_first(server: Served, topic: Topic) -> None:
     assert stored(topic) == values
 
 
-def test_several_topics(server: Served) -> None:
+def test_several_topics(server: ServedCluster) -> None:
     topics = [server.cluster.topic(f"several {n}", deduplicate=True, **PLAIN) for n in range(3)]
     names = [topics[n % 3].name for n in range(50)]
     batch = pa.RecordBatch.from_arrays(
@@ -129,7 +131,7 @@ def test_several_topics(server: Served) -> None:
         assert stored(topics[n]) == [b"%d" % at for at in range(n, 50, 3)]
 
 
-def test_other_rows_than_before_are_noticed(server: Served, topic: Topic) -> None:
+def test_other_rows_than_before_are_noticed(server: ServedCluster, topic: Topic) -> None:
     attempt(server, topic, 4, [b"v"] * 30)
     with pytest.raises(
         SequenceError, match="an earlier attempt stored row 29 of this partition, which now has 14 rows"
@@ -142,7 +144,7 @@ def test_other_rows_than_before_are_noticed(server: Served, topic: Topic) -> Non
     assert stored(topic) == [b"v"] * 30
 
 
-def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None:
+def test_a_topic_without_deduplication_must_be_asked_for(server: ServedCluster) -> None:
     topic = server.cluster.topic("plain", **PLAIN)
     with pytest.raises(ConfigError, match=r"topic plain: expected a topic with deduplicate=True.*at-least-once"):
         attempt(server, topic, 0, [b"v"])
@@ -156,7 +158,7 @@ def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None
     assert [message.sequence for batch in topic.read() for message in batch] == [*range(10), *range(20)]
 
 
-def test_what_cannot_be_written(server: Served, topic: Topic) -> None:
+def test_rows_that_are_too_large_or_too_many_are_refused(server: ServedCluster, topic: Topic) -> None:
     with pytest.raises(RecordTooLargeError) as caught:
         attempt(server, topic, 0, [b"fine", bytes(5 << 20)])
     assert f"topic {topic.name}" in caught.value.__notes__[0]
@@ -167,13 +169,13 @@ def test_what_cannot_be_written(server: Served, topic: Topic) -> None:
         RowPublisher(options(server, topic), "spark-q-0", 1 << 30)
 
 
-def test_no_such_topic(server: Served) -> None:
+def test_no_such_topic(server: ServedCluster) -> None:
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
         with pytest.raises(NoSuchTopicError, match="topic nowhere: create it before you write to it"):
             publisher.publish(next(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), COLUMNS, "nowhere", 0)))
 
 
-def test_a_partition_is_written_by_its_name(server: Served) -> None:
+def test_a_partition_is_written_by_its_name(server: ServedCluster) -> None:
     server.cluster.topic("clicks", partitions=2, deduplicate=True, **PLAIN)
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
         batch = pa.RecordBatch.from_pydict({"value": [b"v"]})
@@ -183,7 +185,7 @@ def test_a_partition_is_written_by_its_name(server: Served) -> None:
 
 
 def test_waits_for_outcomes_and_survives_a_lost_connection(
-    server: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    server: ServedCluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While answers do not come, no more than a window is on its way; what was is sent again, and there once."""
     monkeypatch.setattr(rowpublisher, "WINDOW_BYTES", 10_000)
@@ -214,7 +216,7 @@ def test_waits_for_outcomes_and_survives_a_lost_connection(
     assert stored(topic) == values
 
 
-def test_nobody_serves(server: Served, topic: Topic) -> None:
+def test_publish_without_a_server_raises_peer_error(server: ServedCluster, topic: Topic) -> None:
     with Wire(server.server.address) as wire:
         address = wire.address
     with RowPublisher(options(server, topic, address), "spark-q-0", 0) as publisher:
@@ -236,7 +238,9 @@ class Context:
         return self._properties.get(name)
 
 
-def test_a_query_that_goes_on_has_its_producers(server: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_goes_on_has_its_producers(
+    server: ServedCluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another driver's writer, and the same batch: as behind a crash."""
     writing = pytest.importorskip("pyreplog.spark.write.writer")
     schema = pytest.importorskip("pyspark.sql.types").StructType().add("value", "binary")

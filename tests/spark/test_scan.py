@@ -59,7 +59,7 @@ def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 10_000])
-def test_headers_alone_tell_the_same(log: Path, rows: int) -> None:
+def test_scan_of_headers_alone_equals_a_verified_scan(log: Path, rows: int) -> None:
     """Also where all records of a batch have neither key nor attributes."""
     names = "offset,timestamp,size,key,eventTime,position,entryId,ledgerId,producerName,sequenceId,headers"
     walked = read_table(log, columns=names, verifyChecksum=False, batchRows=rows)

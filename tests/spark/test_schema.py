@@ -108,6 +108,6 @@ def test_a_corrupt_record_that_is_called_as_another_column() -> None:
         ("size,_corrupt_record", {"mode": "PERMISSIVE", "verifyChecksum": "false"}, True),
     ],
 )
-def test_what_is_verified(columns: str, more: dict[str, str], verified: bool) -> None:
+def test_crc_is_verified_only_for_columns_that_need_it(columns: str, more: dict[str, str], verified: bool) -> None:
     options = ReadOptions.of({"path": "d", "columns": columns, **more})
     assert schema.is_verified(schema.default_columns(options), options) is verified

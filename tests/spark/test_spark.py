@@ -102,7 +102,7 @@ def test_registered_by_hand(spark: SparkSession, log: Path) -> None:
     assert load(spark, log, columns="offset").count() == samples.ENTRIES
 
 
-def test_nothing_to_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_log_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     pyreplog.open(tmp_path / "empty").close()
     assert load(spark, tmp_path / "empty").count() == 0
 
@@ -125,7 +125,9 @@ def test_plans_are_settled_once_and_a_new_load_sees_more(spark: SparkSession, tm
         ({"startingOffsets": 5000}, "startingOffsets 5000, but the log ends at 1200"),
     ],
 )
-def test_mistakes_are_told(spark: SparkSession, log: Path, options: dict[str, object], says: str) -> None:
+def test_invalid_read_options_raise_analysis_exception(
+    spark: SparkSession, log: Path, options: dict[str, object], says: str
+) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException, match=says):
@@ -139,14 +141,16 @@ def test_mistakes_are_told(spark: SparkSession, log: Path, options: dict[str, ob
         ("size long", "column size: expected the type int, found bigint"),
     ],
 )
-def test_mistakes_in_a_users_schema_are_told(spark: SparkSession, log: Path, schema: str, says: str) -> None:
+def test_invalid_user_schema_raises_analysis_exception(spark: SparkSession, log: Path, schema: str, says: str) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException, match=says):
         spark.read.format("pyreplog").schema(schema).load(str(log)).count()
 
 
-def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_record_raises_with_its_position_unless_malformed_rows_are_dropped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from pyspark.errors import PySparkException
 
     samples.make_log(tmp_path / "log")
@@ -157,7 +161,7 @@ def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, tmp_path / "log", mode="DROPMALFORMED").count() == samples.ENTRIES - 1
 
 
-def test_what_spark_looks_for_loads_nothing() -> None:
+def test_import_of_the_data_source_loads_no_heavy_modules() -> None:
     code = (
         "import sys, pyspark_pyreplog, pyreplog.spark; print(*sys.modules)\n"
         "assert not hasattr(pyspark_pyreplog, 'Other')\n"

@@ -79,7 +79,9 @@ def test_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
         assert load(spark, ledgers="0", columns="bookie", replica="all", **options).count() == 1000
 
 
-def test_what_executors_cannot_see(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+def test_directory_missing_on_executors_raises_an_error_that_names_the_host(
+    spark: SparkSession, path: Path, tmp_path: Path
+) -> None:
     from pyspark.errors import PySparkException
 
     shutil.copytree(path, tmp_path / "data")
@@ -90,7 +92,7 @@ def test_what_executors_cannot_see(spark: SparkSession, path: Path, tmp_path: Pa
         frame.collect()
 
 
-def test_mistakes_are_told(spark: SparkSession, path: Path) -> None:
+def test_missing_topic_raises_analysis_exception(spark: SparkSession, path: Path) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException, match="topic nobody: it does not exist"):

@@ -63,7 +63,7 @@ def failure(frame: DataFrame, checkpoint: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_available_then_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+def test_available_now_stream_ends_and_the_next_run_continues(spark: SparkSession, tmp_path: Path) -> None:
     """The log grows and rolls while the query runs; the next one goes on there, and the third has nothing to do."""
     with open_log(tmp_path / "log") as log:
         append(log, 1000)
@@ -92,7 +92,9 @@ def live(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[pyreplog.CommitL
         query.stop()
 
 
-def test_as_it_comes(spark: SparkSession, live: tuple[pyreplog.CommitLog, StreamingQuery]) -> None:
+def test_stream_delivers_records_as_they_are_appended(
+    spark: SparkSession, live: tuple[pyreplog.CommitLog, StreamingQuery]
+) -> None:
     log, query = live
     query.processAllAvailable()
     for count in (50, 2000, 100):
@@ -193,7 +195,7 @@ def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> N
     assert "offsets of version 9, this build reads 1" in newer
 
 
-def test_mistakes_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_and_stream_options_are_refused_in_the_other_mode(spark: SparkSession, tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 100)
     said = failure(load(spark, tmp_path / "log", endingOffsets=5), tmp_path / "checkpoint")

@@ -32,7 +32,7 @@ def test_follows_what_is_appended(tmp_path: Path) -> None:
         assert len(names.segment_bases(log.path)) > 2
 
 
-def test_begins_in_a_log_that_nobody_wrote_yet(tmp_path: Path) -> None:
+def test_stream_of_an_empty_log_begins_with_its_first_record(tmp_path: Path) -> None:
     open_log(tmp_path / "log").close()
     with Query(tmp_path / "log") as query:
         assert query.read() == []
@@ -342,7 +342,7 @@ def test_a_log_that_moved_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_one_of_several_is_gone(tmp_path: Path, lenient: bool) -> None:
+def test_missing_log_of_a_stream_follows_fail_on_data_loss(tmp_path: Path, lenient: bool) -> None:
     """Its place is remembered: should it come back, nothing is read twice."""
     for name in ("a", "b"):
         with open_log(tmp_path / name) as log:

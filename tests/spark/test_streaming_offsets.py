@@ -36,7 +36,7 @@ def test_their_text() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.text(max_size=5), st.integers(-1, 70_000)), st.integers(0, (1 << 63) - 1)))
-def test_what_is_written_is_read_back(numbers: dict[tuple[str, int], int]) -> None:
+def test_decode_reverses_encode_of_stream_offsets(numbers: dict[tuple[str, int], int]) -> None:
     offset = StreamOffset("topics", {key: Position(n, "t") for key, n in numbers.items()})
     text = json.dumps(offset.encode())
     again = StreamOffset.decode(json.loads(text))
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back(numbers: dict[tuple[str, int], int]) -> No
         ({"logs": {"zz": {"name": "a", "offset": 1}}, "source": "pyreplog", "tasks": 1, "v": 1}, "damaged"),
     ],
 )
-def test_what_makes_no_sense(value: object, says: str) -> None:
+def test_decode_of_an_invalid_stream_offset_raises_checkpoint_error(value: object, says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         StreamOffset.decode(value)
 

@@ -169,7 +169,7 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
             first(**options)
 
 
-def test_begins_at_a_time_whose_entry_nobody_has(tmp_path: Path) -> None:
+def test_stream_from_the_time_of_an_unreadable_entry_follows_the_mode(tmp_path: Path) -> None:
     """As the mode says; nothing older comes, and nothing that can be read is left out."""
     path, clock = tmp_path / "data", ManualClock(1_700_000_000_000_000)
     settings = {"bookies": 3, "durability": "appended", "segment_bytes": SEGMENT}
@@ -233,7 +233,7 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_made_anew(tmp_path: Path, lenient: bool) -> None:
+def test_recreated_topic_of_a_stream_follows_fail_on_data_loss(tmp_path: Path, lenient: bool) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -264,7 +264,7 @@ def test_another_clusters_checkpoint(tmp_path: Path) -> None:
             other.next()
 
 
-def test_what_bookies_do_not_know_now_is_not_passed_over(tmp_path: Path) -> None:
+def test_planned_batch_fails_while_bookies_do_not_know_its_end(tmp_path: Path) -> None:
     """A batch was planned, and now none of those that answer knows how far the ledger went."""
     path = tmp_path / "data"
     with embedded(path) as cluster:

@@ -123,7 +123,7 @@ def test_ranges_of_offsets(
         assert offsets == list(range(low, high))
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_empty_topics_and_ranges_have_no_rows(tmp_path: Path) -> None:
     """A topic without messages, and ranges that hold none, of a topic and of ledgers: no rows, and no error."""
     with embedded(tmp_path / "data") as cluster:
         cluster.topic("empty", durability="appended").close()
@@ -263,7 +263,9 @@ def test_offsets_by_partition(named: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_there(named: Path, options: dict[str, object], error: type[Exception], says: str) -> None:
+def test_missing_topics_subscriptions_and_offsets_raise(
+    named: Path, options: dict[str, object], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         plan(options_of(named, **options))
 
@@ -307,7 +309,7 @@ def with_an_entry_nobody_has(path: Path) -> int:
     return int(ledger)
 
 
-def test_an_entry_nobody_has(tmp_path: Path) -> None:
+def test_unreadable_entry_is_dropped_or_marked_according_to_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "data"
     ledger = with_an_entry_nobody_has(path)
     offsets = column(path, "offset", topics="t", mode="DROPMALFORMED")
@@ -317,7 +319,7 @@ def test_an_entry_nobody_has(tmp_path: Path) -> None:
     assert bad == [{"topic": "t", "crcOk": False, "ledgerId": ledger}]
 
 
-def test_an_entry_nobody_has_where_a_bound_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entry_at_a_bound_follows_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning reads entries of large ledgers: one that cannot be read is for the mode, like any other."""
     path = tmp_path / "data"
     with_an_entry_nobody_has(path)

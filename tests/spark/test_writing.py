@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyreplog.topic.owner.topic import Topic
-from tests.topic.remoting import PLAIN, Served, served
+from tests.topic.remoting import PLAIN, ServedCluster, serve_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,16 +38,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Served]:
-    with served(folder) as service:
+def server(folder: Path) -> Iterator[ServedCluster]:
+    with serve_cluster(folder) as service:
         yield service
 
 
-def make(server: Served, name: str, **settings: Any) -> Topic:
+def make(server: ServedCluster, name: str, **settings: Any) -> Topic:
     return server.cluster.topic(name, **{"deduplicate": True, "retention_bytes": None, **PLAIN, **settings})
 
 
-def write(server: Served, frame: DataFrame, **options: str) -> None:
+def write(server: ServedCluster, frame: DataFrame, **options: str) -> None:
     url = f"pyreplog://{server.server.address}"
     frame.write.format("pyreplog").mode("append").options(cluster=url, **options).save()
 
@@ -70,7 +70,7 @@ def values(topic: Topic) -> list[bytes]:
     return [bytes(value) for batch in topic.read() for value in batch.values()]
 
 
-def test_from_parquet_and_back(spark: SparkSession, server: Served, folder: Path, tmp_path: Path) -> None:
+def test_from_parquet_and_back(spark: SparkSession, server: ServedCluster, folder: Path, tmp_path: Path) -> None:
     start = datetime(2024, 2, 29, tzinfo=UTC)
     rows = [
         (
@@ -100,7 +100,7 @@ def test_from_parquet_and_back(spark: SparkSession, server: Served, folder: Path
     assert not rows_by_value
 
 
-def test_text_topics_by_column_and_empty_partitions(spark: SparkSession, server: Served) -> None:
+def test_text_topics_by_column_and_empty_partitions(spark: SparkSession, server: ServedCluster) -> None:
     topics = [make(server, f"column {n}") for n in range(2)]
     frame = spark.range(0, 40, 1, 3).selectExpr(
         "concat('column ', id % 2) topic", "cast(id as string) value", "cast(null as string) key"
@@ -113,7 +113,7 @@ def test_text_topics_by_column_and_empty_partitions(spark: SparkSession, server:
     assert values(topics[0])[-1] == b"1"
 
 
-def test_another_job_is_not_the_same_job(spark: SparkSession, server: Served) -> None:
+def test_another_job_is_not_the_same_job(spark: SparkSession, server: ServedCluster) -> None:
     topic = make(server, "jobs")
     frame = spark.range(0, 10, 1, 2).selectExpr("cast(id as string) value")
     for _ in range(2):
@@ -136,8 +136,8 @@ def test_another_job_is_not_the_same_job(spark: SparkSession, server: Served) ->
         ),
     ],
 )
-def test_mistakes_are_told_before_a_task_runs(
-    spark: SparkSession, server: Served, columns: str, options: dict[str, str], says: str
+def test_invalid_write_options_raise_before_a_task_runs(
+    spark: SparkSession, server: ServedCluster, columns: str, options: dict[str, str], says: str
 ) -> None:
     from pyspark.errors import AnalysisException
 
@@ -146,7 +146,7 @@ def test_mistakes_are_told_before_a_task_runs(
         write(server, spark.range(3).selectExpr(columns), **options)
 
 
-def test_topics_are_not_overwritten(spark: SparkSession, server: Served) -> None:
+def test_topics_are_not_overwritten(spark: SparkSession, server: ServedCluster) -> None:
     from pyspark.errors import AnalysisException
 
     frame = spark.range(3).selectExpr("cast(id as string) value")
@@ -154,7 +154,7 @@ def test_topics_are_not_overwritten(spark: SparkSession, server: Served) -> None
         frame.write.format("pyreplog").mode("overwrite").options(cluster="pyreplog://h:1", topic="orders").save()
 
 
-def test_errors_of_tasks_say_where(spark: SparkSession, server: Served) -> None:
+def test_errors_of_tasks_say_where(spark: SparkSession, server: ServedCluster) -> None:
     from pyspark.errors import PySparkException
 
     make(server, "rows")
@@ -170,7 +170,7 @@ def test_errors_of_tasks_say_where(spark: SparkSession, server: Served) -> None:
     assert "while writing to topic nowhere as producer spark-" in str(caught.value)
 
 
-def test_a_query(spark: SparkSession, server: Served, tmp_path: Path) -> None:
+def test_a_query(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
     """Of several batches; one that was not committed comes again when the query goes on, and changes nothing."""
     from tests.spark.dying import stream_of
 
@@ -189,7 +189,7 @@ def test_a_query(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     assert len({message.producer for batch in topic.read() for message in batch}) == 2  # one for each partition
 
 
-def test_tasks_and_drivers_that_die(spark: SparkSession, server: Served, tmp_path: Path) -> None:
+def test_tasks_and_drivers_that_die(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
     """kill -9 of a driver when its tasks have stored a batch, which Spark does not know."""
     from tests.spark.dying import DEADLY_BATCH, FILES, PARTITIONS, ROWS, stream_of
 

@@ -17,7 +17,7 @@ from pyreplog.spark.write.publisher import RowPublisher
 from pyreplog.spark.write.rows import rows_of
 from pyreplog.topic.model.routing import key_hash
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
-from tests.topic.remoting import PLAIN, Served, served
+from tests.topic.remoting import PLAIN, ServedCluster, serve_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,16 +31,16 @@ QUERY_S = 240
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("served")) as service:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with serve_cluster(tmp_path_factory.mktemp("served")) as service:
         yield service
 
 
-def make(server: Served, name: str, partitions: int = 3) -> PartitionedTopic:
+def make(server: ServedCluster, name: str, partitions: int = 3) -> PartitionedTopic:
     return server.cluster.topic(name, partitions=partitions, deduplicate=True, **PLAIN)
 
 
-def options(server: Served, topic: str | None) -> WriteOptions:
+def options(server: ServedCluster, topic: str | None) -> WriteOptions:
     return WriteOptions(cluster=f"pyreplog://{server.server.address}", topic=topic)
 
 
@@ -52,7 +52,7 @@ def publish(publisher: RowPublisher, topic: str, rows: list[Row], first: int = 0
 
 
 def attempt(
-    server: Served, topic: str, rows: list[Row], step: int, stop: int | None = None, batch: int = 0, **more: Any
+    server: ServedCluster, topic: str, rows: list[Row], step: int, stop: int | None = None, batch: int = 0, **more: Any
 ) -> int:
     """Publishes them a few at a time; fails behind `stop` of them, with some on their way. How many it stored."""
     given = rows if stop is None else rows[:stop]
@@ -86,7 +86,7 @@ def check(items: list[list[Row]], rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("keyed", [0.0, 0.5, 1.0])
-def test_each_row_once_where_it_belongs(server: Served, seed: int, keyed: float) -> None:
+def test_each_row_once_where_it_belongs(server: ServedCluster, seed: int, keyed: float) -> None:
     """Attempts that fail behind any row, and take other steps."""
     chance, name = random.Random(f"{seed} {keyed}"), f"keyed {keyed}"
     topic = make(server, name)
@@ -102,7 +102,7 @@ def test_each_row_once_where_it_belongs(server: Served, seed: int, keyed: float)
     check(stored(topic), wanted)
 
 
-def test_rows_without_a_key_are_spread(server: Served) -> None:
+def test_rows_without_a_key_are_spread(server: ServedCluster) -> None:
     """Those of one task, and the first rows of many that have only one."""
     topic = make(server, "even")
     attempt(server, "even", [(None, b"%d" % n) for n in range(30)], 30)
@@ -112,7 +112,7 @@ def test_rows_without_a_key_are_spread(server: Served) -> None:
     assert [len(part) for part in stored(topic)] == [11, 11, 11]
 
 
-def test_partitions_that_come_meanwhile(server: Served) -> None:
+def test_partitions_that_come_meanwhile(server: ServedCluster) -> None:
     """A job goes on with those that there were when it began."""
     rows: list[Row] = [(b"key %d" % n, b"%d" % n) for n in range(40)]
     make(server, "grown", 2)
@@ -124,7 +124,7 @@ def test_partitions_that_come_meanwhile(server: Served) -> None:
     check(messages[:2], rows)
 
 
-def test_a_partition_by_its_name_beside_the_topic(server: Served) -> None:
+def test_a_partition_by_its_name_beside_the_topic(server: ServedCluster) -> None:
     """Its numbers would not ascend."""
     make(server, "both")
     with RowPublisher(options(server, None), "spark-q-0", 0) as publisher:
@@ -134,13 +134,13 @@ def test_a_partition_by_its_name_beside_the_topic(server: Served) -> None:
             publish(publisher, "both-partition-1", [(None, b"v")], 1)
 
 
-def test_partitions_that_do_not_know_duplicates(server: Served) -> None:
+def test_partitions_that_do_not_know_duplicates(server: ServedCluster) -> None:
     server.cluster.topic("plain", partitions=2, **PLAIN)
     with pytest.raises(ConfigError, match="topic plain-partition-0: expected a topic with deduplicate=True"):
         attempt(server, "plain", [(None, b"v")], 1)
 
 
-def test_jobs_of_spark(spark: SparkSession, server: Served) -> None:
+def test_jobs_of_spark(spark: SparkSession, server: ServedCluster) -> None:
     topic = make(server, "jobs")
     rows: list[Row] = [(None if n % 4 == 0 else b"key %d" % (n % 7), b"%d" % n) for n in range(80)]
     frame = spark.range(0, 80, 1, 2).selectExpr(
@@ -155,7 +155,7 @@ def test_jobs_of_spark(spark: SparkSession, server: Served) -> None:
     assert sum(map(len, stored(topic))) == 160
 
 
-def test_tasks_of_a_query_that_fail(spark: SparkSession, server: Served, tmp_path: Path) -> None:
+def test_tasks_of_a_query_that_fail(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
     """When half of their rows are there, and the query goes on: each row is there once."""
     from pyarrow import parquet
     from pyspark.errors import StreamingQueryException

@@ -72,7 +72,7 @@ def test_the_plugin_imports_little() -> None:
     assert all(re.match(r"pyreplog\.(errors|testing|_version)\b", name) for name in loaded), loaded
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
+def test_temporary_cluster_leaves_no_threads_and_keeps_its_directory(tmp_path: Path) -> None:
     before = {*threading.enumerate()}
     with temporary_cluster() as cluster:
         cluster.topic("a").publish(b"x")
@@ -112,7 +112,9 @@ ROUNDS = 4  # so many that one descriptor which each of them leaves open is seen
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_nothing_is_left_of_a_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokers: int) -> None:
+def test_temporary_kafka_leaves_no_threads_files_or_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokers: int
+) -> None:
     """No threads, files, maps or descriptors; one in a directory of the test has its records when it comes back."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with temporary_kafka(brokers=brokers) as bootstrap_servers:

@@ -9,28 +9,28 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.topic.client.remote.client import Client
-from tests.topic.remoting import Served, Wire, served
+from tests.topic.remoting import ServedCluster, Wire, serve_cluster
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "cluster") as here:
-        yield here
+def served(tmp_path: Path) -> Iterator[ServedCluster]:
+    with serve_cluster(tmp_path / "cluster") as served:
+        yield served
 
 
 @pytest.fixture
-def wire(here: Served) -> Iterator[Wire]:
+def wire(served: ServedCluster) -> Iterator[Wire]:
     """A wire to the server, which can be cut."""
-    with Wire(here.server.address) as wire:
+    with Wire(served.server.address) as wire:
         yield wire
 
 
 @pytest.fixture
-def client(here: Served) -> Client:
-    return here.client()
+def client(served: ServedCluster) -> Client:
+    return served.client()
 
 
 @pytest.fixture(params=["here", "elsewhere"])
-def place(request: pytest.FixtureRequest, here: Served) -> Cluster | Client:
+def place(request: pytest.FixtureRequest, served: ServedCluster) -> Cluster | Client:
     """The cluster itself, or a client of its server."""
-    return here.cluster if request.param == "here" else here.client()
+    return served.cluster if request.param == "here" else served.client()

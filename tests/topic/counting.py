@@ -142,7 +142,7 @@ class Faults:
         """Neither count calls nor let them fail."""
         self.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_paused = False
 
     def settle(self) -> None:
@@ -253,7 +253,7 @@ class FaultyCluster:
             "delete_ledger", lambda: self._cluster.delete_ledger(ledger), MetadataUnavailableError("lost")
         )
 
-    def bury(self) -> None:
+    def close_ledgers(self) -> None:
         """Close the ledgers that a dead process, or a lost answer, has left open."""
         self._faults.settle()
         for ledger in self.made:

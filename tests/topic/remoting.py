@@ -33,7 +33,7 @@ def channels_of(remote: Client | RemoteTopic) -> list[Channel]:
     return list(pool_of(remote)._channels.values())
 
 
-def rests(client: Client) -> bool:
+def is_backing_off(client: Client) -> bool:
     """Return whether the client waits before it connects to a server again."""
     return bool(pool_of(client)._delayed)
 
@@ -43,7 +43,7 @@ def producers_of(topic: RemoteTopic) -> list[str]:
     return list(topic._publishers)
 
 
-class Served:
+class ServedCluster:
     """A cluster in this process, a server of its topics, and clients of the server."""
 
     def __init__(self, path: Path, stack: ExitStack, **settings: Any) -> None:
@@ -56,9 +56,9 @@ class Served:
 
 
 @contextmanager
-def served(path: Path, **settings: Any) -> Iterator[Served]:
+def serve_cluster(path: Path, **settings: Any) -> Iterator[ServedCluster]:
     with ExitStack() as stack:
-        yield Served(path, stack, **settings)
+        yield ServedCluster(path, stack, **settings)
 
 
 def receive(consumer: Consumer, count: int) -> list[bytes]:

@@ -12,8 +12,8 @@ from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ReplogError
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.owner import partitioned_topic
-from tests.ledger.standins import Meddler
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.ledger.fault_injection import RequestInterceptor
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 from tests.waiting import until
 
 CALLS: dict[str, Callable[[Any], object]] = {
@@ -25,27 +25,27 @@ CALLS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def running(here: Served) -> int:
-    return here.server.service.calls[0]
+def running(served: ServedCluster) -> int:
+    return served.server.service.calls[0]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_waits_for_bookies(name: str, served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.net.fair_executor.POLL_S", 0.01)
-    with here.cluster.topic("news", **PLAIN) as topic:
+    with served.cluster.topic("news", **PLAIN) as topic:
         topic.create_subscription("s", start="earliest", type="shared")
         topic.publish_batch([b"a", b"b", b"c"])
         topic.seek("s", 1)
-        client: Client = here.client()
+        client: Client = served.client()
         remote = client.topic("news")
-        with Meddler(here.cluster) as meddler:
+        with RequestInterceptor(served.cluster) as interceptor:
             for kind in (RequestKind.ADD, RequestKind.READ):
-                meddler.rule(meddler.lose, kind=kind)
+                interceptor.add_rule(interceptor.lose, kind=kind)
             asking = threading.Thread(target=_ask, args=(CALLS[name], remote))
             asking.start()
-            until(lambda: running(here) == 1)
+            until(lambda: running(served) == 1)
             client.close()
-            until(lambda: running(here) == 0)
+            until(lambda: running(served) == 0)
             asking.join(PATIENCE_S)
             assert not asking.is_alive()
 
@@ -57,9 +57,11 @@ def _ask(call: Callable[[Any], object], remote: Any) -> None:
         return
 
 
-def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_lookup_stops_when_its_client_disconnects(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The topic has 65536 partitions, each of which is looked up in the metadata store."""
-    client, looks = here.client(), list[str]()
+    client, looks = served.client(), list[str]()
     find, may_go_on = partitioned_topic.find_chain, threading.Event()
 
     def finding(store: Any, name: str) -> Any:
@@ -72,10 +74,10 @@ def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pyte
     asking = threading.Thread(target=_ask, args=(lambda client: client.topic("many", partitions=65536), client))
     asking.start()
     until(lambda: len(looks) == 10)
-    connection = next(iter(here.server.service.sessions))
+    connection = next(iter(served.server.service.sessions))
     client.close()
-    until(lambda: connection not in here.server.service.sessions)
+    until(lambda: connection not in served.server.service.sessions)
     may_go_on.set()
-    until(lambda: running(here) == 0)
+    until(lambda: running(served) == 0)
     asking.join(PATIENCE_S)
     assert len(looks) == 10 and not asking.is_alive()

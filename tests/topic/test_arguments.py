@@ -67,7 +67,7 @@ def topic(place: Cluster | Client) -> Iterator[Any]:
         yield topic
 
 
-def test_of_topics(topic: Any) -> None:
+def test_invalid_arguments_of_topics_raise_typed_errors(topic: Any) -> None:
     for step, (call, error) in OF_TOPICS.items():
         with pytest.raises(ReplogError) as caught:
             call(topic)
@@ -77,7 +77,7 @@ def test_of_topics(topic: Any) -> None:
     assert topic.stats().subscriptions[0].backlog_messages == 0
 
 
-def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
+def test_invalid_arguments_of_consumers_do_not_disturb_other_consumers(topic: Any) -> None:
     with topic.subscribe("s") as consumer, topic.subscribe("other", start="earliest") as other:
         assert other.receive(max_messages=8, timeout=PATIENCE_S)
         for step, (call, error) in OF_CONSUMERS.items():
@@ -142,7 +142,7 @@ def test_numbers_of_batches_are_offsets(topic: Any) -> None:
         consumer.acknowledge(batch.offset[3])
 
 
-def test_an_offset_says_nothing_of_partitions(place: Cluster | Client) -> None:
+def test_plain_offset_for_a_partitioned_topic_raises_wrong_type_error(place: Cluster | Client) -> None:
     with place.topic("parts", partitions=2, **PLAIN) as parts:
         parts.create_subscription("s")
         with pytest.raises(WrongTypeError):

@@ -16,7 +16,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, WindowFullError
 from tests.topic.publishing import Bench
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire
 
 WHERE = ("local", "remote", "local partitioned", "remote partitioned")
 TICK_S = 0.01
@@ -25,8 +25,8 @@ TICK_S = 0.01
 class Places:
     """A cluster and a client of its server, with topics in both, with and without partitions."""
 
-    def __init__(self, here: Served) -> None:
-        self.here, self.cluster, self.client = here, here.cluster, here.client()
+    def __init__(self, served: ServedCluster) -> None:
+        self.here, self.cluster, self.client = served, served.cluster, served.client()
         self.count = 0
 
     def of(self, where: str) -> Any:
@@ -45,7 +45,7 @@ class Places:
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     with ExitStack() as stack:
-        yield Places(Served(tmp_path_factory.mktemp("cluster"), stack))
+        yield Places(ServedCluster(tmp_path_factory.mktemp("cluster"), stack))
 
 
 @asynccontextmanager
@@ -261,8 +261,8 @@ def test_a_form_has_the_parameters_of_its_method(kind: Any) -> None:
 # ---- waiting without blocking ------------------------------------------------------------------------------------
 
 
-def test_the_loop_goes_on_while_a_server_is_silent(here: Served, wire: Wire) -> None:
-    client = here.client(wire.address, timeout=60.0)
+def test_the_loop_goes_on_while_a_server_is_silent(served: ServedCluster, wire: Wire) -> None:
+    client = served.client(wire.address, timeout=60.0)
     topic = client.topic("news", **PLAIN)
     topic.subscribe("s").close()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Hand:
+class FakeConnectionPool:
     """A connection pool that collects requests, which the test answers."""
 
     timeout = close_timeout = 30.0
@@ -57,26 +57,26 @@ class Hand:
 
 
 def test_a_reply_of_the_owner_before_does_not_count_for_the_next() -> None:
-    bench, link = Bench(holds=False), Hand()
+    bench, pool = Bench(holds=False), FakeConnectionPool()
     bench.submit_batch([b"one", b"two"])
     with Consumer("news", "s", "c") as consumer:
         attachment = RemoteSubscription(
-            cast("ConnectionPool", link),
+            cast("ConnectionPool", pool),
             RemoteSubscribeOptions("news", "s", "earliest", True, 0, ""),
             consumer,
             lambda _: None,
         )
         attached = attachment.attach()
-        link.answer(Subscribe, [encode_reply(Done())])
+        pool.answer(Subscribe, [encode_reply(Done())])
         assert attached.done()
         consumer.attached(attachment, 1)
         sought = attachment.seek("earliest")
-        link.answer(Fetch, ClosedError("its topic was closed at this server"))
-        link.answer(Subscribe, [encode_reply(Done())])
-        link.answer(Seek, [encode_reply(Moved(0, 3))])
+        pool.answer(Fetch, ClosedError("its topic was closed at this server"))
+        pool.answer(Subscribe, [encode_reply(Done())])
+        pool.answer(Seek, [encode_reply(Moved(0, 3))])
         assert sought.result(0) == 0
         for _ in range(FETCHES - 1):
-            link.answer(Fetch, ClosedError("late"))  # the other fetches of the first handle
-        link.answer(Fetch, encode_delivered(Delivered(0, True, bench.ledgers.stored(), {})))
+            pool.answer(Fetch, ClosedError("late"))  # the other fetches of the first handle
+        pool.answer(Fetch, encode_delivered(Delivered(0, True, bench.ledgers.stored(), {})))
         batch = consumer.receive_batch(timeout=0)
         assert batch is not None and batch.values() == [b"one", b"two"]

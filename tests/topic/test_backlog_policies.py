@@ -82,7 +82,7 @@ def test_ages_count_by_the_oldest_message() -> None:
     )
 
 
-def test_eviction_frees_down_to_nine_tenths_of_whoever_is_over_it() -> None:
+def test_eviction_reduces_exceeded_backlogs_to_90_percent_of_the_quota() -> None:
     config = TopicConfig(quota_bytes=1000, quota_ms=10_000, quota_policy="evict")
     decision = decide(
         config, 5000, cursor("both", 3000, age_s=11), cursor("large", 3999, age_s=9.9), cursor("near", 4000, age_s=10),
@@ -121,7 +121,7 @@ cursors = st.dictionaries(names, st.tuples(st.integers(0, 3000), st.none() | st.
     st.none() | st.integers(1, 4000),
     st.none() | st.integers(0, 99_000),
 )
-def test_what_is_decided_is_safe_and_has_a_reason(rounds, policy, size, age) -> None:
+def test_quota_decisions_have_a_reason_and_evict_only_durable_cursors_over_the_quota(rounds, policy, size, age) -> None:
     config, quota = TopicConfig(quota_bytes=size, quota_ms=age, quota_policy=policy), Quota()
     for round_ in rounds:
         cursors = [cursor(name, *where[:1], age_s=where[1], durable=where[2]) for name, where in round_.items()]

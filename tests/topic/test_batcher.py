@@ -38,7 +38,7 @@ def test_a_lone_message_does_not_wait() -> None:
     assert values(batcher.take()) == [(b"", [b"0"])]
 
 
-def test_what_comes_while_something_is_on_its_way_goes_together() -> None:
+def test_messages_added_while_a_batch_is_in_flight_form_the_next_batch() -> None:
     batcher = make()
     batcher.add(b"", single(b"0"), 0)
     batcher.take()
@@ -69,7 +69,7 @@ def test_messages_of_an_entry_have_the_same_list_of_clusters() -> None:
     assert [group.attribute for group in groups] == [attribute_of(names) for names in lists[::2]]
 
 
-def test_what_lingers_waits_for_the_time_of_the_first() -> None:
+def test_linger_time_starts_with_the_first_message_of_a_batch() -> None:
     batcher = make(linger_us=500)
     assert not batcher.add(b"", single(b"0"), 100)
     assert not batcher.add(b"", single(b"1"), 300)
@@ -143,7 +143,7 @@ def test_an_entry_holds_all_that_belongs_to_its_messages() -> None:
     assert [message.deliver_at for message in batch] == [None, None, None, 7]
 
 
-def test_what_may_change_is_copied() -> None:
+def test_batcher_copies_mutable_arguments() -> None:
     value, key, properties = bytearray(b"value"), bytearray(b"key"), {"a": "1"}
     new_single = single(value, key=key, properties=properties)  # type: ignore[arg-type]
     value[:], key[:], properties["a"] = b"other", b"yek", "2"
@@ -165,7 +165,7 @@ def test_what_may_change_is_copied() -> None:
         ({"properties": {"a" * 70_000: "1"}}, RecordTooLargeError),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_at_once(fields: dict[str, Any], error: type[Exception]) -> None:
+def test_message_that_cannot_be_encoded_is_refused_at_once(fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         single(**fields)
 

@@ -208,7 +208,7 @@ def test_permits_wait_while_less_than_half_of_the_room_is_free() -> None:
     assert consumer.source.given == [half, 1]
 
 
-def test_one_message_is_permitted_however_large_messages_are() -> None:
+def test_one_message_is_permitted_whatever_its_size() -> None:
     consumer = Consumer()
     consumer.session.flow(1)
     consumer.deliver(WAITING_BYTES + 1000)
@@ -249,7 +249,7 @@ def test_an_error_answers_all_fetches_and_ends_the_rest() -> None:
     assert consumer.source.detached == [], "the subscription has ended it"
 
 
-def test_a_consumer_that_waits_is_told_before_its_place_is_free() -> None:
+def test_detach_answers_pending_fetches_before_it_frees_the_consumer_slot() -> None:
     consumer, places = Consumer(), list[str]()
     consumer.deliver(1)
     consumer.session.detach(ClosedError("gone"), lambda: places.append("free"))
@@ -267,7 +267,7 @@ def test_its_place_is_free_though_the_subscription_fails(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("error", [ClosedError("gone"), ERROR_OF_A_TEST])
-def test_one_that_went_before_it_was_attached_leaves(error: ReplogError) -> None:
+def test_consumer_detached_before_it_was_attached_leaves_the_subscription(error: ReplogError) -> None:
     consumer = Consumer(attached=False)
     consumer.session.flow(1)
     consumer.session.detach(error)
@@ -405,7 +405,7 @@ def test_a_batch_that_fails_is_answered_with_its_error_and_the_next_one_goes_on(
     assert isinstance(fault_in(fault), InvalidEntryError)
 
 
-def test_what_is_no_batch_is_not_published() -> None:
+def test_publish_of_an_invalid_batch_raises_and_publishes_nothing() -> None:
     producer = Producer()
     with pytest.raises(InvalidEntryError):
         producer.session.publish(1, [b"none"])
@@ -413,7 +413,7 @@ def test_what_is_no_batch_is_not_published() -> None:
     assert producer.publisher.requests == [2] and producer.answers.take() == []
 
 
-def test_behind_a_batch_that_cannot_be_forwarded_none_is_stored() -> None:
+def test_batches_after_one_that_cannot_be_forwarded_fail_too() -> None:
     producer = Producer()
     producer.publisher.room_ = 0
     for request in (1, 2):

@@ -33,7 +33,7 @@ def test_numbers_are_those_of_the_header() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("raw", [b"", b"a", RAW, random.Random(1).randbytes(1000)])
-def test_what_was_compressed_comes_back(codec: Compression, raw: bytes) -> None:
+def test_decompress_reverses_compress(codec: Compression, raw: bytes) -> None:
     body = packed(codec, raw)
     assert decompress(codec_number(codec), body, len(raw)) == raw
     assert decompress(codec_number(codec), memoryview(body), len(raw)) == raw
@@ -41,7 +41,7 @@ def test_what_was_compressed_comes_back(codec: Compression, raw: bytes) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("change", [-1, 1, -len(RAW)])
-def test_a_body_is_as_large_as_its_header_says(codec: Compression, change: int) -> None:
+def test_decompress_checks_the_size_in_the_header(codec: Compression, change: int) -> None:
     with pytest.raises(ValueError, match=f"expected .*{len(RAW) + change}"):
         decompress(codec_number(codec), packed(codec, RAW), len(RAW) + change)
 

@@ -189,7 +189,7 @@ def test_a_server_that_owns_it_not_and_knows_no_other_is_not_remembered(pool: Co
 
 
 @pytest.mark.parametrize(("request_", "is_repeated"), [(OPEN, True), (ASK, True), (CHANGE, False)])
-def test_what_changes_nothing_is_asked_again_when_a_connection_is_lost(
+def test_only_idempotent_requests_are_repeated_after_a_disconnect(
     request_: Request, is_repeated: bool, pool: ConnectionPool
 ) -> None:
     outcomes, lost = Outcomes(), DisconnectedError("lost")
@@ -218,7 +218,7 @@ def test_once_a_server_was_reached_all_are_asked_again_after_a_while(
     outcomes.take()
 
 
-def test_nobody_is_asked_again_when_the_time_is_nearly_over(
+def test_request_is_not_repeated_when_the_backoff_exceeds_the_timeout(
     pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes, error = Outcomes(), NotConnectedError("no")
@@ -406,7 +406,7 @@ def test_a_reply_is_a_result_or_an_error() -> None:
         (ValueError("a mistake"), False),
     ],
 )
-def test_what_passes_by_itself(error: BaseException, expected: bool) -> None:
+def test_is_transient_classifies_errors(error: BaseException, expected: bool) -> None:
     assert is_transient(error) is expected
 
 
@@ -421,7 +421,7 @@ def test_an_address(text: str, address: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", ":1", "host:", "host:65536", "host:000001", "host:-1", "host:x", "host:¹"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_malformed_address_raises_invalid_message_error(text: str) -> None:
     with pytest.raises(InvalidMessageError, match="expected HOST:PORT"):
         parse_address(text)
 

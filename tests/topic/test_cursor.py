@@ -81,7 +81,7 @@ def test_single_acknowledgements_let_the_mark_jump() -> None:
     assert marks == [1, 1, 1, 1, 4, 4]
 
 
-def test_what_is_acknowledged_is_masked() -> None:
+def test_mask_marks_acknowledged_offsets() -> None:
     cursor = delivered(PAIRS)
     acknowledge(cursor, PAIRS, [0, 5])
     assert np.flatnonzero(cursor.mask(np.arange(20))).tolist() == [0, 5]
@@ -152,7 +152,7 @@ def test_seek_goes_anywhere() -> None:
     assert cursor.mark == TopicPosition(4, 2, 40)
 
 
-def test_what_is_trimmed_is_passed() -> None:
+def test_advance_past_trimmed_entries_counts_them_as_acknowledged() -> None:
     cursor = Cursor("reader", ORIGIN, durable=False)
     acknowledge(cursor, PAIRS, [9, 14])
     cursor.advance(PAIRS.total(6), NOW)
@@ -164,7 +164,7 @@ def test_what_is_trimmed_is_passed() -> None:
     check(cursor, PAIRS, {*range(12), 14})
 
 
-def test_what_is_trimmed_inside_a_range_of_unknown_entries() -> None:
+def test_advance_into_a_restored_range_of_unknown_entries() -> None:
     records = []
     cursor = delivered(PAIRS)
     acknowledge(cursor, PAIRS, [7, 8, 9, 10, 11, 14])
@@ -190,7 +190,7 @@ def test_holes_survive() -> None:
     check(Cursor.restore("sub", records[:1]), PAIRS, {2, 3, 9})
 
 
-def test_nothing_changed_is_nothing_to_write() -> None:
+def test_unchanged_cursor_has_no_record_to_write() -> None:
     cursor = delivered(PAIRS)
     taken(cursor)
     acknowledge(cursor, PAIRS, [3])
@@ -229,7 +229,7 @@ def test_a_seek_back_is_not_undone_by_what_was_written_before(order: str) -> Non
     check(Cursor.restore("sub", records), PAIRS, {*range(5), 6})
 
 
-def test_what_follows_a_gap_is_not_used() -> None:
+def test_restore_ignores_records_after_a_missing_record() -> None:
     cursor = delivered(PAIRS)
     records = [taken(cursor)]
     for offset in (1, 3, 5, 7):
@@ -269,7 +269,7 @@ def test_a_snapshot_comes_when_changes_outgrow_it() -> None:
     assert 3 <= sum(kinds) <= 10
 
 
-def test_what_a_record_cannot_hold_is_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_beyond_the_record_size_limit_go_to_the_next_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursor_module, "ACKS_BYTES_MAX", 200)
     monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_BYTES", 400)
     cursor = delivered(topic := Topic([1] * 1000))

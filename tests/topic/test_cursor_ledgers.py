@@ -58,7 +58,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Ledg
     assert state_of(cluster, "t") == 2
 
 
-def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster: LedgerCluster) -> None:
+def test_ledger_roll_rewrites_only_cursors_with_state_in_the_old_ledger(cluster: LedgerCluster) -> None:
     for name in ("busy", "idle", "clean"):
         create(cluster, "t", name)
     with open_log(cluster, roll_entries=3) as log:
@@ -78,19 +78,19 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(cluster, "t")
-    go_on = threading.Event()
+    resume = threading.Event()
     log = open_log(cluster)
     try:
         source, persister = attach(log, "t")
         cursor_ledgers = log.flusher.cursor_ledgers
         post = cursor_ledgers._post
-        monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
+        monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (resume.wait(PATIENCE_S), post(job)))
         source.acknowledge()
         persister.dirty()
         until(lambda: cursor_ledgers._opened)
     finally:
         log.close(timeout=0.1)
-        go_on.set()
+        resume.set()
     assert cluster.ledgers() == []
     assert cluster.metadata.list(CURSOR_LEDGERS) == []
 
@@ -190,7 +190,7 @@ def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
         log.close(timeout=1.0)
 
 
-def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCluster) -> None:
+def test_sweep_deletes_an_abandoned_ledger_once_no_cursor_refers_to_it(cluster: LedgerCluster) -> None:
     for name in ("a", "b"):
         create(cluster, "t", name)
     with open_log(cluster) as log:

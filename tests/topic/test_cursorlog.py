@@ -22,7 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 from tests.waiting import until
 
@@ -57,7 +57,7 @@ def test_marks_are_found_by_the_next_owner(cluster: LedgerCluster) -> None:
     assert state_of(cluster, "t") == 5
 
 
-def test_the_timer_flushes_without_anybody_waiting(cluster: LedgerCluster) -> None:
+def test_dirty_state_is_flushed_by_the_timer(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, persister = attach(log, "t")
@@ -311,7 +311,9 @@ def test_flushes_of_a_closed_log_and_slot_fail(cluster: LedgerCluster) -> None:
         log.recover("t", "s")
 
 
-def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_accepted_before_close_fails_with_closed_error_when_handled_after_it(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The flush was accepted, and the log is closed before its thread handles the flush."""
     create(cluster, "t")
     log = open_log(cluster)
@@ -343,7 +345,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
     assert future.done() and isinstance(future.exception(), ClosedError)
 
 
-def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(cluster: LedgerCluster) -> None:
+def test_close_fails_pending_flushes_that_cannot_be_stored(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     store = FailingStore.before(cluster)
     log = open_log(cluster)
@@ -380,7 +382,9 @@ def test_a_damaged_cursor_is_lost_and_others_go_on(cluster: LedgerCluster, caplo
     assert "raised" in caplog.text
 
 
-def test_what_was_not_appended_is_not_persisted(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_not_persisted_until_an_append_succeeds(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create(cluster, "t")
     tried = threading.Event()
 

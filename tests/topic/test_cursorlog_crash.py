@@ -53,7 +53,7 @@ class Run:
         try:
             return attach(self.log, self.topic, name, padding=100)
         finally:
-            self.faults.go_on()
+            self.faults.resume()
 
     def _acknowledge(self, name: str, *, flush: bool) -> None:
         source, persister = self.cursors[name]
@@ -105,7 +105,7 @@ def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bo
         run.go()
         run.end()
         run.check()
-        run.process.bury()
+        run.process.close_ledgers()
 
 
 def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster: LedgerCluster) -> None:

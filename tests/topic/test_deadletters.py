@@ -19,7 +19,7 @@ from pyreplog.topic.owner.dead_letters import INHERITED
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server import topic_server
 from tests.topic.partitioning import PLAIN, stored
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 from tests.waiting import PATIENCE_S, until
 
 ALWAYS = ("cause", "offset", "publish_time", "redeliveries", "subscription", "topic")
@@ -82,7 +82,7 @@ def letters(cluster: Cluster, name: str) -> list[Message]:
     return [message for batch in cluster.topic(name, create=False).read() for message in batch]
 
 
-def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
+def test_dead_letter_properties_name_origin_cause_and_reason(cluster: Cluster) -> None:
     with cluster.topic("orders", **PLAIN) as orders:
         with orders.subscribe("s", **{**AT_ONCE, "max_redeliveries": 1}) as consumer:
             orders.publish(b"bad", b"key", properties={"mine": "kept"}, event_time=1_700_000_000_000_000)
@@ -110,7 +110,7 @@ def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
 def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int) -> None:
     """Clients and servers before version 3 of the wire do not transmit reasons."""
     monkeypatch.setattr(connection_pool if older == "client" else topic_server, "VERSION", version)
-    with served(tmp_path) as here, here.client() as client:
+    with serve_cluster(tmp_path) as served, served.client() as client:
         jobs = client.topic("jobs", **PLAIN)
         with jobs.subscribe("s", **AT_ONCE) as consumer:
             jobs.publish_batch([b"a", b"b"])
@@ -118,7 +118,7 @@ def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 message = consumer.receive(timeout=PATIENCE_S)
                 consumer.nack(message, reason=f"of {message.value.decode()}")
             until(lambda: jobs.stats().subscriptions[0].dead_lettered_messages == 2)
-        dead = letters(here.cluster, "jobs-s-DLQ")
+        dead = letters(served.cluster, "jobs-s-DLQ")
     reasons = {letter.value: letter.properties.get("pyreplog.reason") for letter in dead}
     assert reasons == ({b"a": b"of a", b"b": b"of b"} if version == 3 else {b"a": None, b"b": None})
 
@@ -138,7 +138,7 @@ def test_reasons_of_partitioned_consumers(cluster: Cluster) -> None:
     assert {properties["pyreplog.topic"][:-1] for properties in properties_by_value.values()} == {b"several-partition-"}
 
 
-def test_one_that_has_no_room_for_its_reason_goes_without_that(cluster: Cluster) -> None:
+def test_dead_letter_without_room_for_its_reason_omits_it(cluster: Cluster) -> None:
     with cluster.topic("tight", **PLAIN) as tight:
         size = largest(tight) - 400
         with tight.subscribe("s", **AT_ONCE) as consumer:
@@ -149,13 +149,13 @@ def test_one_that_has_no_room_for_its_reason_goes_without_that(cluster: Cluster)
     assert sorted(letter.properties) == ["mine", *(f"pyreplog.{name}" for name in ALWAYS)]
 
 
-def test_it_may_have_partitions(cluster: Cluster) -> None:
+def test_dead_letter_topic_may_have_partitions(cluster: Cluster) -> None:
     with cluster.topic("parts", partitions=2, **PLAIN) as parts, cluster.topic("others", **PLAIN) as others:
         refuse(others, [b"a", b"b"], dead_letter="parts")
         assert sorted(value for values in stored(parts) for value in values) == [b"a", b"b"]
 
 
-def test_one_that_has_no_room_for_where_it_comes_from_goes_without(cluster: Cluster) -> None:
+def test_dead_letter_without_room_for_its_origin_omits_it(cluster: Cluster) -> None:
     with cluster.topic("large", **PLAIN) as large:
         refuse(large, [b"small", bytes(largest(large))])
     with cluster.topic("large-s-DLQ", create=False) as dead:

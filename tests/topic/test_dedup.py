@@ -137,7 +137,7 @@ def test_waiting_entrants_are_admitted_when_the_outcome_is_known() -> None:
     assert producers.persisted(b"p", (2,), 0) == []
 
 
-def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_way() -> None:
+def test_least_recently_active_producers_are_forgotten_unless_messages_are_in_flight() -> None:
     producers = Producers(producers_max=3)
     for name in (b"a", b"b", b"c"):
         producers.push(name, (1,))

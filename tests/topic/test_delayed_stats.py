@@ -69,7 +69,7 @@ def test_a_delayed_message_is_late_from_its_time_on(topic: Topic, clock: ManualC
     assert stats_of(topic).lag_s == pytest.approx(30)
 
 
-def test_those_in_order_are_late_whatever_they_are_delayed_by(topic: Topic, clock: ManualClock) -> None:
+def test_delayed_messages_of_ordered_subscriptions_count_as_lag(topic: Topic, clock: ManualClock) -> None:
     topic.create_subscription("s", type="exclusive", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     clock.advance(30 * SECOND)
@@ -103,7 +103,7 @@ def test_delayed_messages_are_counted_without_a_consumer(topic: Topic, clock: Ma
     assert stats_of(topic).delayed == 0
 
 
-def test_those_in_order_wait_for_no_time(topic: Topic, clock: ManualClock) -> None:
+def test_ordered_subscriptions_have_no_delayed_messages(topic: Topic, clock: ManualClock) -> None:
     topic.create_subscription("s", type="failover", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     assert stats_of(topic).delayed == 0
@@ -123,7 +123,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-def test_what_was_counted_is_not_read_again(topic: Topic, clock: ManualClock, reads: list[int]) -> None:
+def test_stats_read_only_entries_that_were_not_counted_before(
+    topic: Topic, clock: ManualClock, reads: list[int]
+) -> None:
     topic.create_subscription("s", type="shared", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     assert stats_of(topic).delayed == 1

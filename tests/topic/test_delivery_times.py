@@ -16,7 +16,7 @@ from pyreplog.clock import ManualClock
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.topic.client.publishing.delivery_times import EARLIEST_US, delivery_time, delivery_times
 from pyreplog.topic.client.publishing.publisher import Publisher
-from tests.topic.remoting import PLAIN, Served
+from tests.topic.remoting import PLAIN, ServedCluster
 
 MOMENT = datetime(2033, 5, 18, 3, 33, 20, 7, tzinfo=UTC)
 MOMENT_US = 2_000_000_000_000_007
@@ -28,11 +28,11 @@ Topics = dict[str, Any]
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with ExitStack() as stack:
-        here = Served(tmp_path_factory.mktemp("cluster"), stack)
-        client = here.client()
+        served = ServedCluster(tmp_path_factory.mktemp("cluster"), stack)
+        client = served.client()
         for name, partitions in (("news", {}), ("parts", {"partitions": 2})):
-            here.cluster.topic(name, **PLAIN, **partitions)
-        cluster = here.cluster
+            served.cluster.topic(name, **PLAIN, **partitions)
+        cluster = served.cluster
         yield {
             "local": cluster.topic("news"), "remote": client.topic("news"),
             "local partitioned": cluster.topic("parts"), "remote partitioned": client.topic("parts"),
@@ -98,7 +98,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_moment_is_refused_and_nothing_published(topics: Topics, where: str, name: str) -> None:
+def test_publish_with_an_invalid_delivery_time_raises_and_publishes_nothing(
+    topics: Topics, where: str, name: str
+) -> None:
     fields, message = REFUSED[name]
     topic = topics[where]
     columns = {key: value if key == "delay" else [MOMENT_US, value] for key, value in fields.items()}

@@ -113,7 +113,7 @@ def test_a_key_that_moved_on_and_back_stays_where_its_messages_are() -> None:
     assert sorted(harness.got(1)) == list(range(50, 100))
 
 
-def test_what_a_consumer_leaves_comes_before_what_is_new() -> None:
+def test_unacknowledged_messages_of_a_detached_consumer_precede_new_ones_of_their_key() -> None:
     harness = rig()
     harness.attach(1, 3)
     harness.publish(3, keys=[b"k"] * 3)

@@ -39,7 +39,7 @@ def test_in_order_and_never_more_than_asked_for() -> None:
     assert harness.status.consumers[0].permits == 1037 - 108
 
 
-def test_what_was_read_and_not_placed_stays_in_hand() -> None:
+def test_messages_read_beyond_the_permits_stay_in_the_dispatcher() -> None:
     harness = rig(1000, 100)
     harness.attach(1, 1)
     for _ in range(500):

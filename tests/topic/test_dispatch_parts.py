@@ -120,7 +120,7 @@ def test_each_with_its_own_time() -> None:
     assert later.messages == 1
 
 
-def test_nothing_is_never_due() -> None:
+def test_delay_tracker_without_messages_has_no_due_time() -> None:
     """Otherwise a timer would wait for messages that are never taken."""
     later = DelayedDeliveryTracker()
     later.add(array([]), NOW, NOW)
@@ -168,7 +168,9 @@ def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
 
 
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
-def test_what_is_aside_goes_first(first: set[int], gone: set[int], batch: set[int]) -> None:
+def test_blocked_messages_precede_later_messages_of_their_slot(
+    first: set[int], gone: set[int], batch: set[int]
+) -> None:
     blocked = BlockedMessages()
     for some in (first, gone & first, {at for at in first if at % 2}):
         blocked.add(array(some), (array(some) % 5 + 1).astype(np.uint16))
@@ -202,7 +204,7 @@ def test_answers_are_put_in_order_and_gaps_are_read() -> None:
     assert offsets == list(range(20, 80)) and reading.is_idle
 
 
-def test_what_is_passed_over_while_it_is_read() -> None:
+def test_pass_over_drops_offsets_of_a_read_in_progress() -> None:
     log = Log()
     for _ in range(10):
         log.publish(10)

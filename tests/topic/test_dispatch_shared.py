@@ -47,7 +47,7 @@ def test_priorities() -> None:
     assert len(harness.got(2)) + len(harness.got(3)) == 5 and len(harness.got(1)) == 10
 
 
-def test_what_a_consumer_leaves_goes_to_the_others() -> None:
+def test_unacknowledged_messages_of_a_detached_consumer_go_to_the_others() -> None:
     harness = rig(20)
     harness.attach(1, 20)
     harness.attach(2, 100)
@@ -165,7 +165,7 @@ def test_a_failed_replay_is_read_again() -> None:
 # ---- times -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_acknowledged_in_time_comes_again() -> None:
+def test_messages_are_redelivered_after_the_ack_timeout() -> None:
     harness = rig(10, ack_timeout_ms=1000)
     harness.attach(1, 100)
     harness.sleep(0.5)
@@ -320,7 +320,7 @@ def test_refusing_unblocks() -> None:
 # ---- dead letters ----------------------------------------------------------------------------------------------
 
 
-def test_what_was_delivered_too_often_becomes_a_dead_letter() -> None:
+def test_message_beyond_max_redeliveries_becomes_a_dead_letter() -> None:
     harness = rig(10, nack_min_ms=0, max_redeliveries=2)
     harness.attach(1, 1000)
     harness.ack(1, [0, 1, 2, 3, 4, 5, 6])

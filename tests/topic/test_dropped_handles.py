@@ -28,7 +28,9 @@ print(sum(ack.exception() is None for ack in acks))
 
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("partitions", [None, 2])
-def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int | None, deduplicate: bool) -> None:
+def test_topic_close_stores_messages_submitted_by_a_dropped_producer(
+    place: Any, partitions: int | None, deduplicate: bool
+) -> None:
     sample = {} if partitions is None else {"partitions": partitions}
     topic = place.topic("t", **sample, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **KEPT)
     producer = topic.producer("p")

@@ -105,7 +105,7 @@ def test_the_attribute_of_an_origin_comes_along(topic: Topic) -> None:
     assert OriginAttribute.from_bytes(replicated.origin) == OriginAttribute(origin.key, 0, 77)
 
 
-def test_what_is_gone_is_told(topic: Topic) -> None:
+def test_read_of_trimmed_entries_or_a_closed_topic_raises(topic: Topic) -> None:
     for _ in range(4):
         topic.publish(b"x")
     topic.configure(retention_bytes=0)

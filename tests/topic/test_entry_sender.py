@@ -40,7 +40,7 @@ from pyreplog.topic.model.wire.protocol import (
     PublishTo,
     encode_reply,
 )
-from tests.topic.test_attachment import Hand
+from tests.topic.test_attachment import FakeConnectionPool
 
 OPENED = [encode_reply(Opened(-1, 1 << 20, "{}"))]
 
@@ -73,7 +73,7 @@ class Batch(PublishBatch):
         return None if not self.is_settled else type(self.error) if self.error is not None else [*self.offsets]
 
 
-class Pool(Hand):
+class Pool(FakeConnectionPool):
     """A connection pool whose requests the test answers, and whose timers it runs."""
 
     client = "client"
@@ -148,7 +148,7 @@ def test_a_session_is_opened_before_there_is_anything_to_send() -> None:
 
 
 @pytest.mark.parametrize("error", [ClosedError("gone"), InvalidMessageError("not so"), NotConnectedError("no")])
-def test_the_first_error_of_an_opening_is_told_and_nothing_is_tried_again(error: ReplogError) -> None:
+def test_error_before_the_session_first_opens_fails_open_without_a_retry(error: ReplogError) -> None:
     lab = SenderLab()
     opened = lab.sender.open()
     lab.pool.answer(Open, error)
@@ -216,7 +216,7 @@ def test_an_opening_that_cannot_succeed_fails_all_batches(error: ReplogError, ex
     assert later.outcome == [3], "the next one begins anew"
 
 
-def test_what_has_failed_takes_no_time_from_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_opening_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
     lab, batch = SenderLab(), Batch()
@@ -303,7 +303,7 @@ def test_batches_of_a_producer_are_sent_again_in_order() -> None:
     assert all(batch.was_sent for batch in batches)
 
 
-def test_what_was_sent_and_cannot_be_sent_again_is_unknown() -> None:
+def test_sent_entry_that_cannot_be_repeated_fails_with_outcome_unknown_error() -> None:
     lab, sent, waiting = SenderLab("p"), Batch(), Batch()
     lab.submit(sent)
     lab.open()

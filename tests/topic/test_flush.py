@@ -12,7 +12,7 @@ import pytest
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError
 from pyreplog.topic.client.remote.client import Client
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire
 
 LINGERS = {**PLAIN, "linger_ms": 60_000}
 """Settings with which no message is sent before a flush."""
@@ -88,7 +88,7 @@ def test_flush_in_a_running_event_loop_is_refused(topic: Any) -> None:
             asyncio.run(scene(each.flush))
 
 
-def test_what_was_closed_is_not_flushed(topic: Any) -> None:
+def test_flush_of_a_closed_handle_raises_closed_error(topic: Any) -> None:
     consumer, producer = topic.subscribe("s"), topic.producer("me")
     for each in (consumer, producer, topic):
         each.close()
@@ -97,9 +97,9 @@ def test_what_was_closed_is_not_flushed(topic: Any) -> None:
                 call()
 
 
-def test_a_flush_ends_in_time(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **LINGERS)
-    parts = here.client(wire.address).topic("parts", partitions=2, **LINGERS)
+def test_a_flush_ends_in_time(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **LINGERS)
+    parts = served.client(wire.address).topic("parts", partitions=2, **LINGERS)
     producers = [topic.producer("me"), parts.producer("me")]
     wire.swallow()
     topic.submit(b"one")

@@ -67,7 +67,7 @@ def test_others_get_what_a_forgotten_consumer_had(place: Any, partitions: int | 
         assert left == sorted(set(VALUES) - set(acked))
 
 
-def test_one_that_waits_gets_it_at_once(place: Any) -> None:
+def test_waiting_consumer_gets_messages_of_a_garbage_collected_one(place: Any) -> None:
     topic = place.topic("t", **PLAIN)
     with pytest.warns(ResourceWarning) as warnings:
         first = topic.subscribe("s", type="shared", start="earliest")

@@ -12,7 +12,7 @@ import pytest
 from pyreplog.cluster import Cluster
 from pyreplog.topic.client.remote.client import Client, connect
 from tests.topic.partitioning import PLAIN, until
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 
 VALUES = [b"%d" % at for at in range(8)]
 KEPT = {**PLAIN, "retention_bytes": None}
@@ -37,7 +37,7 @@ def ended(others: set[threading.Thread], names: tuple[str, ...] = ("pyreplog",))
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
+def test_garbage_collected_cluster_warns_once_and_closes_everything(tmp_path: Path) -> None:
     others = {*threading.enumerate()}
     with pytest.warns(ResourceWarning) as warnings:
         use(Cluster.embedded(tmp_path, bookies=1))
@@ -49,7 +49,9 @@ def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_one_whose_bookies_have_written_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collected_cluster_with_idle_bookies_stores_its_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The threads of the bookies have not started, so that they are garbage, too: their logs may not close before the
     topics."""
     Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20).close()  # no spare segment is prepared
@@ -79,7 +81,7 @@ def test_one_whose_bookies_have_written_nothing_yet(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_one_whose_topic_has_read_closed_ledgers(tmp_path: Path) -> None:
+def test_garbage_collected_cluster_with_open_readers_closes_without_errors(tmp_path: Path) -> None:
     """The topic keeps readers of these ledgers, which their finalizers may not close first."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         cluster.topic("orders", **KEPT).publish_batch(VALUES)
@@ -104,12 +106,12 @@ def check_what_is_there(cluster: Cluster) -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_so_is_a_client(tmp_path: Path) -> None:
-    with served(tmp_path) as here:
+    with serve_cluster(tmp_path) as served:
         others = {*threading.enumerate()}
-        url = f"pyreplog://{here.server.address}"
+        url = f"pyreplog://{served.server.address}"
         with pytest.warns(ResourceWarning) as warnings:
             use(connect(url))
             until(lambda: (gc.collect(), len(warnings))[1])
             until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster itself is not closed
         assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed client of {url}"]
-        check_what_is_there(here.cluster)
+        check_what_is_there(served.cluster)

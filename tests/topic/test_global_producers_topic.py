@@ -24,9 +24,9 @@ from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.dedup_cursor import DEDUP, GLOBAL_PRODUCERS
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, trim
-from tests.topic.lives import kill, life
+from tests.topic.killable_processes import kill, killable_process
 from tests.topic.publishing import Bench
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 
 NAME = "t"
 A, C = Origin(bytes(range(16)), "0123456789abcdef"), Origin(bytes(range(16, 32)), "fedcba9876543210")
@@ -113,7 +113,7 @@ def test_a_gap_before_a_later_entry_of_the_call_is_stored_with_it(topic: Topic) 
     assert gaps_of(topic) == [tuple(Gap(at, at + 1, cause) for at, cause in enumerate(causes))]
 
 
-def test_what_is_sent_again_is_known(topic: Topic) -> None:
+def test_publish_of_a_message_stored_through_another_cluster_is_a_duplicate(topic: Topic) -> None:
     """The producer goes on here, and repeats messages that another cluster had stored and sent."""
     send(topic, entry(0, 0, 1), entry(2, 2))
     assert publish(topic, 1, 2, 3) == [-1, -1, 3]
@@ -175,7 +175,7 @@ def test_a_producer_has_to_pass_its_numbers(topic: Topic) -> None:
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
 def test_another_owner_knows_all(cluster: Cluster, has_snapshot: bool) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         assert isinstance(topic, Topic)
         send(topic, entry(0, 0, 1))
@@ -370,7 +370,7 @@ def test_waiting_entries_fail_when_the_topic_ends() -> None:
 
 def test_a_client_sends_numbers_in_any_order(tmp_path: Path) -> None:
     """The client's own count of numbers is not used, and the client assigns none."""
-    with served(tmp_path) as server:
+    with serve_cluster(tmp_path) as server:
         topic = server.client().topic(NAME, **SETTINGS)
         assert topic.config.global_producers
         with topic.producer("p") as producer:

@@ -18,14 +18,14 @@ from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import ClosedError, TopicFencedError
 from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 
 
 class Handles:
     """Opens handles, by the name of their kind."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.here = Served(folder / "cluster", stack)
+        self.here = ServedCluster(folder / "cluster", stack)
         self.cluster, self.client = self.here.cluster, self.here.client()
         self._folder, self._stack, self._numbers = folder, stack, count()
 

@@ -16,7 +16,7 @@ from pyreplog.topic.owner.topic import Topic
 from tests.thorough import one_in
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, reported_backlog, stored
-from tests.topic.lives import life, lose_lease
+from tests.topic.killable_processes import killable_process, lose_lease
 
 T = TypeVar("T")
 NAME = "t"
@@ -139,7 +139,7 @@ def check(cluster: Cluster, workload: Workload) -> None:
 
 def calls(cluster: Cluster, *, deduplicate: bool) -> int:
     faults = Faults()
-    with life(cluster, faults) as owner:
+    with killable_process(cluster, faults) as owner:
         Workload(faults, deduplicate=deduplicate).do(owner)
     cluster.topic(NAME).delete()
     return len(faults.calls)
@@ -151,7 +151,7 @@ def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0, dies=True)
         workload = Workload(faults, deduplicate=seed % 3 > 0)
-        with life(cluster, faults) as owner:
+        with killable_process(cluster, faults) as owner:
             try:
                 workload.do(owner)
             except ReplogError:
@@ -166,7 +166,7 @@ def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0)
         workload = Workload(faults, deduplicate=True)
-        with life(cluster, faults) as owner:
+        with killable_process(cluster, faults) as owner:
             workload.do(owner)
         assert len(workload.confirmed) == 18
         check(cluster, workload)
@@ -179,12 +179,12 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
     while died:
         faults = Faults(at, after=after, dies=True)
         workload = Workload(Faults(), deduplicate=True)
-        with life(cluster, faults) as owner:
+        with killable_process(cluster, faults) as owner:
             faults.pause()
             topic = owner.topic(NAME, **SETTINGS, deduplicate=True)
             topic.create_subscription("a", start="earliest")
             workload.publish(topic, 4)
-            faults.go_on()
+            faults.resume()
             try:
                 topic.delete()
             except ReplogError:

@@ -55,7 +55,7 @@ def test_the_worst_spread() -> None:
         assert search.found == positions[min(offset, 4095)]
 
 
-def test_what_is_nowhere() -> None:
+def test_offset_search_ends_without_a_result_when_entries_contradict_the_chain() -> None:
     """Entries that contradict the chain end the search as well."""
     search = OffsetSearch(50, 3, 0, 100)
     hunt(search, places([1, 1, 1], 0))

@@ -88,12 +88,14 @@ def test_every_other_message_is_one_pass(topic: Topic, reads: list[tuple[int, in
     assert [start for start, _ in reads] == sorted(start for start, _ in reads)
 
 
-def test_what_is_far_apart_is_not_read_through(topic: Topic, reads: list[tuple[int, int]]) -> None:
+def test_locating_distant_messages_reads_only_their_entries(topic: Topic, reads: list[tuple[int, int]]) -> None:
     acknowledged(topic, range(7, MESSAGES, 1009))
     assert {size for _, size in reads[1:]} == {1} and len(reads) <= len(range(7, MESSAGES, 1009))
 
 
-def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_acknowledgements_that_arrive_during_a_location_are_located_in_one_pass(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """There is one call for each message, in any order, while the first entry is being located."""
     places = HeldPlaces(monkeypatch)
     subscription, some = topic.subscription("s"), list(range(15_001, 17_000, 2))
@@ -166,7 +168,7 @@ def test_a_flush_waits_for_what_cannot_be_read_now(
     assert mask(subscription) == [True, True, True]
 
 
-def test_what_is_damaged_keeps_nothing_from_a_flush(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_succeeds_when_an_acknowledged_entry_is_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is not delivered either."""
     Unread(monkeypatch, InvalidEntryError(1, 2, "an entry", "none"))
     subscription = topic.subscription("s")

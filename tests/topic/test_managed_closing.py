@@ -20,7 +20,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.owner.managed.ledgers import LedgerMaker
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, until
 
 
@@ -39,8 +39,8 @@ def test_the_window(tmp_path: Path) -> None:
     ):
         publisher = publisher_of(topic, cluster)
         assert publisher.publish(b"a") == 0
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor = RequestInterceptor(cluster)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         futures = [publisher.submit_batch([bytes(600)]) for _ in range(2)]
         assert not publisher.has_room and not publisher.room().done() and topic.pending_bytes > 1200
         assert topic.stats().pending_entries == 2
@@ -48,8 +48,8 @@ def test_the_window(tmp_path: Path) -> None:
             waits = pool.submit(publisher.submit_batch, [b"waits"])
             futures.append(asyncio.run(in_a_coroutine(publisher)))
             assert not waits.done()
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             assert [result(future) for future in futures] == [range(n, n + 1) for n in range(1, 4)]
             assert result(waits.result(PATIENCE_S)) == range(4, 5)
             assert result(publisher.room()) is None and publisher.has_room
@@ -73,9 +73,9 @@ def test_copies_that_are_missing_fill_the_window(tmp_path: Path) -> None:
     ):
         publisher = publisher_of(topic, cluster)
         assert publisher.publish(b"a") == 0
-        meddler = Meddler(cluster)
+        interceptor = RequestInterceptor(cluster)
         bookie = cluster.ledger_metadata(topic.chain.ledgers[0].ledger).fragments[0].ensemble[0]
-        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=bookie)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=bookie)
         for number in (1, 2):
             assert publisher.publish(bytes(600)) == number
         assert publisher.pending_bytes == 0 and topic.pending_bytes > 1000
@@ -83,8 +83,8 @@ def test_copies_that_are_missing_fill_the_window(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(publisher.publish, b"waits")
             until(lambda: publisher.waiting == 1)
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             assert waits.result(PATIENCE_S) == 3
 
 
@@ -92,15 +92,15 @@ def test_closing_does_not_hang(tmp_path: Path) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config(roll_entries=99))
         result(publish(topic, [b"a"]))
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.lose, kind=RequestKind.ADD)
+        interceptor = RequestInterceptor(cluster)
+        interceptor.add_rule(interceptor.lose, kind=RequestKind.ADD)
         pending = [publish(topic, [b"b"]), publish(topic, [b"c"])]
         with pytest.raises(OutcomeUnknownError):
             topic.close(timeout=0.05)
         for future in pending:
             with pytest.raises(OutcomeUnknownError):
                 result(future)
-        meddler.clear()
+        interceptor.clear()
         with ManagedLedger.open(cluster, "t") as again:
             assert read_all(again)[0] == b"a" and result(publish(again, [b"d"])).start == again.end.offset - 1
 

@@ -35,7 +35,7 @@ from pyreplog.topic.owner.managed import closed_ledger_readers
 from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 from tests.topic.batches import submit
 from tests.topic.handling import note_reads
 from tests.topic.owners import config, entry, publish, read_all, result, until
@@ -136,7 +136,7 @@ def test_no_topic_of_that_name(shared: LedgerCluster) -> None:
 # ---- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reads_end_where_they_are_told(topic: ManagedLedger) -> None:
+def test_reads_end_at_the_given_end(topic: ManagedLedger) -> None:
     fill(topic, [3, 3, 3, 3])
     assert read_all(topic, 2, end=4).keys() == set(range(6)), "the entry that begins before the end is whole"
     assert read_all(topic, 0, end=3).keys() == {0, 1, 2}
@@ -293,7 +293,7 @@ def test_growth_is_reported(topic: ManagedLedger) -> None:
     assert ends == sorted(set(ends)) and ends[-1] == 20, "each time there is more, and the last time all"
 
 
-def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
+def test_published_messages_are_readable_in_the_callback_of_their_publish(topic: ManagedLedger) -> None:
     """A callback of the publish may read the message at once."""
     ends: list[tuple[int, int]] = []
     futures = [publish(topic, [b"a", b"b"]) for _ in range(9)]
@@ -304,7 +304,7 @@ def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
     assert all(stop <= end for stop, end in ends)
 
 
-def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
+def test_publishes_from_a_callback_keep_their_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
     """A callback must not wait, and does not have to."""
     outcome: AppendFuture[list[Any]] = AppendFuture()
 
@@ -315,13 +315,13 @@ def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: Led
         except Exception as error:
             set_result(outcome, [first.result(), type(error), more])
 
-    with Meddler(shared) as meddler:
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    with RequestInterceptor(shared) as interceptor:
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         # before the message is confirmed, so that the function runs as a callback
         publish(topic, [b"a"]).add_done_callback(callback)
-        meddler.wait_for(RequestKind.ADD)
-        meddler.clear()
-        meddler.release()
+        interceptor.wait_for(RequestKind.ADD)
+        interceptor.clear()
+        interceptor.release()
     first, error, more = result(outcome)
     assert first == range(1) and error is InvalidArgumentError
     assert [result(future) for future in more] == [range(number + 1, number + 2) for number in range(5)]

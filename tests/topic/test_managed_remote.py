@@ -42,7 +42,7 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
     return BookieNode(folder, name, store, BookieConfig(segment_bytes=8 << 20), ledgers=StoredLedgers(store))
 
 
-def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
+def test_new_owner_fences_the_former_one_over_tcp(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     url = f"sqlite:{store.path}"
     with (
         LedgerCluster.connect(url, request_timeout_ms=30_000) as ledger_cluster,
@@ -61,7 +61,7 @@ def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNo
                 assert [result(two.locate(offset)).first for offset in (0, 1, 39, 40)] == [0, 0, 38, 40]
 
 
-def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
+def test_publishing_continues_without_one_of_three_bookies(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     """Publishing goes on, in the open ledger and in later ones, and at the next owner, which recovers the ledger."""
     url = f"sqlite:{store.path}"
     with LedgerCluster.connect(url) as cluster, LedgerCluster.connect(url) as other:
@@ -115,7 +115,7 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
         assert result(future).start == 0
 
 
-def test_publishers_are_told_that_bookies_stay_away(
+def test_publish_fails_while_bookies_stay_away_and_succeeds_afterwards(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No message was stored. Messages that are published when the bookies are back get no error."""

@@ -12,7 +12,7 @@ from pyreplog.errors import ClosedError, NoSuchTopicError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.server import client_session
-from tests.topic.remoting import PLAIN, Served, producers_of, receive
+from tests.topic.remoting import PLAIN, ServedCluster, producers_of, receive
 from tests.waiting import until
 
 ONCE = {**PLAIN, "deduplicate": True}
@@ -98,10 +98,10 @@ def test_receiving_again_and_again_where_nothing_comes(place: Cluster | Client) 
         assert receive(consumer, 1) == [b"x"]
 
 
-def test_names_of_missing_topics(here: Served, client: Client) -> None:
-    topics = here.cluster.topics
+def test_names_of_missing_topics(served: ServedCluster, client: Client) -> None:
+    topics = served.cluster.topics
     for at in range(8):
-        for place in (here.cluster, client):
+        for place in (served.cluster, client):
             with pytest.raises(NoSuchTopicError):
                 place.topic(f"none{at}", create=False)
             with pytest.raises(NoSuchTopicError):

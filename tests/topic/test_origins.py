@@ -51,9 +51,9 @@ from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, receive, stored, trim, until
-from tests.topic.lives import kill, life, life_of, lose_lease
+from tests.topic.killable_processes import kill, killable_process, lose_lease, runtime_of
 
 NAME = "t"
 ORIGIN = Origin(bytes(range(16)), "0123456789abcdef")
@@ -214,7 +214,7 @@ def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None
     assert topic.origin == Origin(cluster_id(cluster.runtime.metadata), topic.managed.chain.token)
 
 
-def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
+def test_replication_session_from_the_own_origin_is_refused(topic: Topic) -> None:
     with pytest.raises(InvalidArgumentError, match="itself"):
         topic.origins.open(topic.origin, 1)
 
@@ -343,7 +343,7 @@ def test_a_new_session_fences_older_ones(topic: Topic) -> None:
 
 
 def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         opened(one.topic(NAME, **SETTINGS), 5)
         kill(one)
     with cluster.topic(NAME, **SETTINGS) as topic:
@@ -357,7 +357,7 @@ def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
 
 def test_trailing_gaps_move_what_is_stored_for_good(cluster: Cluster) -> None:
     """A filter that rejects all messages adds nothing to the log."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         assert replicate(topic, entries(0, 2), [Gap(2, 5, GapCause.FILTERED)]) == 5
@@ -400,7 +400,7 @@ def test_an_entry_with_many_gaps_may_be_as_large_as_any(cluster: Cluster, topic:
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
-def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplicate: bool) -> None:
+def test_replication_positions_are_recovered_after_a_clean_close(cluster: Cluster, deduplicate: bool) -> None:
     settings = {**SETTINGS, "deduplicate": deduplicate}
     with cluster.topic(NAME, **settings) as topic:
         opened(topic)
@@ -414,9 +414,9 @@ def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplica
         assert [first for first, _ in check_log(topic)] == list(range(18))
 
 
-def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
+def test_replication_positions_are_recovered_after_a_crash(cluster: Cluster) -> None:
     """Pulsar #25861: the log after the last snapshot is read again."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 6))
@@ -434,9 +434,9 @@ def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
         assert [first for first, _ in check_log(topic)] == [*range(10), *range(12, 15)]
 
 
-def test_what_was_sent_and_not_confirmed_is_kept_or_sent_again(cluster: Cluster) -> None:
+def test_next_owner_resumes_replication_behind_the_entries_that_were_stored(cluster: Cluster) -> None:
     """The next owner has any part of these entries, and knows which part."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 3))
@@ -452,17 +452,17 @@ def test_what_was_sent_and_not_confirmed_is_kept_or_sent_again(cluster: Cluster)
 
 
 def test_another_owner_ends_what_waits(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 3))
-        life_of(one).pause()
+        runtime_of(one).pause()
         lose_lease(one)
         sent = topic.origins.replicate(ORIGIN, 1, entries(3, 6), [Gap(6, 7, GapCause.FOREIGN)])
         again = topic.origins.replicate(ORIGIN, 1, entries(3, 6))
         with cluster.topic(NAME, **SETTINGS) as other:
             assert opened(other, 2).stored == 3
-            life_of(one).go_on()
+            runtime_of(one).resume()
             for future in (sent, again):
                 with pytest.raises((TopicFencedError, ClosedError)):
                     future.result(PATIENCE_S)
@@ -471,7 +471,7 @@ def test_another_owner_ends_what_waits(cluster: Cluster) -> None:
 
 
 def test_entries_that_would_have_to_be_read_again_are_not_trimmed(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SMALL)
         opened(topic)
         replicate(topic, entries(0, 9))
@@ -488,7 +488,7 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
     """The sequence numbers of a producer at the origin are not compared with those of a producer of that name here,
     also after a replay."""
     settings = {**SETTINGS, "deduplicate": True}
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **settings)
         opened(topic)
         assert topic.publish(b"here", producer="p", sequence=3) == 0
@@ -504,7 +504,7 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
 
 def with_cursor(cluster: Cluster, states: list[GateState]) -> Topic:
     """Return a topic with three entries of an origin, and a cursor with other states."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 9, 3))
@@ -529,7 +529,7 @@ def test_a_log_that_contradicts_the_cursor_is_another_history(
         assert topic.publish(b"local") == 11
 
 
-def test_entries_of_an_origin_that_no_cursor_knows_are_told(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_of_an_unknown_origin_are_logged_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with with_cursor(cluster, [GateState(OTHER, 0, 0, None, ())]) as topic:
         assert caplog.text.count(f"of an origin with key {ORIGIN.key:016x} that is not known") == 1
         assert topic.origins.all() == {OTHER: OriginState(0, None)}
@@ -548,7 +548,7 @@ def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Clu
     delete_subscription(store, NAME, ORIGINS, None)
 
 
-def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
+def test_concurrent_publishing_replication_snapshots_and_rolls(cluster: Cluster, topic: Topic) -> None:
     """Threads publish, replicate from two origins with ever new sessions, store snapshots and roll ledgers."""
     ends = {ORIGIN: 120, OTHER: 90}
 
@@ -598,57 +598,61 @@ STRIPED: dict[str, Any] = {"ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "d
 
 
 @pytest.fixture
-def striped(tmp_path: Path) -> Iterator[tuple[Topic, Meddler]]:
+def striped(tmp_path: Path) -> Iterator[tuple[Topic, RequestInterceptor]]:
     with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
         topic = cluster.topic(NAME, **STRIPED)
         opened(topic)
         assert replicate(topic, [entry(0)]) == 1
-        with Meddler(cluster) as meddler:
-            yield topic, meddler
+        with RequestInterceptor(cluster) as interceptor:
+            yield topic, interceptor
 
 
-def hold(topic: Topic, meddler: Meddler, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
+def hold(topic: Topic, interceptor: RequestInterceptor, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
     """Send batches. The ledger confirms the first entry, and one bookie does not answer for the second."""
     ledger = topic.managed.writer.ledger
     assert ledger is not None and ledger.last_add_confirmed == 0
-    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
     futures = [topic.origins.replicate(ORIGIN, 1, batch) for batch in sent]
     until(lambda: ledger.last_add_confirmed == 1)
     return futures
 
 
 def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
-    striped: tuple[Topic, Meddler], monkeypatch: pytest.MonkeyPatch
+    striped: tuple[Topic, RequestInterceptor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pushed` goes back to the stored position. Entries that were sent after the failed one are not stored either."""
-    topic, meddler = striped
+    topic, interceptor = striped
     monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
-    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
-    meddler.clear()
-    meddler.rule(meddler.fail, kind=RequestKind.ADD)
-    meddler.end_held(meddler.fail)
+    futures = hold(topic, interceptor, [entries(1, 4), entries(4, 6), entries(6, 7)])
+    interceptor.clear()
+    interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
+    interceptor.apply_to_held(interceptor.fail)
     with pytest.raises(OutcomeUnknownError, match="a part of the messages is stored"):
         futures[0].result(PATIENCE_S)
     for future in futures[1:]:
         with pytest.raises((NotEnoughBookiesError, OutcomeUnknownError)):
             future.result(PATIENCE_S)
     monkeypatch.undo()
-    meddler.clear()
+    interceptor.clear()
     assert opened(topic).stored == topic.end == 2
     assert replicate(topic, entries(0, 9)) == 9
     assert [first for first, _ in check_log(topic)] == list(range(9))
 
 
-def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]) -> None:
+def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, RequestInterceptor]) -> None:
     """Bookies refuse one entry and would take later ones: the topic would lack an entry in the middle for ever."""
-    topic, meddler = striped
+    topic, interceptor = striped
     refused = [entry(3)]
 
     def refuse(bookie: str, request: Any, on_reply: Any) -> None:
-        deed = meddler.saying(status=ReplyStatus.INVALID) if bytes(refused[0].value) in bytes(request.records) else None
-        (deed or meddler.pass_on)(bookie, request, on_reply)
+        action = (
+            interceptor.replying(status=ReplyStatus.INVALID)
+            if bytes(refused[0].value) in bytes(request.records)
+            else None
+        )
+        (action or interceptor.pass_on)(bookie, request, on_reply)
 
-    meddler.rule(refuse, kind=RequestKind.ADD)
+    interceptor.add_rule(refuse, kind=RequestKind.ADD)
     local = [topic.submit(b"local")]
     futures = [topic.origins.replicate(ORIGIN, 1, [entry(at)]) for at in range(1, 9)]
     local.append(topic.submit(b"local"))
@@ -657,29 +661,29 @@ def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]
     outcomes = [sent.exception(PATIENCE_S) for sent in futures]
     kept = outcomes.index(next(error for error in outcomes if error is not None))
     assert all(isinstance(error, EntryRefusedError | OutcomeUnknownError) for error in outcomes[kept:])
-    meddler.clear()
+    interceptor.clear()
     assert opened(topic).stored == 1 + kept <= 3
     assert replicate(topic, entries(0, 9)) == 9
     assert [first for first, _ in check_log(topic)] == list(range(9))
 
 
-def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, Meddler]) -> None:
-    topic, meddler = striped
-    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
+def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, RequestInterceptor]) -> None:
+    topic, interceptor = striped
+    futures = hold(topic, interceptor, [entries(1, 4), entries(4, 6), entries(6, 7)])
     again = topic.origins.replicate(ORIGIN, 1, entries(1, 6))  # it waits for the outcome of these entries
     assert not again.done()
-    meddler.clear()
-    meddler.end_held(meddler.fail)
+    interceptor.clear()
+    interceptor.apply_to_held(interceptor.fail)
     assert [future.result(PATIENCE_S) for future in futures] == [4, 6, 7]
     assert again.result(PATIENCE_S) >= 6
     assert topic.managed.writer.failures == 1
     assert [first for first, _ in check_log(topic)] == list(range(7))
 
 
-def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
+def test_a_timeout_takes_nothing_back(striped: tuple[Topic, RequestInterceptor]) -> None:
     """Pulsar #26113: entries without an answer were sent again while they were in flight."""
-    topic, meddler = striped
-    (first,) = hold(topic, meddler, [entries(1, 5)])
+    topic, interceptor = striped
+    (first,) = hold(topic, interceptor, [entries(1, 5)])
     with pytest.raises(OutcomeUnknownError):
         topic.publisher.wait(first, 0.02)
     reopened = topic.origins.open(ORIGIN, 2)
@@ -687,8 +691,8 @@ def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
     assert not reopened.done()
     with pytest.raises(OriginSessionError):
         replicate(topic, entries(1, 5))
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert reopened.result(PATIENCE_S).stored == 5
     assert replicate(topic, entries(1, 7), session=2) == 7
     assert [first for first, _ in check_log(topic)] == list(range(7))

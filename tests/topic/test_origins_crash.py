@@ -16,7 +16,7 @@ from pyreplog.topic.owner.topic import Topic
 from tests.thorough import one_in
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, open_cluster, stored
-from tests.topic.lives import kill, life
+from tests.topic.killable_processes import kill, killable_process
 from tests.topic.test_origins import ORIGIN, check_log, entry, nothing_is_left, opened, replicate
 
 __all__ = ["nothing_is_left"]
@@ -102,7 +102,7 @@ def check(cluster: Cluster, reported: int) -> None:
 
 def writes_of_a_life(cluster: Cluster) -> int:
     faults = Faults()
-    with life(cluster, faults) as one:
+    with killable_process(cluster, faults) as one:
         Source(faults, 0).live(one)
         count = len(faults.calls)
     check(cluster, END)
@@ -116,7 +116,7 @@ def test_a_crash_at_every_write(cluster: Cluster, after: bool, seed: int) -> Non
     for at in range(seed % share, count, share):
         faults = Faults(at, after=after, dies=True)
         source = Source(faults, 0)
-        with life(cluster, faults) as one:
+        with killable_process(cluster, faults) as one:
             try:
                 source.live(one)
             except (ReplogError, ClosedError, OutcomeUnknownError):

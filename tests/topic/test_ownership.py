@@ -63,7 +63,7 @@ def lease_of(ownership: Ownership) -> MemoryLease:
 # ---- claiming --------------------------------------------------------------------------------------------------
 
 
-def test_one_of_two_serves_a_topic(store, other) -> None:
+def test_claimed_topic_cannot_be_claimed_by_another_process(store, other) -> None:
     with Ownership(store, address="here:1") as first, Ownership(other, address="there:2") as second:
         assert second.owner_of("orders/é 1") is None
         with first.claim("orders/é 1") as claim, second.claim("another"):
@@ -98,7 +98,7 @@ def test_all_topics_are_free_when_it_is_closed(store, other) -> None:
         assert second.claim("a").is_held
 
 
-def test_one_lease_for_all(memory, monkeypatch) -> None:
+def test_all_claims_of_a_process_share_one_lease(memory, monkeypatch) -> None:
     numbers: list[float] = []
     begin = memory.lease
     monkeypatch.setattr(memory, "lease", lambda ttl, on_loss: numbers.append(ttl) or begin(ttl, on_loss))
@@ -109,7 +109,7 @@ def test_one_lease_for_all(memory, monkeypatch) -> None:
     assert numbers == [7]
 
 
-def test_what_makes_no_sense_is_said(memory) -> None:
+def test_invalid_owner_metadata_raises_invalid_metadata_error(memory) -> None:
     good = TopicOwner("a:1", 7, "h", "i", 9)
     assert TopicOwner.decode(good.encode()) == good
     body = json.loads(good.encode())
@@ -150,7 +150,7 @@ def waiting(ownership: Ownership, topic: str, pool: ThreadPoolExecutor) -> Futur
     return future
 
 
-def test_the_next_one_is_told_at_once(store, other) -> None:
+def test_release_hands_the_topic_to_a_waiting_claim_at_once(store, other) -> None:
     with Ownership(store) as first, Ownership(other) as second, ThreadPoolExecutor() as pool:
         for ownership in (second, first):  # of another process, and of this one
             claim = first.claim("t")
@@ -176,7 +176,7 @@ def test_a_close_ends_the_waiting(memory) -> None:
             actual_waiting.result(30)
 
 
-def test_one_at_a_time(sqlite_url) -> None:
+def test_concurrent_claims_have_one_holder_at_a_time(sqlite_url) -> None:
     """Four threads of two owners claim and release the topic, several times each."""
     holders: list[int] = []
     most: list[int] = []
@@ -203,7 +203,7 @@ def test_one_at_a_time(sqlite_url) -> None:
 # ---- losing ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_lease_is_told_once_to_each(memory) -> None:
+def test_lost_lease_calls_on_lost_once_for_each_held_claim(memory) -> None:
     lost: list[str] = []
     with Ownership(memory) as first, Ownership(memory) as second:
 
@@ -228,7 +228,7 @@ def test_a_lost_lease_is_told_once_to_each(memory) -> None:
     assert sorted(lost) == ["a", "b"]
 
 
-def test_a_store_that_is_not_heard_of(memory) -> None:
+def test_claim_is_not_held_while_its_lease_is_unconfirmed(memory) -> None:
     with Ownership(memory) as ownership, ownership.claim("t") as claim:
         lease = lease_of(ownership)
         lease.suspend()

@@ -29,7 +29,7 @@ from pyreplog.topic.model.partitioned_metadata import PartitionedMetadata, creat
 from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
 from pyreplog.topic.owner import partitioned_topic
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored, until
 from tests.topic.test_routing import PULSAR
 
@@ -107,7 +107,7 @@ def test_a_column_of_another_length_is_refused(topic: PartitionedTopic, column: 
     assert stored(topic) == [[], [], []]
 
 
-def test_what_is_no_key_is_refused(topic: PartitionedTopic) -> None:
+def test_publish_with_an_invalid_key_raises_wrong_type_error(topic: PartitionedTopic) -> None:
     with pytest.raises(WrongTypeError, match="key"):
         topic.publish(b"v", "key")  # type: ignore[arg-type]
     with pytest.raises(WrongTypeError, match="key"):
@@ -354,18 +354,18 @@ def test_a_closed_topic_refuses_calls_for_partitions_of_any_owner(cluster: Clust
                 next(topic.read(partition))
 
 
-def test_one_that_another_thread_closes_is_opened_again(cluster: Cluster, topic: PartitionedTopic) -> None:
+def test_partitioned_topic_being_closed_is_opened_again_afterwards(cluster: Cluster, topic: PartitionedTopic) -> None:
     """It is opened again once its last messages are stored."""
-    with Meddler(cluster) as meddler, ThreadPoolExecutor(2) as pool:
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    with RequestInterceptor(cluster) as interceptor, ThreadPoolExecutor(2) as pool:
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         last = topic.submit(b"last", key_of(1, 3))
-        meddler.wait_for(RequestKind.ADD)
+        interceptor.wait_for(RequestKind.ADD)
         closing = pool.submit(topic.close)
         until(lambda: topic.is_closing)
         opening = pool.submit(cluster.topic, "t")
         wait([opening], 0.2)  # it waits for the end of the former handle
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         again = opening.result(30)
         assert again.publish(b"next", key_of(1, 3)) == PartitionOffset(1, 1)
         closing.result(30)

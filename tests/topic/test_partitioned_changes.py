@@ -87,7 +87,7 @@ def test_seeking_a_moment_moves_each_partition_to_its_own_place(topic: Any) -> N
 
 
 @pytest.mark.parametrize("start", [5, True, "middle", None])
-def test_what_is_no_place_in_all_partitions_moves_none(topic: Any, start: Any) -> None:
+def test_seek_to_an_invalid_position_moves_no_partition(topic: Any, start: Any) -> None:
     topic.create_subscription("s", start="earliest")
     fill(topic)
     with pytest.raises((WrongTypeError, InvalidArgumentError)) as raised:

@@ -135,7 +135,7 @@ def test_a_partition_by_itself_is_a_plain_topic(topic: PartitionedTopic) -> None
             consumer.acknowledge(message)
 
 
-def test_what_is_no_place_is_refused(topic: PartitionedTopic) -> None:
+def test_acknowledge_of_an_invalid_position_raises(topic: PartitionedTopic) -> None:
     with topic.subscribe("s") as consumer:
         with pytest.raises(InvalidArgumentError, match="expected one of"):
             consumer.acknowledge(PartitionOffset(PARTITIONS, 0))
@@ -256,7 +256,7 @@ def test_waiting_receivers_get_an_error_at_the_end(topic: PartitionedTopic) -> N
         consumer.acknowledge(PartitionOffset(0, 0))
 
 
-def test_one_partition_that_fails_is_told_for_ever(topic: PartitionedTopic) -> None:
+def test_receive_and_flush_keep_raising_after_one_partition_closed(topic: PartitionedTopic) -> None:
     with topic.subscribe("s") as consumer:
         topic.partition(1).close()
         for _ in range(2):

@@ -111,7 +111,7 @@ def test_against_a_twin(events: list[tuple[str, object]]) -> None:
     ] == twin.given_all
 
 
-def test_what_is_sent_together() -> None:
+def test_entries_are_grouped_up_to_the_stage_and_group_sizes() -> None:
     pipeline = AppendPipeline(ORIGIN)
     pipeline.add([EntryBatch([b"a"], [1])])
     assert pipeline.is_due, "nobody waits for company"
@@ -158,7 +158,7 @@ def stored_alone(pipeline: AppendPipeline) -> list[PublishBatch]:
     return pipeline.take_confirmed()[0]
 
 
-def test_what_bookies_refuse_is_tried_a_few_times() -> None:
+def test_entry_is_dropped_after_the_maximum_number_of_refusals() -> None:
     pipeline = AppendPipeline(ORIGIN)
     bad, good = EntryBatch([b"bad"], [1]), EntryBatch([b"good"], [1])
     pipeline.add([bad])
@@ -171,7 +171,7 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     assert pipeline.drop() == [good] and pipeline.note_refusal() == [] and pipeline.pending == (0, 0)
 
 
-def test_of_a_group_only_the_refused_batch_is_given_up() -> None:
+def test_only_the_refused_batch_of_a_group_is_dropped() -> None:
     pipeline = AppendPipeline(ORIGIN)
     batches = [EntryBatch([b"%d" % number], [1]) for number in range(5)]
     pipeline.add(batches[:4])

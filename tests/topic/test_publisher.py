@@ -35,7 +35,7 @@ def test_a_lone_message_goes_at_once() -> None:
     assert bench.timers.set == []
 
 
-def test_what_comes_meanwhile_goes_together() -> None:
+def test_messages_submitted_while_an_entry_is_in_flight_share_the_next_entry() -> None:
     bench = Bench()
     futures = [bench.submit(b"%d" % n) for n in range(5)]
     assert bench.ledgers.submitted == [[1]]
@@ -146,7 +146,7 @@ def test_a_failure_is_that_of_all_messages_in_the_batch_and_no_others() -> None:
     assert bench.publisher.flush_async().done()
 
 
-def test_what_the_ledgers_refuse_at_once_fails_as_well() -> None:
+def test_submit_fails_when_the_ledgers_refuse_the_entry() -> None:
     bench = Bench()
     bench.ledgers.raises = ClosedError("the topic was closed")
     for future in (bench.submit(b"0"), bench.submit_batch([b"1"])):
@@ -261,7 +261,7 @@ class Interrupted:
         self._lock.release()
 
 
-def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_waits_for_messages_submitted_while_an_earlier_flush_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     sequencer = bench.publisher._sequencer
     lock = Interrupted(sequencer._lock)
@@ -287,7 +287,7 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
     assert first.done() and later[0].done()
 
 
-def test_what_lingers_fails_when_the_publisher_is_stopped() -> None:
+def test_stop_fails_messages_that_still_linger() -> None:
     bench = Bench(linger_ms=5)
     sent = bench.submit_batch([b"0"])
     future, flushed = bench.submit(b"1"), bench.publisher.flush_async()

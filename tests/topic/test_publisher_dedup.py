@@ -58,7 +58,7 @@ def test_without_deduplication_numbers_are_only_kept() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["stored", "failed"])
-def test_what_is_in_doubt_waits_for_the_outcome(outcome: str) -> None:
+def test_duplicate_of_a_message_in_flight_waits_for_its_outcome(outcome: str) -> None:
     bench = make()
     first = bench.submit(b"first", sequence=5, producer="p")
     again = bench.submit(b"again", sequence=5, producer="p")
@@ -77,7 +77,7 @@ def test_what_is_in_doubt_waits_for_the_outcome(outcome: str) -> None:
     assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
 
 
-def test_what_a_quota_refuses_is_new_when_it_comes_again() -> None:
+def test_message_refused_by_a_quota_is_not_a_duplicate_when_repeated() -> None:
     bench = make(holds=False)
     publisher = bench.publisher
     assert publisher.publish(b"0", sequence=0, producer="p") == 0
@@ -114,7 +114,7 @@ def test_a_quota_refuses_what_was_in_doubt_and_not_what_is_on_its_way() -> None:
     assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
 
 
-def test_what_is_gathered_is_in_doubt_too() -> None:
+def test_duplicate_of_a_lingering_message_waits_for_its_outcome() -> None:
     bench = make(linger_ms=5)
     bench.submit(b"0", sequence=5, producer="p")
     again, flushed = bench.submit(b"0", sequence=5, producer="p"), bench.publisher.flush_async()

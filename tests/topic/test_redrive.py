@@ -18,22 +18,22 @@ from pyreplog.errors import (
 )
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.dead_letter import RedriveReport
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, serve_cluster
 from tests.waiting import until
 
 AT_ONCE: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "max_redeliveries": 0}
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("redrive")) as here:
-        yield here
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with serve_cluster(tmp_path_factory.mktemp("redrive")) as served:
+        yield served
 
 
 @pytest.fixture(params=["local", "remote"])
-def place(here: Served, request: pytest.FixtureRequest) -> Any:
+def place(served: ServedCluster, request: pytest.FixtureRequest) -> Any:
     """A cluster, or a client of its server."""
-    return here.cluster if request.param == "local" else here.client()
+    return served.cluster if request.param == "local" else served.client()
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def part(topic: Any, partition: int) -> list[Message]:
     return [message for batch in topic.read(partition) for message in batch]
 
 
-def test_what_is_asked_for(place: Any, name: str) -> None:
+def test_redrive_honours_dry_run_limit_where_and_to(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name)
     other = place.topic(f"{name}-other", **PLAIN)
     dead.publish_batch(**letters_of(name, range(10)))
@@ -167,7 +167,7 @@ def test_where_leaves_the_others(place: Any, name: str) -> None:
     assert sorted(map(int, values(topic))) == list(range(12)), "those that were left are not taken for duplicates"
 
 
-def test_what_fails_again_meanwhile_waits_for_the_next_run(place: Any, name: str) -> None:
+def test_redrive_leaves_dead_letters_published_meanwhile_to_the_next_run(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(3)))
 
@@ -209,7 +209,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def test_one_that_has_no_room_for_a_count_goes_without(place: Any, name: str, interrupted: Callable[..., None]) -> None:
+def test_redriven_message_without_room_for_its_count_omits_it(
+    place: Any, name: str, interrupted: Callable[..., None]
+) -> None:
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     low, high = 3 << 20, 5 << 20
     while high - low > 1:
@@ -267,7 +269,7 @@ def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
     assert len(topic) == 15
 
 
-def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, name: str) -> None:
+def test_dead_letters_held_by_another_consumer_are_redriven_after_it_closed(place: Any, name: str) -> None:
     """In a shared subscription they are delivered after later messages."""
     topic, dead = topic_and_dead_letters(
         place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5
@@ -322,7 +324,7 @@ def test_refusals(place: Any, name: str) -> None:
     assert backlog(dead, "people") == 2
 
 
-def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
+def test_redrive_that_gets_no_more_messages_raises_subscription_busy_error(place: Any, name: str) -> None:
     """Letters that `where` left out are not acknowledged, and the limit of unacknowledged messages is reached."""
     topic, dead = topic_and_dead_letters(place, name, max_unacked=4)
     dead.publish_batch(**letters_of(name, range(10)))
@@ -331,10 +333,10 @@ def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
     assert dead.redrive("people").sent == 10 and len(topic) == 10
 
 
-def test_dead_letters_of_a_dead_letter_topic(here: Served, name: str) -> None:
+def test_dead_letters_of_a_dead_letter_topic(served: ServedCluster, name: str) -> None:
     """A dead letter of a dead-letter topic is sent back to that topic."""
-    _, dead = topic_and_dead_letters(here.cluster, name)
-    deader = here.cluster.topic(f"{name}-deader", **PLAIN)
+    _, dead = topic_and_dead_letters(served.cluster, name)
+    deader = served.cluster.topic(f"{name}-deader", **PLAIN)
     deader.create_subscription("people", start="earliest")
     deader.publish_batch(**letters_of(dead.name, range(3)))
     assert deader.redrive("people").topics == {dead.name: 3}

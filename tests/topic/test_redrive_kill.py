@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from pyreplog.cluster import Cluster
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.topic.redriving import DEAD, PEOPLE
 
 LETTERS = 6000
@@ -19,8 +19,8 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     url = f"sqlite:{tmp_path / 'metadata.db'}"
     settings = {"ensemble": 2, "durability": "appended", "retention_bytes": None}
-    with Cast(tmp_path, url) as cast:
-        cast.start_bookies("a", "b")
+    with ProcessGroup(tmp_path, url) as processes:
+        processes.start_bookies("a", "b")
         with Cluster.connect(url) as cluster:
             cluster.topic("once", deduplicate=True, **settings)
             cluster.topic("again", **settings)
@@ -32,13 +32,13 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
                 dead.publish_batch(values, properties=origins)
             whose = {message.value: message.properties for batch in dead.read() for message in batch}
         for step in STEPS:
-            process = cast.start("tests.topic.redriving", url, step)
+            process = processes.start("tests.topic.redriving", url, step)
             if step:
                 process.wait()
             else:
                 process.wait_for("sent", 1)
                 process.kill()
-        process = cast.start("tests.topic.redriving", url, "")
+        process = processes.start("tests.topic.redriving", url, "")
         process.wait_for("done")
         process.wait()
         with Cluster.connect(url) as cluster:

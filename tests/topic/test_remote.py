@@ -35,12 +35,12 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.net.peers import NODE, Recorder
 from tests.net.test_tls import Authority
 from tests.topic.batches import submit
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, pool_of, receive, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, pool_of, receive, serve_cluster
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
@@ -53,12 +53,12 @@ def topic(client: Client) -> RemoteTopic:
 # ---- publishing and reading ------------------------------------------------------------------------------------
 
 
-def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> None:
+def test_messages_published_by_a_client_are_stored_at_the_owner(served: ServedCluster, topic: RemoteTopic) -> None:
     assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=2_000_000_000_000_006) == 0
     assert topic.publish_batch([b"two", b"three"], [b"k", None]) == range(1, 3)
     future = topic.submit(b"four")
     assert future.result(PATIENCE_S) == 3
-    local = here.cluster.topic("news")
+    local = served.cluster.topic("news")
     messages = [message for batch in local.read() for message in batch]
     assert [message.value for message in messages] == VALUES
     first = messages[0]
@@ -87,12 +87,12 @@ def test_all_that_is_compressed_and_large(client: Client) -> None:
     assert topic.publish(b"more") == 20_000
 
 
-def test_topics_of_a_client(here: Served, client: Client, topic: RemoteTopic) -> None:
+def test_topics_of_a_client(served: ServedCluster, client: Client, topic: RemoteTopic) -> None:
     assert client.topic("news") is topic
     assert client.topic("sport", **PLAIN).publish(b"x") == 0
     assert client.topics() == ["news", "sport"]
     topic.configure(retention_ms=7)
-    assert here.cluster.topic("news").config.retention_ms == topic.config.retention_ms == 7
+    assert served.cluster.topic("news").config.retention_ms == topic.config.retention_ms == 7
     topic.delete()
     assert client.topics() == ["sport"]
     with pytest.raises(NoSuchTopicError, match="news"):
@@ -104,7 +104,7 @@ def test_topics_of_a_client(here: Served, client: Client, topic: RemoteTopic) ->
 # ---- producers -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_published_before_is_dropped(client: Client, here: Served) -> None:
+def test_remote_producer_drops_duplicate_sequences(client: Client, served: ServedCluster) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     me = topic.producer("me")
     assert (me.last_sequence, me.publish(b"0"), me.publish_batch([b"1", b"2"])) == (-1, 0, range(1, 3))
@@ -115,7 +115,7 @@ def test_what_was_published_before_is_dropped(client: Client, here: Served) -> N
     assert me.publish_batch([b"again"] * 2, sequences=[3, 5]) == range(0)
     assert topic.publish(b"5", producer="me") == 5
     assert me.last_sequence == 6
-    other = here.client().topic("news")
+    other = served.client().topic("news")
     assert other.producer("you").publish(b"6") == 6
     assert other.publish(b"7") == 7
     messages = [message for batch in topic.read() for message in batch]
@@ -125,10 +125,10 @@ def test_what_was_published_before_is_dropped(client: Client, here: Served) -> N
     assert topic.stats().duplicates == 4
 
 
-def test_one_client_at_a_time_publishes_with_a_producer_name(client: Client, here: Served) -> None:
+def test_one_client_at_a_time_publishes_with_a_producer_name(client: Client, served: ServedCluster) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     assert topic.producer("me").publish(b"0") == 0
-    other = here.client().topic("news").producer("me")
+    other = served.client().topic("news").producer("me")
     assert (other.last_sequence, other.publish(b"1")) == (0, 1)
     with pytest.raises(SequenceError, match="another client"):
         topic.producer("me").publish(b"2")
@@ -170,14 +170,14 @@ def test_errors_are_those_of_the_owner(client: Client, topic: RemoteTopic) -> No
         pyreplog.connect("pyreplog://host:1", limits=Limits(max_body_bytes=1 << 20))
 
 
-def test_no_server_is_there(here: Served) -> None:
-    address = here.server.address
-    here.server.close()
+def test_no_server_is_there(served: ServedCluster) -> None:
+    address = served.server.address
+    served.server.close()
     with pytest.raises(NotConnectedError):
-        here.client(address).topic("news")
+        served.client(address).topic("news")
 
 
-def test_what_serves_no_topics_is_refused() -> None:
+def test_connection_to_a_server_of_another_service_raises_not_connected_error() -> None:
     with Reactor() as reactor:
         reactor.start()
         with Server(reactor, Recorder(), identity=NODE) as server:
@@ -188,12 +188,12 @@ def test_what_serves_no_topics_is_refused() -> None:
 
 
 def test_a_secret_is_asked_for(tmp_path: Path) -> None:
-    with served(tmp_path, secret=b"s" * 32) as here:
-        topic = here.client(secret=b"s" * 32).topic("news", **PLAIN)
+    with serve_cluster(tmp_path, secret=b"s" * 32) as served:
+        topic = served.client(secret=b"s" * 32).topic("news", **PLAIN)
         assert topic.publish(b"one") == 0
         for secret in (None, b"t" * 32):
             with pytest.raises(NotConnectedError) as caught:
-                here.client(secret=secret).topic("news")
+                served.client(secret=secret).topic("news")
             assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
@@ -204,13 +204,13 @@ def test_tls(tmp_path: Path) -> None:
     of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     of_server.load_cert_chain(authority.issue("server"))
     trusting = ssl.create_default_context(cafile=str(authority.file))
-    with served(tmp_path / "cluster", tls=of_server) as here:
-        topic = here.client(tls=trusting).topic("news", **PLAIN)
+    with serve_cluster(tmp_path / "cluster", tls=of_server) as served:
+        topic = served.client(tls=trusting).topic("news", **PLAIN)
         assert topic.publish_batch(VALUES) == range(4)
         with topic.subscribe("s", start="earliest") as consumer:
             assert receive(consumer, 4) == VALUES
         with pytest.raises(NotConnectedError):
-            here.client(tls=ssl.create_default_context()).topic("news")
+            served.client(tls=ssl.create_default_context()).topic("news")
 
 
 # ---- asyncio ---------------------------------------------------------------------------------------------------
@@ -267,8 +267,8 @@ def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
 # ---- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None:
-    client = here.client()
+def test_a_client_that_is_closed_takes_its_consumers_along(served: ServedCluster) -> None:
+    client = served.client()
     topic = client.topic("news", **PLAIN)
     consumer = topic.subscribe("s", start="earliest")
     future = topic.submit(b"one")
@@ -277,18 +277,20 @@ def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None
     for call in (client.topics, consumer.receive, lambda: topic.publish(b"x"), topic.stats):
         with pytest.raises(ClosedError):
             call()
-    until(lambda: not here.cluster.topic("news").subscription("s").consumers)
+    until(lambda: not served.cluster.topic("news").subscription("s").consumers)
 
 
-def closes(here: Served, client: Client, topic: RemoteTopic, pool: ThreadPoolExecutor) -> tuple[Meddler, Any, Any]:
+def closes(
+    served: ServedCluster, client: Client, topic: RemoteTopic, pool: ThreadPoolExecutor
+) -> tuple[RequestInterceptor, Any, Any]:
     """A thread closes the topic, and waits for a message whose bookie does not answer yet."""
-    meddler = Meddler(here.cluster)
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor = RequestInterceptor(served.cluster)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     last = topic.submit(b"last")
-    meddler.wait_for(RequestKind.ADD)
+    interceptor.wait_for(RequestKind.ADD)
     closing = pool.submit(topic.close)
     until(lambda: is_closed(topic.stats))
-    return meddler, last, closing
+    return interceptor, last, closing
 
 
 def is_closed(call: Callable[[], object]) -> bool:
@@ -299,51 +301,51 @@ def is_closed(call: Callable[[], object]) -> bool:
     return False
 
 
-def test_a_client_that_is_closed_waits_for_a_topic_that_another_thread_closes(here: Served) -> None:
-    client = here.client()
+def test_a_client_that_is_closed_waits_for_a_topic_that_another_thread_closes(served: ServedCluster) -> None:
+    client = served.client()
     topic = client.topic("news", **PLAIN)
     with ThreadPoolExecutor(2) as pool:
-        meddler, last, closing = closes(here, client, topic, pool)
+        interceptor, last, closing = closes(served, client, topic, pool)
         ending = pool.submit(client.close)
         wait([ending], 0.2)  # it must not end
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         closing.result(PATIENCE_S)
         ending.result(PATIENCE_S)
     assert last.result(0) == 0
 
 
-def test_a_topic_that_another_thread_closes_is_opened_again(here: Served, client: Client) -> None:
+def test_a_topic_that_another_thread_closes_is_opened_again(served: ServedCluster, client: Client) -> None:
     topic = client.topic("news", **PLAIN)
     with ThreadPoolExecutor(2) as pool:
-        meddler, last, closing = closes(here, client, topic, pool)
+        interceptor, last, closing = closes(served, client, topic, pool)
         opening = pool.submit(client.topic, "news")
         wait([opening], 0.2)  # it waits for the end of the former one
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         assert opening.result(PATIENCE_S).publish(b"next") == 1
         closing.result(PATIENCE_S)
     assert last.result(0) == 0
 
 
-def test_a_server_that_drains_answers_what_it_has(here: Served, topic: RemoteTopic) -> None:
+def test_a_server_that_drains_answers_what_it_has(served: ServedCluster, topic: RemoteTopic) -> None:
     consumer = topic.subscribe("s", start="earliest")
     futures = [topic.submit(b"%d" % number) for number in range(100)]
     futures[-1].result(PATIENCE_S)
-    assert here.server.drain(PATIENCE_S)
+    assert served.server.drain(PATIENCE_S)
     assert [future.result(0) for future in futures] == list(range(100))
-    assert here.cluster.topic("news").end == 100
+    assert served.cluster.topic("news").end == 100
     consumer.close()
 
 
-def test_reading_goes_on_when_the_owner_has_closed_the_topic(here: Served, client: Client) -> None:
+def test_reading_goes_on_when_the_owner_has_closed_the_topic(served: ServedCluster, client: Client) -> None:
     """Between two batches: it is opened again, and nothing is left out."""
     topic = client.topic("read", **PLAIN)
     for number in range(3):
         topic.publish_batch([b"%d" % number + bytes(1 << 20)] * 4)
     batches = topic.read()
     values = [value[:1] for value in next(batches).values()]
-    closed = here.cluster.topics.get("read")
+    closed = served.cluster.topics.get("read")
     assert 0 < len(values) < 12 and closed is not None
     closed.close()
     for batch in batches:
@@ -353,7 +355,7 @@ def test_reading_goes_on_when_the_owner_has_closed_the_topic(here: Served, clien
 
 def test_a_server_that_is_closed_leaves_no_thread(tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
-    with served(tmp_path / "cluster") as service:
+    with serve_cluster(tmp_path / "cluster") as service:
         service.client().topic("t", **PLAIN).publish(b"x")
         assert any(thread.name.startswith("pyreplog-topics") for thread in threading.enumerate())
     until(lambda: not [thread for thread in threading.enumerate() if thread.name not in before])

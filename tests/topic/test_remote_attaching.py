@@ -17,7 +17,7 @@ from pyreplog.topic.owner.topics import Topics
 from pyreplog.topic.server.client_session import ClientSession, ConsumerSession
 from pyreplog.topic.server.topic_server import TopicService
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, pool_of, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, pool_of, receive
 
 VALUES = [b"one", b"two"]
 TIMEOUT_S = 1.0
@@ -45,16 +45,16 @@ class Unanswered:
 
 @pytest.mark.parametrize("kind", [protocol.Subscribe, protocol.Resume])
 def test_an_unanswered_attempt_to_attach_makes_room_for_the_next_one(
-    here: Served, monkeypatch: pytest.MonkeyPatch, kind: type
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
-    client = here.client()
+    client = served.client()
     topic = client.topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:  # an exclusive subscription
         assert receive(consumer, 2) == VALUES
         unanswered = Unanswered(monkeypatch, kind)
         pool_of(client).timeout = TIMEOUT_S
-        here.cluster.topic("news").close()  # the consumer has to be attached again
+        served.cluster.topic("news").close()  # the consumer has to be attached again
         until(lambda: unanswered.request >= 0)
         pool_of(client).timeout = PATIENCE_S / 3  # the time-out of later attempts
         assert receive(consumer, 2) == VALUES
@@ -62,9 +62,9 @@ def test_an_unanswered_attempt_to_attach_makes_room_for_the_next_one(
 
 
 def test_an_attempt_whose_acknowledgements_fail_makes_room_for_the_next_one(
-    here: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = here.client()
+    client = served.client()
     topic = client.topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
@@ -80,16 +80,16 @@ def test_an_attempt_whose_acknowledgements_fail_makes_room_for_the_next_one(
 
         monkeypatch.setattr(ConsumerSession, "resume", fail)
         pool_of(client).timeout = PATIENCE_S / 3
-        here.cluster.topic("news").close()
+        served.cluster.topic("news").close()
         assert receive(consumer, 2) == VALUES
         assert not failures and len(topic.stats().subscriptions[0].consumers) == 1
 
 
 def test_a_consumer_that_leaves_before_it_is_attached_is_not_attached_later(
-    here: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for the topic, and may wait longer than the client."""
-    client = here.client()
+    client = served.client()
     topic, pool = client.topic("news", **PLAIN), pool_of(client)
     topic.create_subscription("s", start="earliest")
     opening, free, open_topic = threading.Event(), threading.Event(), Topics.open

@@ -17,7 +17,7 @@ from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.model.stats import TopicStats
 from pyreplog.topic.server.client_session import ConsumerSession
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, receive
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
@@ -34,7 +34,7 @@ def spare() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -> None:
+def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, served: ServedCluster) -> None:
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
         messages = consumer.receive(max_messages=4, timeout=PATIENCE_S)
@@ -42,7 +42,7 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
         consumer.acknowledge(messages[0])
         consumer.acknowledge([1])
         consumer.flush()
-        assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 2
+        assert served.cluster.topic("news").stats().subscriptions[0].backlog_messages == 2
         consumer.acknowledge_cumulative(messages[2])
         consumer.flush()
     with topic.subscribe("s") as consumer:
@@ -108,8 +108,8 @@ def test_closing_waits_until_its_place_is_free(
         assert topic.stats().subscriptions[0].consumers
 
 
-def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, here: Served) -> None:
-    others = here.client().topic("news")
+def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, served: ServedCluster) -> None:
+    others = served.client().topic("news")
     with (
         topic.subscribe("s", start="earliest", type="shared", queue=1000) as new_consumer,
         others.subscribe("s", type="shared", queue=1000) as two,
@@ -127,8 +127,8 @@ def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, he
         assert contents["one"] and contents["two"] and not contents["one"] & contents["two"]
 
 
-def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, here: Served) -> None:
-    others = here.client().topic("news")
+def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, served: ServedCluster) -> None:
+    others = served.client().topic("news")
     with topic.subscribe("s", type="key_shared") as new_consumer, others.subscribe("s", type="key_shared") as two:
         topic.publish_batch([b"v"] * 300, [b"key %d" % (number % 30) for number in range(300)])
         keys: list[set[bytes | None]] = [set(), set()]
@@ -143,8 +143,8 @@ def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, here: Served) -> 
         assert keys[0] and keys[1] and not keys[0] & keys[1]
 
 
-def test_the_next_client_takes_over(topic: RemoteTopic, here: Served) -> None:
-    with here.client().topic("news").subscribe("s", type="failover", name="b") as second:
+def test_the_next_client_takes_over(topic: RemoteTopic, served: ServedCluster) -> None:
+    with served.client().topic("news").subscribe("s", type="failover", name="b") as second:
         first = topic.subscribe("s", type="failover", name="a", priority=-1)
         until(lambda: first.is_active and not second.is_active)
         topic.publish_batch(VALUES)
@@ -217,11 +217,11 @@ def test_subscriptions_by_name(topic: RemoteTopic) -> None:
     assert topic.subscriptions() == []
 
 
-def test_statistics_are_those_of_the_owner(topic: RemoteTopic, here: Served) -> None:
+def test_statistics_are_those_of_the_owner(topic: RemoteTopic, served: ServedCluster) -> None:
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
         receive(consumer, 4)
-        local = here.cluster.topic("news")
+        local = served.cluster.topic("news")
 
         def of_consumers(stats: TopicStats) -> Any:
             sub = stats.subscriptions[0]
@@ -229,14 +229,14 @@ def test_statistics_are_those_of_the_owner(topic: RemoteTopic, here: Served) -> 
 
         until(lambda: of_consumers(topic.stats()) == of_consumers(local.stats()))  # permits may still be in flight
         ours, theirs = topic.stats(), local.stats()
-        assert ours.owner == here.server.address
+        assert ours.owner == served.server.address
         fields = ("name", "end", "published_messages", "storage_bytes", "epoch")
         assert [getattr(ours, name) for name in fields] == [getattr(theirs, name) for name in fields]
         assert ours.subscriptions[0].unacked == 4 and len(ours.subscriptions[0].consumers) == 1
         assert topic.internal_stats() == local.internal_stats()
 
 
-def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: Served) -> None:
+def test_acknowledgements_pass_what_waits_to_be_published(client: Client, served: ServedCluster) -> None:
     """More requests to publish wait at the server than it reads from one connection. Acknowledgements are read all the
     same, and make room."""
     topics = [client.topic(f"news {number}", **PLAIN) for number in range(6)]
@@ -245,7 +245,7 @@ def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: 
     with pytest.MonkeyPatch.context() as patch:
         for topic in topics:
             topic.publish(b"before")
-            patch.setattr(here.cluster.topic(topic.name).publisher, "room", lambda: room)
+            patch.setattr(served.cluster.topic(topic.name).publisher, "room", lambda: room)
         futures = [topic.submit(bytes(1 << 20)) for topic in topics for _ in range(15)]
         try:
             for consumer in consumers:

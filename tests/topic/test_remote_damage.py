@@ -14,7 +14,7 @@ from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
 from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import decode_request, encode_request
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire, receive
 from tests.topic.test_remote_protocol import batch_of
 
 REQUESTS: list[protocol.Request] = [
@@ -41,7 +41,7 @@ def test_no_bit_of_a_request_can_be_another(request_: protocol.Request) -> None:
             decode_request(memoryview(bytes(spoiled)))
 
 
-def test_a_damaged_request_says_what_was_expected() -> None:
+def test_damaged_request_raises_damaged_message_error_with_the_expected_checksum() -> None:
     body = bytearray(b"".join(bytes(part) for part in encode_request(REQUESTS[0], is_checked=True)))
     body[-10] ^= 1
     with pytest.raises(DamagedMessageError, match="expected 0x") as caught:
@@ -70,41 +70,41 @@ def test_no_bit_of_what_is_delivered_can_be_another() -> None:
             read(bytes(spoiled))
 
 
-def test_damaged_messages_are_not_stored(here: Served, wire: Wire) -> None:
+def test_damaged_messages_are_not_stored(served: ServedCluster, wire: Wire) -> None:
     """Messages of a named producer are sent again. For others the outcome is unknown, and they are not stored."""
-    client = here.client(wire.address)
+    client = served.client(wire.address)
     topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
     for each_topic in (topic, numbered):
         each_topic.publish(b"first", producer="me")
     wire.spoils = b"a value", b"a walue"
     with pytest.raises(OutcomeUnknownError):
         topic.publish(b"a value", timeout=PATIENCE_S)
-    assert wire.spoils is None and here.cluster.topic("news").end == 1
+    assert wire.spoils is None and served.cluster.topic("news").end == 1
     wire.spoils = b"a value", b"a walue"
     numbered.publish(b"a value", producer="me", timeout=PATIENCE_S)
     assert wire.spoils is None
-    values = [value for batch in here.cluster.topic("numbered").read() for value in batch.values()]
+    values = [value for batch in served.cluster.topic("numbered").read() for value in batch.values()]
     assert values == [b"first", b"a value"]
 
 
-def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_damaged_messages_are_not_received(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         topic.publish(b"first")
         assert receive(consumer, 1) == [b"first"]
         consumer.acknowledge([0])
         wire.spoils = b"a value", b"a walue"
-        here.cluster.topic("news").publish(b"a value")
+        served.cluster.topic("news").publish(b"a value")
         assert receive(consumer, 1) == [b"a value"]
         assert wire.spoils is None
 
 
-def test_an_older_client_is_understood(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_client_is_understood(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older server works as well: messages of either have no checksums."""
     from pyreplog.topic.client.remote import connection_pool
 
     monkeypatch.setattr(connection_pool, "VERSION", 1)
-    topic = here.client().topic("news", **PLAIN)
+    topic = served.client().topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         assert topic.publish(b"one") == 0
         assert receive(consumer, 1) == [b"one"]

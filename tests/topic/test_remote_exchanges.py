@@ -18,7 +18,7 @@ from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.server.client_session import WAITING_BYTES, ConsumerSession
 from pyreplog.topic.server.topic_server import TopicService
 from tests.topic.entries import records_of
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, receive
 
 MESSAGES = 20
 
@@ -37,7 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
     return kinds
 
 
-def test_an_acknowledgement_asks_for_the_next_message(here: Served, client: Client, asked: Counter[type]) -> None:
+def test_an_acknowledgement_asks_for_the_next_message(
+    served: ServedCluster, client: Client, asked: Counter[type]
+) -> None:
     topic = client.topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         for number in range(MESSAGES):
@@ -49,7 +51,7 @@ def test_an_acknowledgement_asks_for_the_next_message(here: Served, client: Clie
     assert asked[protocol.Publish] == asked[protocol.AcknowledgeAndFetch] == MESSAGES
     assert asked[protocol.Fetch] == FETCHES
     assert not asked[protocol.AcknowledgeRange]
-    assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+    assert served.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
 def test_a_consumer_that_acknowledges_nothing_gets_more(client: Client, asked: Counter[type]) -> None:
@@ -66,9 +68,9 @@ def test_a_consumer_that_acknowledges_nothing_gets_more(client: Client, asked: C
 
 
 def test_batches_that_come_while_a_session_is_opened_wait_for_it(
-    here: Served, client: Client, asked: Counter[type]
+    served: ServedCluster, client: Client, asked: Counter[type]
 ) -> None:
-    here.cluster.topic("news", **PLAIN)
+    served.cluster.topic("news", **PLAIN)
     topic = client.topic("news")
     asked.clear()
     futures = [topic.submit_batch([b"%d" % number]) for number in range(MESSAGES)]
@@ -86,7 +88,7 @@ class Flows:
         self.given.append(messages)
 
 
-def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
+def test_large_delivery_taken_in_parts_leaves_room_for_as_many_messages_again() -> None:
     """Three entries, each of which nearly fills a delivery."""
     flows, answers = Flows(), list[tuple[int, int]]()
     outlet = ConsumerSession("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))

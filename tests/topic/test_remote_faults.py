@@ -21,15 +21,15 @@ from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
 from pyreplog.topic.model.wire.protocol import Call, CallResult
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.server.topic_server import TopicServer
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, pool_of, receive, rests
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire, channels_of, is_backing_off, pool_of, receive
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
 
-def values_of(here: Served, topic: str = "news") -> list[bytes]:
-    return [value for batch in here.cluster.topic(topic).read() for value in batch.values()]
+def values_of(served: ServedCluster, topic: str = "news") -> list[bytes]:
+    return [value for batch in served.cluster.topic(topic).read() for value in batch.values()]
 
 
 def publishes(producer: Producer, value: bytes) -> bool:
@@ -61,8 +61,8 @@ def asks(consumer: Consumer) -> bool:
 # ---- a connection ----------------------------------------------------------------------------------------------
 
 
-def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_without_acknowledgement_messages_come_again(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", queue=3) as consumer:
         for turn in range(5):
             topic.publish_batch(VALUES)
@@ -75,12 +75,12 @@ def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -
                 [4 * turn + 1, 4 * turn + 2, 4 * turn + 3]
             )
             consumer.flush()
-    assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+    assert served.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wire: Wire) -> None:
+def test_flushed_acknowledgements_survive_lost_connections(served: ServedCluster, wire: Wire) -> None:
     """The acknowledgement, or all answers of the owner, are lost with the connection."""
-    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic = served.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         for turn in range(4):
             topic.publish_batch([b"%d" % number for number in range(20)])
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wir
                 messages += consumer.receive(max_messages=20, timeout=PATIENCE_S)
             if turn % 2:
                 with wire.apart():
-                    until(lambda: here.server.connections == 0)
+                    until(lambda: served.server.connections == 0)
                     consumer.acknowledge(messages)
             else:
                 wire.swallow()
@@ -97,12 +97,12 @@ def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wir
                 consumer.acknowledge([message.offset for message in messages[10:]])
                 wire.cut()
             consumer.flush(timeout=PATIENCE_S)
-            assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+            assert served.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
             assert consumer.receive(timeout=0.05) is None
 
 
-def test_all_below_a_message_is_acknowledged_over_the_next_connection(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_all_below_a_message_is_acknowledged_over_the_next_connection(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
@@ -115,27 +115,29 @@ def test_all_below_a_message_is_acknowledged_over_the_next_connection(here: Serv
         assert receive(consumer, 1) == VALUES[3:]
 
 
-def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(here: Served, wire: Wire) -> None:
+def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(served: ServedCluster, wire: Wire) -> None:
     """It is unknown whether they were meant for messages before or after the seek: they do not count, and the flush
     raises an error."""
-    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 4) == VALUES
         with wire.apart():
             until(lambda: not attached(consumer))
             consumer.acknowledge([0, 1, 2, 3])
-            assert here.cluster.topic("news").seek("s", "earliest") == 0
+            assert served.cluster.topic("news").seek("s", "earliest") == 0
         with pytest.raises(OutcomeUnknownError, match="seek"):
             consumer.flush(timeout=PATIENCE_S)
         consumer.flush(timeout=PATIENCE_S)
         assert receive(consumer, 4) == VALUES
 
 
-def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_over_a_reconnect_to_an_older_server_raises_outcome_unknown_error(
+    served: ServedCluster, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is unknown whether such a server got the acknowledgement, and the flush raises an error."""
     monkeypatch.setattr(link_module, "VERSION", 1)
-    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 4) == VALUES
@@ -150,8 +152,8 @@ def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypa
         assert receive(consumer, 3) == VALUES[1:]
 
 
-def test_a_flush_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_a_flush_while_the_server_is_away_waits_for_it(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
@@ -164,11 +166,11 @@ def test_a_flush_while_the_server_is_away_waits_for_it(here: Served, wire: Wire)
                 consumer.seek("earliest", timeout=0.05)  # it is not done later
             flushing = pool.submit(consumer.flush, PATIENCE_S)
         flushing.result(PATIENCE_S)
-        assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+        assert served.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_what_waits_in_a_consumer_is_not_given_out_twice(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_reconnect_does_not_repeat_messages_that_wait_in_the_consumer(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         topic.publish_batch([b"%d" % number for number in range(1000)])
         first = consumer.receive(timeout=PATIENCE_S)
@@ -180,19 +182,19 @@ def test_what_waits_in_a_consumer_is_not_given_out_twice(here: Served, wire: Wir
         assert consumer.receive(timeout=0.05) is None
 
 
-def test_a_subscription_that_is_not_durable_goes_on_behind_what_came(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_a_subscription_that_is_not_durable_goes_on_behind_what_came(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", durable=False) as consumer:
         topic.publish_batch(VALUES)
         assert receive(consumer, 2) == VALUES[:2]
         with wire.apart():
-            until(lambda: here.server.connections == 0)
-            here.cluster.topic("news").publish(b"meanwhile")
+            until(lambda: served.server.connections == 0)
+            served.cluster.topic("news").publish(b"meanwhile")
         assert receive(consumer, 3) == [*VALUES[2:], b"meanwhile"]
 
 
-def test_the_outcome_of_what_is_on_its_way_is_unknown(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_the_outcome_of_what_is_on_its_way_is_unknown(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
     wire.swallow()
     lost = topic.submit(b"two")
@@ -201,11 +203,11 @@ def test_the_outcome_of_what_is_on_its_way_is_unknown(here: Served, wire: Wire) 
     with pytest.raises(OutcomeUnknownError):
         lost.result(PATIENCE_S)
     assert topic.publish(b"three") == 2
-    assert values_of(here) == [b"one", b"two", b"three"]
+    assert values_of(served) == [b"one", b"two", b"three"]
 
 
-def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN, deduplicate=True)
+def test_a_named_producer_sends_again_and_nothing_is_stored_twice(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     values = [b"%d" % number for number in range(300)]
     for turn in range(10):
@@ -218,37 +220,37 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
         offsets = [future.result(PATIENCE_S) for future in futures]
         assert {offset for offset in offsets if offset >= 0} <= set(range(30 * turn, 30 * turn + 20))
         assert batch.result(PATIENCE_S) in (range(0), range(30 * turn + 20, 30 * turn + 30))
-    assert values_of(here) == values
+    assert values_of(served) == values
     assert topic.stats().duplicates > 0
 
 
-def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
-    client = here.client(wire.address)
+def test_numbers_whose_outcome_is_unknown_are_not_given_again(served: ServedCluster, wire: Wire) -> None:
+    client = served.client(wire.address)
     producer = client.topic("news", **PLAIN, deduplicate=True).producer("me")
     pool_of(client).timeout = 0.2  # the time-out of later requests
     wire.swallow()
     lost = producer.submit(b"lost")
     assert wire.swallowed.wait(PATIENCE_S)
-    here.server.close()
+    served.server.close()
     wire.cut()
     with pytest.raises(OutcomeUnknownError):
         lost.result(PATIENCE_S)
-    assert values_of(here) == [b"lost"]
+    assert values_of(served) == [b"lost"]
     pool_of(client).timeout = PATIENCE_S
-    here.cluster.topic("news").close()
-    with TopicServer(here.cluster) as server:
+    served.cluster.topic("news").close()
+    with TopicServer(served.cluster) as server:
         wire.lead_to(server.address)
         until(lambda: publishes(producer, b"new"))
-    assert values_of(here) == [b"lost", b"new"]
+    assert values_of(served) == [b"lost", b"new"]
 
 
-def test_requests_are_not_repeated_for_ever(here: Served, wire: Wire) -> None:
-    client = here.client(wire.address)
+def test_requests_are_not_repeated_for_ever(served: ServedCluster, wire: Wire) -> None:
+    client = served.client(wire.address)
     topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     with topic.subscribe("s") as consumer:
         pool_of(client).timeout = 0.2  # the time-out of later requests
-        here.server.close()
+        served.server.close()
         with pytest.raises((NotConnectedError, OutcomeUnknownError)):
             producer.publish(b"x")
         with pytest.raises(PeerError):
@@ -257,37 +259,37 @@ def test_requests_are_not_repeated_for_ever(here: Served, wire: Wire) -> None:
             topic.stats()
 
 
-def test_a_request_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
-    client = here.client(wire.address)
+def test_a_request_while_the_server_is_away_is_answered_when_it_is_back(served: ServedCluster, wire: Wire) -> None:
+    client = served.client(wire.address)
     topic = client.topic("news", **PLAIN)
     topic.publish(b"one")
-    here.server.close()
+    served.server.close()
     until(lambda: not connected(client))
-    here.cluster.topic("news").close()
+    served.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: rests(client))
-        with TopicServer(here.cluster) as server:
+        until(lambda: is_backing_off(client))
+        with TopicServer(served.cluster) as server:
             wire.lead_to(server.address)
             assert asked.result(PATIENCE_S).end.offset == 1
 
 
-def test_a_request_while_the_server_is_away_fails_when_the_client_is_closed(here: Served) -> None:
-    client = here.client()
+def test_a_request_while_the_server_is_away_fails_when_the_client_is_closed(served: ServedCluster) -> None:
+    client = served.client()
     topic = client.topic("news", **PLAIN)
-    here.server.close()
+    served.server.close()
     until(lambda: not connected(client))
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: rests(client))
+        until(lambda: is_backing_off(client))
         client.close()
         with pytest.raises(ClosedError):
             asked.result(PATIENCE_S)
 
 
-def test_a_request_while_it_connects_fails_when_the_client_is_closed(here: Served, wire: Wire) -> None:
+def test_a_request_while_it_connects_fails_when_the_client_is_closed(served: ServedCluster, wire: Wire) -> None:
     """The closed client asks no server again later."""
-    client = here.client(wire.address)
+    client = served.client(wire.address)
     client.topic("news", **PLAIN)
     with wire.apart():
         until(lambda: not connected(client))
@@ -299,13 +301,13 @@ def test_a_request_while_it_connects_fails_when_the_client_is_closed(here: Serve
 # ---- owners ----------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> None:
-    topic = here.client().topic("news", **PLAIN, deduplicate=True)
+def test_a_topic_that_is_closed_at_the_server_is_opened_again(served: ServedCluster) -> None:
+    topic = served.client().topic("news", **PLAIN, deduplicate=True)
     with topic.subscribe("s") as consumer:
         for turn in range(5):
             producer = topic.producer("me")
             futures = [producer.submit(b"%d.%d" % (turn, number)) for number in range(50)]
-            here.cluster.topic("news").close()
+            served.cluster.topic("news").close()
             for future in futures:
                 future.result(PATIENCE_S)
             assert topic.publish(b"end %d" % turn, producer="me") == 51 * turn + 50
@@ -315,19 +317,21 @@ def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> N
                 assert batch is not None
                 contents |= {value for value in batch.values() if value.startswith((b"%d." % turn, b"end %d" % turn))}
                 consumer.acknowledge(batch)
-    assert len(values_of(here)) == len(set(values_of(here))) == 255
+    assert len(values_of(served)) == len(set(values_of(served))) == 255
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
-        cast.start_bookies("b0")
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as processes:
+        processes.start_bookies("b0")
+        yield processes
 
 
-def test_any_server_finds_the_owner(cast: Cast) -> None:
+def test_any_server_finds_the_owner(processes: ProcessGroup) -> None:
     with ExitStack() as stack:
-        servers = [stack.enter_context(TopicServer(stack.enter_context(Cluster.connect(cast.url)))) for _ in range(2)]
+        servers = [
+            stack.enter_context(TopicServer(stack.enter_context(Cluster.connect(processes.url)))) for _ in range(2)
+        ]
         clients = [stack.enter_context(connect(f"pyreplog://{server.address}")) for server in servers]
         assert clients[0].topic("a", **PLAIN).publish(b"0") == 0
         assert clients[1].topic("b", **PLAIN).publish(b"0") == 0
@@ -342,9 +346,9 @@ def test_any_server_finds_the_owner(cast: Cast) -> None:
         }
 
 
-def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
+def test_a_server_is_killed_and_another_takes_over(processes: ProcessGroup) -> None:
     """Of a producer that numbers its messages, none is lost and none is stored twice. A consumer goes on."""
-    servers = [cast.start("tests.topic.topic_server", cast.url) for _ in range(2)]
+    servers = [processes.start("tests.topic.topic_server", processes.url) for _ in range(2)]
     addresses = [server.wait_for("address") for server in servers]
     with connect(f"pyreplog://{','.join(addresses)}", timeout=60.0) as client:
         topic = client.topic("news", **PLAIN, deduplicate=True)
@@ -375,16 +379,18 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
         assert topic.stats().owner == addresses[1]
 
 
-def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_was_taken_over_from_does_no_harm(
+    processes: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server has lost its lease without noticing: publishing through it raises an error that names the new owner."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with ExitStack() as stack:
-        old = stack.enter_context(Cluster.connect(cast.url))
+        old = stack.enter_context(Cluster.connect(processes.url))
         server = stack.enter_context(TopicServer(old))
         topic = stack.enter_context(connect(f"pyreplog://{server.address}")).topic("news", **PLAIN)
         assert topic.publish(b"one") == 0
         old.topic("news").claim.release()
-        other = stack.enter_context(Cluster.connect(cast.url))
+        other = stack.enter_context(Cluster.connect(processes.url))
         assert other.topic("news").publish(b"two") == 1
         with pytest.raises((TopicFencedError, OutcomeUnknownError)):
             topic.publish(b"three")

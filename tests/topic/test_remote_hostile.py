@@ -33,7 +33,7 @@ from pyreplog.topic.model.wire.protocol import (
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server import admin_calls
 from tests.net.peers import RawClient
-from tests.topic.remoting import PLAIN, receive, served
+from tests.topic.remoting import PLAIN, receive, serve_cluster
 from tests.waiting import PATIENCE_S, until
 
 
@@ -113,7 +113,7 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
         return "[]"
 
     monkeypatch.setitem(admin_calls._CLIENT_CALLS, "topics", block)
-    with served(tmp_path) as service:
+    with serve_cluster(tmp_path) as service:
         try:
             with RawClient(service.server.server) as greedy:
                 for number in range(500):
@@ -138,14 +138,14 @@ def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
 
 
 def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: Path) -> None:
-    with served(tmp_path) as service, black_holes(2) as addresses:
+    with serve_cluster(tmp_path) as service, black_holes(2) as addresses:
         client = service.client(",".join([*addresses, service.server.address]), timeout=6.0)
         client.topic("t", **PLAIN).publish(b"value")
 
 
 def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Other clients are served, and no step of the server fails."""
-    with served(tmp_path) as service:
+    with serve_cluster(tmp_path) as service:
         topic = service.client().topic("t", **PLAIN)
         for number in range(5):
             topic.publish(b"%d" % number)
@@ -172,7 +172,7 @@ def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: 
 
 def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
     """This holds as well when all messages are known and acknowledged."""
-    with served(tmp_path) as service:
+    with serve_cluster(tmp_path) as service:
         topic = service.client().topic("t", **PLAIN)
         for number in range(5):
             topic.publish(b"%d" % number)
@@ -197,7 +197,7 @@ def replicated(first: int, end: int, messages: int, value: bytes, gap: tuple[int
 def test_entries_of_an_origin_that_cannot_be_are_not_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each request is answered or ends the connection; the stored entries of the origin stay, and replication goes on."""
     good = encode_messages([b"one", b"two"])
-    with served(tmp_path) as there:
+    with serve_cluster(tmp_path) as there:
         topic = there.client().topic("t", ensemble=1, durability="synced", retention_bytes=None)
         owned = there.cluster.topic("t")
         assert isinstance(owned, Topic)

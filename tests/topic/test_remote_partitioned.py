@@ -22,7 +22,7 @@ from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
 from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.partitioning import key_of, other_process, receive, until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 from tests.topic.test_routing import PULSAR
 
 KEYS = [b"%02d" % (at * 7 % 20) for at in range(60)]
@@ -54,10 +54,12 @@ def test_keys_go_where_pulsars_go(topic: RemotePartitionedTopic) -> None:
     }
 
 
-def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitionedTopic) -> None:
+def test_messages_published_to_partitions_by_a_client_are_stored_at_the_owner(
+    served: ServedCluster, topic: RemotePartitionedTopic
+) -> None:
     assert [topic.publish(b"v") for _ in range(4)] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     topic.publish_batch(VALUES, KEYS, properties=[{"at": str(at)} for at in range(60)], event_times=list(range(1, 61)))
-    local = here.cluster.topic("t")
+    local = served.cluster.topic("t")
     assert (local.partitions, topic.partitions, topic.served) == (3, 3, [0, 1, 2])
     assert stored(topic) == stored(local)
     assert sorted(value for part in stored(topic) for value in part) == sorted([b"v"] * 4 + VALUES)
@@ -71,11 +73,11 @@ def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitione
     assert asyncio.run(scene()) == PartitionOffset(1, len(stored(local)[1]) - 1)
 
 
-def test_what_was_published_before_is_dropped(here: Served) -> None:
-    with here.client().topic("d", partitions=2, deduplicate=True, **PLAIN).producer("p") as producer:
+def test_remote_partitioned_producer_drops_duplicate_sequences(served: ServedCluster) -> None:
+    with served.client().topic("d", partitions=2, deduplicate=True, **PLAIN).producer("p") as producer:
         keys = [key_of(at % 2, 2) for at in range(6)]
         producer.publish_batch(VALUES[:4], keys[:4], sequences=range(4))
-    again = here.client().topic("d").producer("p")
+    again = served.client().topic("d").producer("p")
     assert again.last_sequences() == [2, 3]
     assert again.publish(b"again", keys[1], sequence=3) == PartitionOffset(1, -1)
     outcomes = again.publish_batch(VALUES[:6], keys, sequences=range(6))
@@ -85,7 +87,7 @@ def test_what_was_published_before_is_dropped(here: Served) -> None:
 # ---- receiving -------------------------------------------------------------------------------------------------
 
 
-def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here: Served) -> None:
+def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, served: ServedCluster) -> None:
     topic.create_subscription("s", start="earliest", type="shared")
     topic.publish_batch(VALUES, KEYS)
     with topic.subscribe("s") as consumer:
@@ -104,7 +106,7 @@ def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here:
         assert (total.subscriptions[0].backlog_messages, total.published_messages) == (1, 60)
         with pytest.raises(SubscriptionBusyError):
             topic.delete_subscription("s")
-    with here.client().topic("t").subscribe("s") as consumer:
+    with served.client().topic("t").subscribe("s") as consumer:
         assert [each.value for each in receive(consumer, 1)] == [messages[59].value]
         assert len(consumer.seek("earliest")) == 3
         assert len(receive(consumer, 60)) == 60
@@ -117,11 +119,13 @@ def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here:
         topic.subscribe("s", start=5)  # type: ignore[arg-type]
 
 
-def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePartitionedTopic, here: Served) -> None:
+def test_clients_share_the_partitions_of_a_failover_subscription(
+    topic: RemotePartitionedTopic, served: ServedCluster
+) -> None:
     """The partitions are shared by priority and name, in whichever order consumers came. The others take over when one
     leaves."""
     with topic.subscribe("s", type="failover", start="earliest", name="b") as second:
-        first = here.client().topic("t").subscribe("s", type="failover", name="a")
+        first = served.client().topic("t").subscribe("s", type="failover", name="a")
         until(lambda: (first.active_partitions, second.active_partitions) == ([0, 2], [1]))
         topic.publish_batch(VALUES, KEYS)
         mine = receive(second, len(stored(topic)[1]))
@@ -135,8 +139,8 @@ def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePa
 # ---- coming, growing, going ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_once_whichever_client_asks(here: Served) -> None:
-    clients = [here.client() for _ in range(4)]
+def test_a_topic_is_made_once_whichever_client_asks(served: ServedCluster) -> None:
+    clients = [served.client() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda item: item.topic("t", partitions=4, **PLAIN), clients))
     for at, topic in enumerate(results):
@@ -150,7 +154,7 @@ def test_a_topic_is_made_once_whichever_client_asks(here: Served) -> None:
     assert client.topic("t") is not results[0] and client.topic("t").publish(b"v", key_of(0, 4)).offset == 1
 
 
-def test_what_cannot_be_made_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
+def test_invalid_partitioned_topics_cannot_be_created_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
     client.topic("plain", **PLAIN)
     with pytest.raises(TopicExistsError, match="plain"):
         client.topic("plain", partitions=2)
@@ -168,11 +172,11 @@ def test_what_cannot_be_made_or_opened(client: Client, topic: RemotePartitionedT
     assert client.partitioned_topics() == ["t"]
 
 
-def test_a_topic_grows_and_consumers_follow(here: Served, topic: RemotePartitionedTopic) -> None:
-    other = here.client()
+def test_a_topic_grows_and_consumers_follow(served: ServedCluster, topic: RemotePartitionedTopic) -> None:
+    other = served.client()
     late = other.topic("t")
     with topic.subscribe("s", type="shared", start="earliest") as consumer:
-        grown = here.client().topic("t", partitions=5)
+        grown = served.client().topic("t", partitions=5)
         assert grown.publish(b"new", key_of(4, 5)) == PartitionOffset(4, 0)
         assert (topic.partitions, consumer.partitions) == (3, [0, 1, 2])
         assert topic._client.topic("t") is topic
@@ -182,9 +186,9 @@ def test_a_topic_grows_and_consumers_follow(here: Served, topic: RemotePartition
     assert other.topic("t") is late and late.partitions == 5
 
 
-def test_deleting_deletes_all(here: Served, client: Client, topic: RemotePartitionedTopic) -> None:
+def test_deleting_deletes_all(served: ServedCluster, client: Client, topic: RemotePartitionedTopic) -> None:
     topic.publish_batch(VALUES, KEYS)
-    elsewhere = here.client()
+    elsewhere = served.client()
     elsewhere.topic("t")
     topic.partition(1).delete()  # as if an earlier deletion had ended there
     topic.delete()
@@ -204,15 +208,15 @@ def test_a_topic_with_partitions_is_not_forgotten(client: Client, topic: RemoteP
 # ---- several servers -------------------------------------------------------------------------------------------
 
 
-def test_partitions_of_several_servers_are_one_topic(here: Served, client: Client) -> None:
+def test_partitions_of_several_servers_are_one_topic(served: ServedCluster, client: Client) -> None:
     """Each partition is used at its owner, also after it has moved, and consumers and producers go on."""
     topic = client.topic("t", partitions=3, deduplicate=True, **PLAIN)
-    with other_process(here.cluster) as other, TopicServer(other) as second:
-        here.cluster.topics.get("t-partition-1").close()  # type: ignore[union-attr]
+    with other_process(served.cluster) as other, TopicServer(other) as second:
+        served.cluster.topics.get("t-partition-1").close()  # type: ignore[union-attr]
         other.topic("t-partition-1")
-        owners = [here.cluster.topics.owner(f"t-partition-{at}").address for at in range(3)]  # type: ignore[union-attr]
-        assert owners == [here.server.address, second.address, here.server.address]
-        new_topic = here.client(f"{second.address},{here.server.address}").topic("t")
+        owners = [served.cluster.topics.owner(f"t-partition-{at}").address for at in range(3)]  # type: ignore[union-attr]
+        assert owners == [served.server.address, second.address, served.server.address]
+        new_topic = served.client(f"{second.address},{served.server.address}").topic("t")
         producer = new_topic.producer("p")
         producer.publish_batch(VALUES, KEYS)
         assert {at: part.owner for at, part in new_topic.stats().parts.items()} == dict(enumerate(owners))
@@ -227,7 +231,7 @@ def test_partitions_of_several_servers_are_one_topic(here: Served, client: Clien
             assert sorted(message.value for message in messages) == sorted([*behind, b"moved"])
 
 
-def test_what_users_need_is_exported() -> None:
+def test_classes_of_partitioned_topics_are_exported() -> None:
     assert pyreplog.RemotePartitionedTopic is RemotePartitionedTopic
     for name in ("PartitionedTopic", "PartitionedConsumer", "PartitionedProducer", "PartitionRange", "Producer"):
         assert getattr(pyreplog, name).__name__ == name

@@ -239,7 +239,7 @@ def test_errors_keep_their_class_and_words(error: ReplogError) -> None:
     assert (type(fault), str(fault), address) == (type(error), str(error), "h:1")
 
 
-def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
+def test_errors_without_a_wire_number_are_decoded_as_the_nearest_class() -> None:
     def decoded_fault(error: BaseException) -> ReplogError:
         return decode_fault(WireReader("reply", memoryview(encode_fault(error)), 1))[0]
 
@@ -297,7 +297,7 @@ def test_messages_come_as_they_lie_in_the_ledger(entries: list[int], data: st.Da
     assert size_of(batch) == int(batch.entry_size[used].sum()) and size_of(batch.slice(0, 0)) == 0
 
 
-def test_no_messages_are_told_too() -> None:
+def test_empty_delivery_is_encoded_and_decoded() -> None:
     assert through(Delivered(9, True, None, {})) == Delivered(9, True, None, {})
 
 
@@ -372,7 +372,7 @@ def test_statistics_come_as_they_went() -> None:
         (InternalStats, {"name": "t", "state": "open", "epoch": 1}),
     ],
 )
-def test_numbers_that_a_server_does_not_tell_are_0(kind: type[Stats], numbers: dict[str, Any]) -> None:
+def test_stats_missing_from_an_older_server_are_0(kind: type[Stats], numbers: dict[str, Any]) -> None:
     """A server of an older version does not count these."""
     stats = decode_stats(kind, json.dumps(numbers))
     others = [getattr(stats, item.name) for item in dataclasses.fields(stats) if item.name not in numbers]

@@ -14,16 +14,16 @@ from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import OK, decode_fault
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.client_session import ProducerSession
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 from tests.waiting import until
 
 NEVER_S = 1e6
 """A time-out so long that a publisher waits for the quota."""
 
 
-def held(here: Served, **settings: Any) -> Topic:
+def held(served: ServedCluster, **settings: Any) -> Topic:
     """Return a topic whose only message is not acknowledged and fills the quota."""
-    topic = here.cluster.topic("news", **PLAIN, quota_bytes=1, **settings)
+    topic = served.cluster.topic("news", **PLAIN, quota_bytes=1, **settings)
     topic.create_subscription("slow")
     topic.publish(b"first")
     until(lambda: topic.publisher.quota == "held")
@@ -39,9 +39,9 @@ def waits(topic: Topic) -> bool:
     return topic.publisher.waiting > 0
 
 
-def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
-    owner = held(here)
-    topic = here.client(timeout=NEVER_S).topic("news")
+def test_close_fails_messages_that_a_quota_held(served: ServedCluster) -> None:
+    owner = held(served)
+    topic = served.client(timeout=NEVER_S).topic("news")
     futures: list[AppendFuture[Any]] = [topic.submit(b"%d" % at) for at in range(3)]
     futures.append(topic.submit_batch([b"3", b"4"]))
     until(lambda: waits(owner))
@@ -55,10 +55,10 @@ def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
     assert values_of(owner) == [b"first"]
 
 
-def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
+def test_messages_refused_by_a_quota_can_be_published_by_the_next_producer(served: ServedCluster) -> None:
     """They keep their sequence numbers: the next producer with this name does not collide with the refused messages."""
-    owner = held(here, deduplicate=True)
-    client = here.client(timeout=NEVER_S)
+    owner = held(served, deduplicate=True)
+    client = served.client(timeout=NEVER_S)
     producer = client.topic("news").producer("me")
     refused = [producer.submit(b"%d" % at) for at in range(3)]
     until(lambda: waits(owner))
@@ -67,15 +67,15 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     assert [type(future.exception()) for future in refused] == [BacklogFullError] * 3
     owner.clear("slow")
     until(lambda: owner.publisher.quota == "open")
-    with here.client(timeout=NEVER_S).topic("news").producer("me") as again:
+    with served.client(timeout=NEVER_S).topic("news").producer("me") as again:
         assert again.last_sequence == -1
         assert again.publish_batch([b"0", b"1", b"2"], sequences=range(3)) == range(1, 4)
     assert values_of(owner) == [b"first", b"0", b"1", b"2"]
 
 
-def test_a_publisher_that_does_not_close_waits(here: Served) -> None:
-    owner = held(here)
-    topic = here.client(timeout=NEVER_S).topic("news")
+def test_a_publisher_that_does_not_close_waits(served: ServedCluster) -> None:
+    owner = held(served)
+    topic = served.client(timeout=NEVER_S).topic("news")
     future = topic.submit(b"second")
     until(lambda: waits(owner))
     assert not future.done()
@@ -130,7 +130,7 @@ class Left:
         self.is_over = True
 
 
-def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
+def test_messages_waiting_for_room_are_published_after_their_client_disconnected() -> None:
     left = Left()
     assert not left.is_over and not left.answers, "no quota holds it"
     left.room.make()

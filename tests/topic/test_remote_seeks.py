@@ -14,7 +14,7 @@ from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.remote_subscription import FETCHES_LEAST
 from pyreplog.topic.server.client_session import ConsumerSession
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire, receive
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
@@ -42,42 +42,42 @@ def came(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def backlog(here: Served) -> int:
-    return here.cluster.topic("news").stats().subscriptions[0].backlog_messages
+def backlog(served: ServedCluster) -> int:
+    return served.cluster.topic("news").stats().subscriptions[0].backlog_messages
 
 
 @pytest.mark.parametrize("how", ACKNOWLEDGE)
-def test_of_before_a_seek_that_the_client_has_not_heard_of(
-    here: Served, wire: Wire, came: threading.Event, how: str
+def test_acknowledgements_sent_before_a_seek_became_known_are_ignored(
+    served: ServedCluster, wire: Wire, came: threading.Event, how: str
 ) -> None:
-    here.client().topic("news", **PLAIN).publish_batch(VALUES)
-    with here.client(wire.address).topic("news").subscribe("s", start="earliest") as consumer:
+    served.client().topic("news", **PLAIN).publish_batch(VALUES)
+    with served.client(wire.address).topic("news").subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 4) == VALUES
         wire.swallow()
-        assert here.client().topic("news").seek("s", "earliest") == 0
+        assert served.client().topic("news").seek("s", "earliest") == 0
         ACKNOWLEDGE[how](consumer)
         assert came.wait(PATIENCE_S)
-        assert backlog(here) == 4, "all that lies behind the place it was moved to comes again"
+        assert backlog(served) == 4, "all that lies behind the place it was moved to comes again"
         wire.cut_and_mend()
         assert receive(consumer, 4) == VALUES
         ACKNOWLEDGE[how](consumer)
-        until(lambda: backlog(here) == (2 if how == "some" else 1))
+        until(lambda: backlog(served) == (2 if how == "some" else 1))
 
 
 @pytest.mark.parametrize("how", ["some", "a range"])
-def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.Event, how: str) -> None:
+def test_between_a_seek_and_what_follows_from_it(served: ServedCluster, came: threading.Event, how: str) -> None:
     """The deliveries of the consumer are not discarded yet, as another thread is about to do that."""
-    topic = here.client().topic("news", **PLAIN)
+    topic = served.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
-    is_blocked, go_on = threading.Event(), threading.Event()
+    is_blocked, resume = threading.Event(), threading.Event()
 
     def block() -> None:
         is_blocked.set()
-        assert go_on.wait(PATIENCE_S)
+        assert resume.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
-        subscription = here.cluster.topic("news").subscription("s")
+        subscription = served.cluster.topic("news").subscription("s")
         blocking = pool.submit(subscription.events.post, block)
         try:
             assert is_blocked.wait(PATIENCE_S)
@@ -85,29 +85,31 @@ def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.E
             ACKNOWLEDGE[how](consumer)
             assert came.wait(PATIENCE_S)
         finally:
-            go_on.set()
+            resume.set()
         blocking.result(PATIENCE_S)
         assert sought.result(PATIENCE_S) == 0
-        assert backlog(here) == 4
+        assert backlog(served) == 4
         assert receive(consumer, 4) == VALUES
 
 
 @pytest.mark.parametrize("again", ["a seek", "others"])
-def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+def test_between_two_seeks(
+    served: ServedCluster, came: threading.Event, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
     """The client receives messages after the first of two seeks, or messages that another consumer had, when the second
     seek is done already."""
-    topic = here.client().topic("news", **PLAIN)
+    topic = served.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     delivered = threading.Event()
     stands = [(threading.Event(), threading.Event()) for _ in range(2)]
 
-    def block(is_blocked: threading.Event, go_on: threading.Event) -> None:
+    def block(is_blocked: threading.Event, resume: threading.Event) -> None:
         is_blocked.set()
-        assert go_on.wait(PATIENCE_S)
+        assert resume.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
-        subscription = here.cluster.topic("news").subscription("s")
+        subscription = served.cluster.topic("news").subscription("s")
         (outlet,) = subscription.attached()
         assert isinstance(outlet, ConsumerSession)
         until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, and one by the delivery
@@ -125,42 +127,46 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
             assert receive(consumer, 4) == VALUES
             consumer.acknowledge([0, 2])
             assert came.wait(PATIENCE_S)
-            assert backlog(here) == 4
+            assert backlog(served) == 4
         finally:
-            for _, go_on in stands:
-                go_on.set()
+            for _, resume in stands:
+                resume.set()
         blocking.result(PATIENCE_S)
         assert second.result(PATIENCE_S) == 0 and (first is None or first.result(PATIENCE_S) == 0)
         assert receive(consumer, 4) == VALUES
         consumer.acknowledge([0, 2])
-        until(lambda: backlog(here) == 2)
+        until(lambda: backlog(served) == 2)
 
 
 @pytest.mark.parametrize("how", ["some", "a range"])
-def test_behind_a_seek_that_the_client_has_heard_of(here: Served, how: str) -> None:
-    topic = here.client().topic("news", **PLAIN)
+def test_acknowledgements_after_a_known_seek_count(served: ServedCluster, how: str) -> None:
+    topic = served.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
         for _ in range(3):
             assert receive(consumer, 4) == VALUES
-            assert here.client().topic("news").seek("s", "earliest") == 0
+            assert served.client().topic("news").seek("s", "earliest") == 0
             assert receive(consumer, 4) == VALUES
             ACKNOWLEDGE[how](consumer)
             consumer.flush()
-            assert backlog(here) == (2 if how == "some" else 1)
+            assert backlog(served) == (2 if how == "some" else 1)
             assert consumer.seek("earliest") == 0
 
 
 @pytest.mark.parametrize("how", ACKNOWLEDGE)
-def test_when_messages_go_to_another_without_a_seek(here: Served, wire: Wire, came: threading.Event, how: str) -> None:
+def test_when_messages_go_to_another_without_a_seek(
+    served: ServedCluster, wire: Wire, came: threading.Event, how: str
+) -> None:
     """The messages belong to another consumer now, but their acknowledgements still count."""
-    here.client().topic("news", **PLAIN).publish_batch(VALUES)
-    with here.client(wire.address).topic("news").subscribe("s", start="earliest", type="failover", priority=1) as first:
+    served.client().topic("news", **PLAIN).publish_batch(VALUES)
+    with (
+        served.client(wire.address).topic("news").subscribe("s", start="earliest", type="failover", priority=1) as first
+    ):
         assert receive(first, 4) == VALUES
         wire.swallow()
-        with here.client().topic("news").subscribe("s", type="failover", priority=0) as second:
+        with served.client().topic("news").subscribe("s", type="failover", priority=0) as second:
             assert receive(second, 4) == VALUES
             ACKNOWLEDGE[how](first)
             assert came.wait(PATIENCE_S)
-            until(lambda: backlog(here) == (2 if how == "some" else 1))
+            until(lambda: backlog(served) == (2 if how == "some" else 1))
             wire.cut_and_mend()

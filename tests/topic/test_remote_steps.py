@@ -38,13 +38,13 @@ from pyreplog.topic.model.wire.protocol import (
     encode_reply,
 )
 from tests.topic.publishing import Bench
-from tests.topic.test_attachment import Hand
+from tests.topic.test_attachment import FakeConnectionPool
 
 VALUES = [b"one", b"two", b"three"]
 ERA = 7
 
 
-class TimedHand(Hand):
+class TimedConnectionPool(FakeConnectionPool):
     """A connection pool whose timers the test runs."""
 
     def __init__(self, version: int) -> None:
@@ -74,7 +74,7 @@ class ConsumerLab:
     """A consumer that was attached, and has three messages."""
 
     def __init__(self, consumer: Consumer, version: int = 2, *, durable: bool = True) -> None:
-        self.consumer, self.link = consumer, TimedHand(version)
+        self.consumer, self.link = consumer, TimedConnectionPool(version)
         self._bench = Bench(holds=False)
         self._bench.submit_batch(VALUES)
         self.subscription = RemoteSubscription(
@@ -149,7 +149,7 @@ HOW = [some, a_range, up_to_one]
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_consumer_flushes_acknowledgements_after_a_delay(acknowledge: Callable[[ConsumerLab], None]) -> None:
     """One flush is sent for any number of acknowledgements, and none when there are no new ones."""
     with attached_lab() as lab:
         assert not lab.link.timers, "nothing was acknowledged"
@@ -166,7 +166,7 @@ def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[Co
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_comes_during_a_flush_has_another(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_acknowledgements_during_a_flush_are_flushed_by_another_one(acknowledge: Callable[[ConsumerLab], None]) -> None:
     with attached_lab() as lab:
         acknowledge(lab)
         lab.link.pass_time()
@@ -191,7 +191,7 @@ def test_a_flush_that_failed_is_tried_again(acknowledge: Callable[[ConsumerLab],
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(
+def test_unconfirmed_acknowledgements_are_flushed_over_the_next_connection(
     acknowledge: Callable[[ConsumerLab], None],
 ) -> None:
     """The RESUME repeats the acknowledgement. The flush that was lost with the first connection does not delay the next
@@ -211,7 +211,7 @@ def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_a_flush_has_confirmed_is_not_repeated(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_resume_omits_acknowledgements_that_a_flush_confirmed(acknowledge: Callable[[ConsumerLab], None]) -> None:
     with attached_lab() as lab:
         acknowledge(lab)
         lab.link.pass_time()
@@ -260,7 +260,7 @@ def test_a_flush_that_is_due_while_there_is_no_connection_comes_later(
         lab.flushed()
 
 
-def test_what_the_owner_refused_is_not_repeated() -> None:
+def test_resume_omits_acknowledgements_that_the_owner_refused() -> None:
     with attached_lab() as lab:
         for acknowledge, kind in ((some, Acknowledge), (up_to_one, AcknowledgeCumulative)):
             acknowledge(lab)
@@ -269,7 +269,7 @@ def test_what_the_owner_refused_is_not_repeated() -> None:
         assert lab.resume() == (ERA, 0, [])
 
 
-def test_what_comes_behind_the_resume_is_sent_when_that_is_answered() -> None:
+def test_acknowledgements_made_after_a_resume_are_sent_once_it_is_answered() -> None:
     """The acknowledgements of the RESUME are not sent twice."""
     with attached_lab() as lab:
         lab.acknowledge(0)
@@ -281,7 +281,7 @@ def test_what_comes_behind_the_resume_is_sent_when_that_is_answered() -> None:
         assert [request[1:] for request in lab.link.asked(AcknowledgeRange)[sent:]] == [(3, 2, 3)]
 
 
-def test_acknowledgements_that_do_not_count_any_more_are_unknown_to_who_flushes() -> None:
+def test_flush_of_lost_acknowledgements_raises_outcome_unknown_error_once() -> None:
     """The error is raised once, as later acknowledgements are not affected."""
     with attached_lab() as lab:
         lab.acknowledge(0)
@@ -353,7 +353,7 @@ def test_the_next_connection_permits_what_has_not_come() -> None:
         assert lab.received() == []
 
 
-def test_what_comes_too_late_is_permitted_again() -> None:
+def test_discarded_deliveries_of_an_old_generation_return_their_permits() -> None:
     with attached_lab() as lab:
         lab.subscription.redeliver(1)
         lab.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA))])
@@ -376,7 +376,7 @@ def test_a_subscription_that_is_not_durable_goes_on_behind_the_last_message(dura
         assert again.start == start
 
 
-def test_a_delivery_says_who_is_active_and_what_it_comes_behind() -> None:
+def test_delivery_carries_the_active_flag_and_the_generation() -> None:
     with attached_lab() as lab:
         for is_active in (False, False, True):
             lab.deliver(active=is_active)
@@ -416,7 +416,7 @@ def test_a_consumer_that_has_ended_takes_no_acknowledgement_of_a_message() -> No
 # ---- acknowledgements that are repeated ------------------------------------------------------------------------------
 
 
-def test_one_range_goes_with_the_next_fetch() -> None:
+def test_acknowledged_range_is_sent_with_the_next_fetch() -> None:
     """Then as many fetches as allowed are waiting: the next range is sent alone."""
     with attached_lab() as lab:
         lab.acknowledge(0, 1)
@@ -437,7 +437,7 @@ def test_acknowledgements_that_were_lost_are_repeated() -> None:
         assert done.result(0) is None and not lab.link.asked(AcknowledgeCumulative), "the RESUME had it"
 
 
-def test_what_the_owner_has_but_no_flush_has_confirmed_is_repeated() -> None:
+def test_resume_repeats_acknowledgements_that_no_flush_confirmed() -> None:
     with attached_lab() as lab:
         done = lab.consumer.acknowledge_cumulative_async(1)
         lab.link.answer(AcknowledgeCumulative, [encode_reply(Done())])
@@ -447,7 +447,7 @@ def test_what_the_owner_has_but_no_flush_has_confirmed_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("has_moved", [False, True])
-def test_one_below_a_message_that_comes_behind_the_resume_is_sent(has_moved: bool) -> None:
+def test_cumulative_acknowledgement_made_during_a_resume_is_sent_afterwards(has_moved: bool) -> None:
     """It is not sent if a seek has moved the subscription meanwhile, as it does not count then."""
     with attached_lab() as lab:
         lab.lose()

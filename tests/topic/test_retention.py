@@ -41,7 +41,7 @@ def count(
 @pytest.mark.parametrize(
     "slowest, goes", [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (25, 2), (30, 3), (31, 3), (None, 3)]
 )
-def test_what_the_slowest_durable_cursor_has_passed(slowest: int | None, goes: int) -> None:
+def test_trim_keeps_ledgers_that_the_slowest_durable_cursor_needs(slowest: int | None, goes: int) -> None:
     assert count(chain(10, 10, 10), slowest, open_size=5) == goes
 
 

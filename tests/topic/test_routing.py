@@ -91,7 +91,7 @@ def test_partitions_have_pulsars_names() -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, -1, PARTITIONS_MAX + 1])
-def test_there_is_a_number_of_partitions(partitions: int) -> None:
+def test_invalid_number_of_partitions_is_refused(partitions: int) -> None:
     with pytest.raises(InvalidArgumentError, match="partitions"):
         Router("t", partitions)
 

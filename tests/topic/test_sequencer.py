@@ -194,7 +194,7 @@ def test_order_is_that_of_entering() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_cannot_be_encoded_lands_in_its_turn(at_once: bool) -> None:
+def test_batch_that_fails_to_encode_completes_in_its_turn(at_once: bool) -> None:
     port = Port(at_once=at_once)
 
     def fail() -> None:
@@ -211,7 +211,7 @@ def test_what_cannot_be_encoded_lands_in_its_turn(at_once: bool) -> None:
     assert bad.future.exception(0) is FULL and port.sequencer.counts.errors == 1
 
 
-def test_what_is_ready_goes_together() -> None:
+def test_batches_that_are_ready_together_are_submitted_in_one_call() -> None:
     port = Port(at_once=False)
     port.send_together(b"a", b"b", b"c")
     assert port.sink.calls == [3]
@@ -232,7 +232,7 @@ def test_the_last_one_is_refused_before_its_turn() -> None:
     assert port.landed[1:] == [(b"b", range(1, 2), True), (b"c", range(2, 3), False)]
 
 
-def test_what_the_sink_refuses_lands_behind_what_it_took() -> None:
+def test_batch_refused_by_the_sink_completes_after_earlier_batches() -> None:
     port = Port(at_once=False)
     port.send(b"a")
 

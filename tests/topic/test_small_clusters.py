@@ -53,7 +53,7 @@ def test_settings_that_are_given_stay(tmp_path: Path) -> None:
         assert cluster.topic("copies", write_quorum=2).config.ensemble == 3
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_settings_that_need_more_bookies_raise_not_enough_bookies_error(tmp_path: Path) -> None:
     """The error says what to do, and no topic is created."""
     with embedded(tmp_path, 2) as cluster:
         for settings in ({"ensemble": 3}, {"write_quorum": 3}, {"partitions": 4, "ensemble": 3}):
@@ -70,7 +70,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         assert cluster.topic("t").config.ensemble == 2
 
 
-def test_a_topic_that_wants_more_than_there_are_says_so_at_once(tmp_path: Path) -> None:
+def test_publish_to_a_topic_with_too_large_an_ensemble_raises_at_once(tmp_path: Path) -> None:
     """Such a topic was created earlier or elsewhere. It can be read, and can get another ensemble."""
     with embedded(tmp_path, 1) as cluster:
         ManagedLedger.open(cluster, "t", config=TopicConfig()).close()

@@ -37,7 +37,7 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.metadata.memory import MemoryStore
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 
 MADE = SubscriptionMetadata(
     token="t", created_us=5, type="shared", properties={"a": "b"}, owner="o/1", snapshot=b"\0\xff", cursor_ledger=7,
@@ -81,7 +81,7 @@ def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: d
         {"properties": {SETTINGS_PROPERTY: "{"}}, {"properties": {SETTINGS_PROPERTY: '{"max_unacked":0}'}},
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_decode_of_invalid_subscription_metadata_raises(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidMetadataError):
         SubscriptionMetadata.decode(json.dumps({**json.loads(MADE.encode()), **wrong}).encode())
 
@@ -135,7 +135,7 @@ def test_names_are_listed_as_they_were_given(memory: MemoryStore) -> None:
         subscription_key("t", "a\nb")
 
 
-def test_it_is_created_once(memory: MemoryStore) -> None:
+def test_subscription_is_created_once_in_spite_of_lost_replies(memory: MemoryStore) -> None:
     store = FailingStore(memory)
     store.fail("create", OutcomeUnknownError("lost"), done=True)
     create_subscription(store, "t", "s", MADE)  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def test_a_record_whose_end_is_missing_is_none() -> None:
     assert behind.records(("t", "s"), 0) == []
 
 
-def test_a_damaged_page_says_where() -> None:
+def test_damaged_page_raises_invalid_entry_error_with_its_position() -> None:
     pages = Pages()
     pages.add(("t", "s"), b"record", whole=True)
     (page,) = pages.finish()

@@ -112,11 +112,11 @@ def test_seek_with_messages_on_their_way(topic: Topic) -> None:
 def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their timer fires after the seek, before another thread has told the consumer of it."""
     monkeypatch.setattr(consumers, "ACKS_WAIT_S", 3600.0)
-    is_blocked, go_on = threading.Event(), threading.Event()
+    is_blocked, resume = threading.Event(), threading.Event()
 
     def block() -> None:
         is_blocked.set()
-        assert go_on.wait(PATIENCE_S)
+        assert resume.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         for message in receive(consumer, 5)[:4:2]:
@@ -128,7 +128,7 @@ def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, m
             sought = subscription.seek("earliest")
             consumer._acks_due()
         finally:
-            go_on.set()
+            resume.set()
         blocking.result(PATIENCE_S)
         assert sought.result(PATIENCE_S) == 0
         check_backlog(topic, "s", range(20))
@@ -184,7 +184,7 @@ def test_skip_and_clear(topic: Topic) -> None:
         topic.clear("t")
 
 
-def test_it_needs_no_consumer(topic: Topic) -> None:
+def test_skip_seek_and_clear_need_no_consumer(topic: Topic) -> None:
     topic.create_subscription("s", start=5)
     topic.skip("s", 4)
     check_backlog(topic, "s", range(9, 20))
@@ -201,7 +201,7 @@ def test_it_needs_no_consumer(topic: Topic) -> None:
 # ---- beginnings and ends ---------------------------------------------------------------------------------------
 
 
-def test_one_that_is_not_durable(topic: Topic) -> None:
+def test_non_durable_subscription_ends_with_its_last_consumer(topic: Topic) -> None:
     """Scenario 38: the subscription ends with its last consumer, and keeps no messages."""
     with topic.subscribe("s", start=4, durable=False, type="shared") as consumer:
         # a second consumer of the exclusive subscription is refused
@@ -219,7 +219,7 @@ def test_one_that_is_not_durable(topic: Topic) -> None:
         assert nothing_comes(consumer)
 
 
-def test_one_that_is_not_durable_ends_while_another_consumer_comes(topic: Topic) -> None:
+def test_non_durable_subscription_ends_while_another_consumer_attaches(topic: Topic) -> None:
     def come_and_go() -> None:
         for _ in range(50):
             with topic.subscribe("s", start=18, durable=False, type="shared") as consumer:

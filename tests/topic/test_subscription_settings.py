@@ -15,7 +15,7 @@ from pyreplog.errors import ConfigError, InvalidArgumentError, MetadataUnavailab
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.owner import subscriptions
 from tests.topic.handling import PLAIN, open_cluster, receive, until
-from tests.topic.remoting import Served
+from tests.topic.remoting import ServedCluster
 
 WORK: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "nack_max_ms": 0, "max_redeliveries": 1, "dead_letter": "d"}
 
@@ -27,7 +27,7 @@ def settings_of(cluster: Cluster, topic: str = "t") -> SubscriptionConfig:
     return used
 
 
-def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
+def test_settings_are_stored_with_the_subscription(tmp_path: Path) -> None:
     """A consumer without settings, of a process that starts later, uses the stored ones."""
     with open_cluster(tmp_path / "c") as cluster:
         topic = cluster.topic("t", **PLAIN)
@@ -44,22 +44,24 @@ def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
         assert topic.stats().subscriptions[0].properties == {"of": "us"}
 
 
-def test_those_that_are_given_later_replace_the_stored_ones(here: Served, place: Cluster | Client) -> None:
+def test_later_settings_replace_stored_ones(served: ServedCluster, place: Cluster | Client) -> None:
     topic = place.topic("t", **PLAIN)
     topic.create_subscription("s", **WORK)
     topic.create_subscription("s")
-    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
     topic.create_subscription("s", max_redeliveries=5)
-    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 5})
+    assert settings_of(served.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 5})
     topic.subscribe("s", dead_letter=None, ack_timeout_ms=60_000).close()
     changed = SubscriptionConfig(**{**WORK, "max_redeliveries": 5, "dead_letter": None, "ack_timeout_ms": 60_000})
-    assert settings_of(here.cluster) == changed
+    assert settings_of(served.cluster) == changed
     topic.subscribe("s").close()
-    here.cluster.topic("t").close()
-    assert settings_of(here.cluster) == changed
+    served.cluster.topic("t").close()
+    assert settings_of(served.cluster) == changed
 
 
-def test_those_of_a_subscription_with_consumers_stay(here: Served, place: Cluster | Client) -> None:
+def test_settings_of_a_subscription_with_consumers_cannot_be_changed(
+    served: ServedCluster, place: Cluster | Client
+) -> None:
     topic = place.topic("t", **PLAIN)
     with topic.subscribe("s", **WORK):
         topic.create_subscription("s", type="shared", max_redeliveries=1)
@@ -68,52 +70,56 @@ def test_those_of_a_subscription_with_consumers_stay(here: Served, place: Cluste
             topic.create_subscription("s", dead_letter=None)
         with pytest.raises(SubscriptionBusyError):
             topic.subscribe("s", type="shared", nack_min_ms=0, max_redeliveries=2)
-        assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+        assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
     with pytest.raises(ConfigError, match="none_of_these"):
         topic.create_subscription("s", none_of_these=1)
     with pytest.raises(InvalidArgumentError, match="another topic"):
         topic.create_subscription("s", dead_letter="t")
     with pytest.raises(InvalidArgumentError, match="reserved"):
         topic.create_subscription("other", properties={SETTINGS_PROPERTY: "{}"})
-    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
 
 
-def test_those_that_cannot_be_stored_do_not_hold(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_cannot_be_stored_do_not_take_effect(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise MetadataUnavailableError("away")
 
-    topic = here.cluster.topic("t", **PLAIN)
+    topic = served.cluster.topic("t", **PLAIN)
     topic.create_subscription("s", **WORK)
     with monkeypatch.context() as away:
         away.setattr(subscriptions, "change_subscription", fail)
         with pytest.raises(MetadataUnavailableError):
             topic.create_subscription("s", type="failover")
         assert topic.subscription("s").settings == SubscriptionConfig(**WORK)
-    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
     topic.create_subscription("s", type="failover")
-    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "type": "failover"})
+    assert settings_of(served.cluster) == SubscriptionConfig(**{**WORK, "type": "failover"})
 
 
-def test_those_of_a_consumer_are_stored_when_the_store_is_back(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_consumer_are_stored_once_the_store_is_back(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Consumers come and go while the metadata store is away."""
 
     def fail(*_: object) -> None:
         raise MetadataUnavailableError("away")
 
-    topic = here.cluster.topic("t", **PLAIN)
+    topic = served.cluster.topic("t", **PLAIN)
     topic.create_subscription("s", **WORK)
     with monkeypatch.context() as away:
         away.setattr(subscriptions, "change_subscription", fail)
         with topic.subscribe("s", max_redeliveries=9):
             assert topic.subscription("s").settings.max_redeliveries == 9
         topic.maintain()
-        assert load_subscription(here.cluster.metadata, "t", "s").config == SubscriptionConfig(**WORK)
-    until(lambda: load_subscription(here.cluster.metadata, "t", "s").config.max_redeliveries == 9)
-    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 9})
+        assert load_subscription(served.cluster.metadata, "t", "s").config == SubscriptionConfig(**WORK)
+    until(lambda: load_subscription(served.cluster.metadata, "t", "s").config.max_redeliveries == 9)
+    assert settings_of(served.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 9})
 
 
-def test_a_subscription_that_is_not_stored_has_settings_too(here: Served) -> None:
-    topic = here.cluster.topic("t", **PLAIN)
+def test_a_subscription_that_is_not_stored_has_settings_too(served: ServedCluster) -> None:
+    topic = served.cluster.topic("t", **PLAIN)
     with topic.subscribe("s", durable=False, **WORK):
         assert topic.subscription("s").settings == SubscriptionConfig(**WORK)
         with pytest.raises(SubscriptionBusyError):
@@ -121,26 +127,26 @@ def test_a_subscription_that_is_not_stored_has_settings_too(here: Served) -> Non
         topic.subscribe("s", durable=False, max_redeliveries=1).close()
 
 
-def test_new_partitions_have_the_settings_of_the_others(here: Served, place: Cluster | Client) -> None:
+def test_new_partitions_have_the_settings_of_the_others(served: ServedCluster, place: Cluster | Client) -> None:
     topic = place.topic("p", partitions=1, **PLAIN)
     topic.create_subscription("s", **WORK)
     topic = place.topic("p", partitions=2)
     with topic.subscribe("s", type="shared"):
-        assert settings_of(here.cluster, "p-partition-1") == SubscriptionConfig(**WORK)
+        assert settings_of(served.cluster, "p-partition-1") == SubscriptionConfig(**WORK)
     topic.create_subscription("s", max_redeliveries=7)
     for partition in range(2):
-        assert settings_of(here.cluster, f"p-partition-{partition}").max_redeliveries == 7
+        assert settings_of(served.cluster, f"p-partition-{partition}").max_redeliveries == 7
 
 
-def test_records_of_before_have_the_default_settings(here: Served) -> None:
+def test_records_of_before_have_the_default_settings(served: ServedCluster) -> None:
     """A subscription with default settings has a record of the former form, all fields of which older processes know."""
-    topic = here.cluster.topic("t", **PLAIN)
+    topic = served.cluster.topic("t", **PLAIN)
     topic.create_subscription("s", type="shared")
-    stored = here.cluster.metadata.get(subscription_key("t", "s"))
+    stored = served.cluster.metadata.get(subscription_key("t", "s"))
     assert stored is not None
     assert json.loads(stored.value)["properties"] == {}
     topic.close()
-    assert settings_of(here.cluster) == SubscriptionConfig(type="shared")
+    assert settings_of(served.cluster) == SubscriptionConfig(type="shared")
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_cumulatively_in_the_middle_of_entries(topic: Topic) -> None:
         check_backlog(topic, "s", [])
 
 
-def test_what_never_went_out_is_acknowledged_before_flush_returns(
+def test_flush_stores_acknowledgements_of_undelivered_messages(
     cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries are located first, and a clean close waits for that, too."""
@@ -286,14 +286,14 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
 
 def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single acknowledgements are gathered for a moment. A flush waits for those that another thread is sending."""
-    taken, go_on = threading.Event(), threading.Event()
+    taken, resume = threading.Event(), threading.Event()
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         take = consumer._take_last
 
         def slowly() -> Any:
             noted = take()
             taken.set()
-            assert go_on.wait(PATIENCE_S)
+            assert resume.wait(PATIENCE_S)
             return noted
 
         monkeypatch.setattr(consumer, "_take_last", slowly)
@@ -304,7 +304,7 @@ def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytes
             with pytest.raises(TimeoutError):
                 flushing.result(0.1)
         finally:
-            go_on.set()
+            resume.set()
         flushing.result(PATIENCE_S)
         check_backlog(topic, "s", range(1, 20))
 
@@ -344,7 +344,7 @@ def test_refused_messages_come_again_and_are_counted(topic: Topic) -> None:
         assert counts == {at: 4 if at in (4, 7) else 1 for at in range(20)}
 
 
-def test_what_a_consumer_had_goes_to_the_others(topic: Topic) -> None:
+def test_unacknowledged_messages_of_a_closed_consumer_go_to_the_others(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="shared") as second:
         messages = received(second, 20)
         with topic.subscribe("s", type="shared") as first:

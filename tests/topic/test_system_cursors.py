@@ -35,8 +35,8 @@ from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.system_cursors import SystemCursor, SystemCursors
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
-from tests.topic.lives import kill, life, lose_lease
-from tests.topic.remoting import Served
+from tests.topic.killable_processes import kill, killable_process, lose_lease
+from tests.topic.remoting import ServedCluster
 
 NAME = "t"
 NEWER = "pyreplog.newer.b"
@@ -134,7 +134,7 @@ def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: py
     with cluster.topic(NAME) as topic:
         assert trim(topic) == 12
         assert states(topic) == {NEWER: ("stored", 14)}
-    with life(cluster) as other:
+    with killable_process(cluster) as other:
         topic = other.topic(NAME)
         fill(topic, 6)
         assert trim(topic) == 12
@@ -150,7 +150,7 @@ def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: py
         assert states(topic) == {} and NEWER not in caplog.text
 
 
-def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_stored_cursor_that_keeps_messages_is_logged(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     store_mark(cluster, make(cluster))
     with cluster.topic(NAME) as topic:
         for _ in range(3):
@@ -161,7 +161,7 @@ def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("name", ["pyreplog.geo.b", subscriptions_module.JOURNAL])
-def test_nothing_is_said_of_those_that_are_adopted_later(
+def test_stored_cursors_that_are_adopted_later_are_not_logged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """They keep messages until then, without advice to delete them. A cursor that cannot be read raises an alarm."""
@@ -284,7 +284,7 @@ def test_quotas_count_it(cluster: Cluster) -> None:
         assert topic.publish(b"one more") == 30
 
 
-def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> None:
+def test_cursor_in_use_is_listed_once_and_cannot_be_deleted(cluster: Cluster) -> None:
     mark = make(cluster, deduplicate=True)
     store_mark(cluster, mark)
     with cluster.topic(NAME) as topic:
@@ -330,9 +330,9 @@ def test_two_that_begin_at_the_same_time(cluster: Cluster) -> None:
         assert stored == ["a", "b"]
 
 
-def test_a_client_sees_it_and_deletes_it(here: Served) -> None:
-    store_mark(here.cluster, make(here.cluster))
-    with here.client() as client:
+def test_a_client_sees_it_and_deletes_it(served: ServedCluster) -> None:
+    store_mark(served.cluster, make(served.cluster))
+    with served.client() as client:
         topic = client.topic(NAME)
         (cursor,) = topic.internal_stats().cursors
         assert (cursor.name, cursor.state, cursor.mark.offset) == (NEWER, "stored", 14)
@@ -349,7 +349,7 @@ def test_a_former_owner_deletes_nothing(cluster: Cluster, newer: bool) -> None:
     store_mark(cluster, make(cluster))
     if newer:
         make_newer(cluster)
-    with life(cluster) as former:
+    with killable_process(cluster) as former:
         topic = former.topic(NAME)
         lose_lease(former)
         with cluster.topic(NAME) as owned:
@@ -411,7 +411,7 @@ def test_an_owner_that_was_slow_to_open_the_topic_deletes_nothing(
     with cluster.topic(NAME) as topic:
         topic.configure(deduplicate=False)
 
-    with life(cluster) as slow:
+    with killable_process(cluster) as slow:
 
         def listed(store: Any, topic: str) -> list[str]:
             subscriptions = list_subscriptions(store, topic)

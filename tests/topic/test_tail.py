@@ -14,7 +14,7 @@ from pyreplog.errors import TopicFencedError
 from pyreplog.ledger.cluster import LedgerCluster as Ledgers
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.topic import Topic
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, open_cluster, until
 from tests.topic.owners import config, process, publish, read_all, result
@@ -38,16 +38,20 @@ def is_nothing_kept(topic: Topic) -> bool:
 def test_no_bookie_is_asked(cluster: Cluster) -> None:
     """Only a thread that was delivering at that moment, and came late, may read from bookies."""
     topic, delivered = open_topic(cluster), list[tuple[object, ...]]()
-    with topic.subscribe("one") as new_consumer, topic.subscribe("two") as two, Meddler(cluster) as meddler:
+    with (
+        topic.subscribe("one") as new_consumer,
+        topic.subscribe("two") as two,
+        RequestInterceptor(cluster) as interceptor,
+    ):
 
         def came_without() -> bool:
-            before, number = meddler.count(RequestKind.READ), topic.end
+            before, number = interceptor.count(RequestKind.READ), topic.end
             topic.publish(b"%d" % number, b"key", properties={"a": "b"}, event_time=number)
             for consumer in (new_consumer, two):
                 message = consumer.receive(timeout=PATIENCE_S)
                 assert message is not None and message.offset == number
                 delivered.append(fields_of(message))
-            return meddler.count(RequestKind.READ) == before
+            return interceptor.count(RequestKind.READ) == before
 
         until(came_without)
         until(lambda: is_nothing_kept(topic))
@@ -62,7 +66,7 @@ def fields_of(message: Message) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_nothing_stays(cluster: Cluster) -> None:
+def test_tail_cache_is_empty_once_messages_were_delivered(cluster: Cluster) -> None:
     """This holds with and without readers."""
     topic = open_topic(cluster)
     topic.publish(b"nobody")
@@ -77,15 +81,15 @@ def test_nothing_stays(cluster: Cluster) -> None:
 def test_nothing_comes_before_it_is_confirmed(cluster: Cluster) -> None:
     topic = open_topic(cluster)
     topic.publish(b"0")
-    with topic.subscribe("one", start="earliest") as consumer, Meddler(cluster) as meddler:
+    with topic.subscribe("one", start="earliest") as consumer, RequestInterceptor(cluster) as interceptor:
         assert consumer.receive(timeout=PATIENCE_S) is not None
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         coming = topic.submit(b"1")
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         assert len(result(topic.managed.read(1))) == 0 and topic.end == 1
         assert consumer.receive(timeout=0) is None
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         assert coming.result(PATIENCE_S) == 1
         message = consumer.receive(timeout=PATIENCE_S)
         assert message is not None and message.value == b"1"
@@ -97,15 +101,15 @@ def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Clus
     with process(ledgers, Faults()) as new_process:
         before = ManagedLedger.open(new_process, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))
         result(publish(before, [b"confirmed"]))
-        meddler = Meddler(new_process)
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor = RequestInterceptor(new_process)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         lost = publish(before, [b"lost"])
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         with ManagedLedger.open(ledgers, "taken") as after:
             assert result(publish(after, [b"another"])) == range(1, 2)
             assert read_all(before) == {0: b"confirmed"}
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             with pytest.raises(TopicFencedError):
                 result(lost)
             assert before.end.offset == 1

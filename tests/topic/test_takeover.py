@@ -24,7 +24,7 @@ from pyreplog.topic.model import chain
 from pyreplog.topic.owner.managed.chain_store import ChainStore, find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
-from tests.ledger.standins import FailingStore, Meddler, OnReply
+from tests.ledger.fault_injection import FailingStore, OnReply, RequestInterceptor
 from tests.topic.batches import submit
 from tests.topic.counting import Faults
 from tests.topic.owners import config, entry, process, publish, read_all, result, until
@@ -111,10 +111,10 @@ def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) ->
         lost: list[OnReply] = []
 
         def lose(bookie: str, request: Request, on_reply: OnReply) -> None:
-            meddler._send(bookie, request, lambda reply: lost.append(on_reply))
+            interceptor._send(bookie, request, lambda reply: lost.append(on_reply))
 
-        with Meddler(cluster) as meddler:
-            meddler.rule(lose, kind=RequestKind.ADD)
+        with RequestInterceptor(cluster) as interceptor:
+            interceptor.add_rule(lose, kind=RequestKind.ADD)
             pending = [publish(managed_ledger, [b"0"])]
             until(lambda: len(lost) == 2)
             pending += [
@@ -242,7 +242,7 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
     assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None
 
 
-def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: str) -> None:
+def test_chain_store_of_an_empty_topic_key_raises_topic_fenced_error(cluster: LedgerCluster, name: str) -> None:
     """The key exists only as the parent of other keys, since its topic was deleted."""
     chain_store = ChainStore(cluster.metadata, name, "one")
     chain_store.take(config(), US, create=True)
@@ -264,8 +264,8 @@ def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
     """Entries that the ledger kept have their offsets, and the others go to the next ledger; publishers get no error."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         acked = [result(publish(topic, [b"a"]))]
-        with Meddler(cluster) as meddler:
-            meddler.rule(meddler.fail, kind=RequestKind.ADD)
+        with RequestInterceptor(cluster) as interceptor:
+            interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
             futures = [submit(topic.writer, *batch(number)) for number in range(4)]
             until(lambda: topic.stats().failures > 1)
             assert not any(future.done() for future in futures)
@@ -300,10 +300,10 @@ def test_a_ledger_that_is_deleted_while_it_is_written(cluster: LedgerCluster, na
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         assert result(publish(topic, [b"a", b"b"])) == range(2)
         ledger = topic.chain.ledgers[-1].ledger
-        with Meddler(cluster) as meddler:
-            meddler.rule(meddler.fail, kind=RequestKind.ADD)
+        with RequestInterceptor(cluster) as interceptor:
+            interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
             pending = publish(topic, [b"c"])
-            meddler.wait_for(RequestKind.ADD)
+            interceptor.wait_for(RequestKind.ADD)
             cluster.delete_ledger(ledger)
         assert result(pending).start in (2, 3)
         assert topic.end.offset == result(pending).stop

@@ -14,7 +14,7 @@ from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError,
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire, channels_of, receive
 
 SOON_S = 0.3
 LATE_S = 12.0
@@ -28,8 +28,8 @@ def ends_in_time(call: Callable[[], object]) -> None:
     assert time.monotonic() - begun < LATE_S
 
 
-def test_without_answers_all_calls_of_a_client_end(here: Served, wire: Wire) -> None:
-    client = here.client(wire.address, timeout=SOON_S)
+def test_without_answers_all_calls_of_a_client_end(served: ServedCluster, wire: Wire) -> None:
+    client = served.client(wire.address, timeout=SOON_S)
     topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
     parts = client.topic("parts", partitions=2, **PLAIN)
     producer = numbered.producer("me")
@@ -64,8 +64,8 @@ def test_without_answers_all_calls_of_a_client_end(here: Served, wire: Wire) -> 
     assert time.monotonic() - begun < LATE_S
 
 
-def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN, deduplicate=True)
+def test_a_call_may_be_shorter_than_its_client(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN, deduplicate=True)
     with topic.subscribe("s", start="earliest") as consumer:
         topic.publish(b"one", producer="me")
         assert receive(consumer, 1) == [b"one"]
@@ -82,17 +82,17 @@ def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None
         consumer.flush(PATIENCE_S)
         topic.publish(b"end")
         topic.publish(b"end", producer="me")  # after all requests that were sent again
-    values = [value for batch in here.cluster.topic("news").read() for value in batch.values()]
+    values = [value for batch in served.cluster.topic("news").read() for value in batch.values()]
     assert values.count(b"three") == 1, "a named producer goes on"
 
 
-def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: Served) -> None:
+def test_with_a_full_window_nothing_is_published(place: Cluster | Client, served: ServedCluster) -> None:
     topic = place.topic("news", **PLAIN)
-    publisher = here.cluster.topic("news").publisher
+    publisher = served.cluster.topic("news").publisher
     with pytest.MonkeyPatch.context() as patch:
         publisher.set_quota("held", "the test holds it")
         patch.setattr(publisher, "set_quota", lambda *_: None)  # no maintenance ends the quota
-        if place is here.cluster:
+        if place is served.cluster:
             with pytest.raises(WindowFullError, match="nothing was published"):
                 topic.publish(b"x", timeout=SOON_S)
             with pytest.raises(WindowFullError):
@@ -101,34 +101,34 @@ def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: 
             with pytest.raises(OutcomeUnknownError):
                 topic.publish(b"x", timeout=SOON_S)
     publisher.set_quota("open", "")
-    assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is here.cluster else 1)
+    assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is served.cluster else 1)
 
 
-def test_publishing_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+def test_publishing_while_the_server_is_away_waits_for_it(served: ServedCluster, wire: Wire) -> None:
     """A message without a sequence number waits as well, as it was never sent."""
-    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
-    here.server.close()
+    served.server.close()
     until(lambda: all(channel.error for channel in channels_of(topic)))
-    here.cluster.topic("news").close()
+    served.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(topic.publish, b"two")
         until(lambda: topic._publishers[""][1]._queue)
-        with TopicServer(here.cluster) as server:
+        with TopicServer(served.cluster) as server:
             wire.lead_to(server.address)
             assert publishing.result(PATIENCE_S) == 1
 
 
-def test_publishing_without_a_server_reports_that_nothing_was_sent(here: Served) -> None:
-    topic = here.client(timeout=3.0).topic("news", **PLAIN)
+def test_publishing_without_a_server_reports_that_nothing_was_sent(served: ServedCluster) -> None:
+    topic = served.client(timeout=3.0).topic("news", **PLAIN)
     topic.publish(b"one")
-    here.server.close()
+    served.server.close()
     with pytest.raises((NotConnectedError, OutcomeUnknownError)):
         topic.submit(b"two").result(PATIENCE_S)
 
 
-def test_a_mere_question_is_asked_again(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **PLAIN)
+def test_a_mere_question_is_asked_again(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
     wire.swallow()
     with ThreadPoolExecutor(1) as pool:
@@ -139,13 +139,15 @@ def test_a_mere_question_is_asked_again(here: Served, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("call", ["flush", "seek", "acknowledge_cumulative"])
-def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served, call: str) -> None:
+def test_a_consumer_that_its_server_does_not_know_is_attached_anew(served: ServedCluster, call: str) -> None:
     """The lost state is at the server only, so that the client learns of it by the error of its call."""
-    topic = here.client().topic("news", **PLAIN)
+    topic = served.client().topic("news", **PLAIN)
     topic.publish_batch([b"one", b"two"])
     with topic.subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 2) == [b"one", b"two"]
-        (session,) = [each_session for each_session in here.server.service.sessions.values() if each_session._consumers]
+        (session,) = [
+            each_session for each_session in served.server.service.sessions.values() if each_session._consumers
+        ]
         (outlet,) = session._consumers.values()
         session._consumers.clear()
         arguments = {"flush": (), "seek": (1,), "acknowledge_cumulative": (0,)}[call]

@@ -21,7 +21,7 @@ from pyreplog.topic.model.times import (
     as_times_us,
     known_time,
 )
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 
 MOMENT = datetime(2033, 5, 18, 3, 33, 20, 7, tzinfo=UTC)
 MOMENT_US = 2_000_000_000_000_007
@@ -35,11 +35,11 @@ Topics = dict[str, Any]
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with ExitStack() as stack:
-        here = Served(tmp_path_factory.mktemp("cluster"), stack)
-        client = here.client()
+        served = ServedCluster(tmp_path_factory.mktemp("cluster"), stack)
+        client = served.client()
         for name, partitions in (("news", {}), ("parts", {"partitions": 2})):
-            here.cluster.topic(name, **PLAIN, **partitions)
-        cluster = here.cluster
+            served.cluster.topic(name, **PLAIN, **partitions)
+        cluster = served.cluster
         yield {
             "local": cluster.topic("news"), "remote": client.topic("news"),
             "local partitioned": cluster.topic("parts"), "remote partitioned": client.topic("parts"),
@@ -132,7 +132,7 @@ def test_the_row_of_a_wrong_time_is_named() -> None:
             as_times_us("event_times", form([0, MOMENT_US, 1_800_000_000]))
 
 
-def test_what_was_stored_is_not_in_doubt() -> None:
+def test_stored_times_that_look_like_seconds_are_accepted() -> None:
     """Dead letters and rows of typed columns are published with the times that they have."""
     stored = [known_time(1_800_000_000), known_time(None), known_time(PLAIN_MAX_US)]
     assert as_times_us("t", as_times_us("t", stored)) == [1_800_000_000, None, PLAIN_MAX_US]
@@ -142,7 +142,7 @@ def test_what_was_stored_is_not_in_doubt() -> None:
     assert as_times_us("t", as_times_us("t", [CLOCK_UNSET])) == [1_200_000_000], "partitions check their parts again"
 
 
-def test_what_is_no_time() -> None:
+def test_value_that_is_no_time_raises_wrong_type_error() -> None:
     for wrong in (True, 1.5, "now", b"", timedelta(1)):
         with pytest.raises(WrongTypeError, match="event_time: expected an int, of microseconds, or an aware datetime"):
             as_time_us("event_time", wrong)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 # ---- publishing and reading ------------------------------------------------------------------------------------
 
 
-def test_what_is_published_is_read_across_ledgers(topic: Topic) -> None:
+def test_published_messages_are_read_across_ledgers(topic: Topic) -> None:
     assert topic.publish(b"0", b"k", properties={"a": "b"}, event_time=7) == 0
     for at in range(1, 41, 10):
         assert topic.publish_batch(values(10, at)) == range(at, at + 10)
@@ -192,7 +192,7 @@ def test_a_subscription_of_an_empty_topic_begins_where_it_did(cluster: Cluster) 
         check_backlog(topic, "s", range(5))
 
 
-def test_it_is_the_same_object_until_it_is_closed(cluster: Cluster) -> None:
+def test_topic_returns_the_same_handle_until_it_is_closed(cluster: Cluster) -> None:
     with cluster.topic("same", **PLAIN) as topic:
         assert cluster.topic("same") is topic
         topic.publish(b"x")
@@ -370,7 +370,7 @@ def test_ctrl_c_just_before_it_waits_loses_nothing(topic: Topic, monkeypatch: py
         assert received(consumer, 1) == [0]
 
 
-def test_what_was_trimmed_is_told(topic: Topic) -> None:
+def test_read_of_trimmed_messages_raises_trimmed_error(topic: Topic) -> None:
     fill(topic, 40)
     assert trim(topic) == 40
     assert (topic.start, topic.end) == (40, 40)

@@ -17,7 +17,7 @@ from pyreplog.topic.owner import snapshot_cursor
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
-from tests.topic.lives import kill, life, lose_lease
+from tests.topic.killable_processes import kill, killable_process, lose_lease
 
 NAME = "t"
 DEDUP = {**SMALL, "deduplicate": True}
@@ -59,7 +59,7 @@ def test_duplicates_are_known_after_a_clean_close(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("unwatched")
 def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
     """All entries after the last snapshot are read again."""
-    with life(cluster) as owner:
+    with killable_process(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(7))
         assert topic.dedup is not None
@@ -74,7 +74,7 @@ def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("unwatched")
 def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -> None:
     """No subscription needs the messages, and yet only those that the stored snapshot covers are trimmed."""
-    with life(cluster) as owner:
+    with killable_process(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
@@ -90,7 +90,7 @@ def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -
 @pytest.mark.usefixtures("unwatched")
 def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
     """After a crash, few entries have to be read again."""
-    with life(cluster) as owner:
+    with killable_process(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None and topic.dedup.mark.offset == 0
@@ -106,7 +106,7 @@ def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
 def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with life(cluster) as owner:
+    with killable_process(cluster) as owner:
         topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
@@ -130,10 +130,12 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         assert publish(topic, range(21)) == [-1] * 20 + [20]
 
 
-def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dedup_cursor_advances_when_it_holds_publishers_by_a_quota(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cursor of deduplication counts for quotas, and moves on request: publishers do not wait for long."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.01)
-    with life(cluster) as owner, owner.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
+    with killable_process(cluster) as owner, owner.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
         states: list[str] = []
         put = topic.publisher.set_quota
         monkeypatch.setattr(
@@ -150,7 +152,7 @@ def test_retries_at_changing_owners(cluster: Cluster) -> None:
     """Owners change and fence each other; a producer repeats messages without an outcome. Each message is stored once."""
     rng = random.Random(5)
     count, done = 120, 0
-    with life(cluster) as first, life(cluster) as second:
+    with killable_process(cluster) as first, killable_process(cluster) as second:
         while done < count:
             choice = rng.choice((first, second))
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyreplog.cluster import Cluster
 from pyreplog.topic.owner.topic import Topic
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.topic.handling import counted_backlog, received, reported_backlog, stored
 from tests.topic.living import open_topic
 
@@ -18,17 +18,17 @@ def test_kill_9_while_publishing_and_acknowledging(tmp_path: Path, seed: int) ->
     rng = random.Random(seed)
     url = f"sqlite:{tmp_path / 'metadata.db'}"
     published = acknowledged = -1
-    with Cast(tmp_path, url) as cast:
-        cast.start_bookies("a", "b")
+    with ProcessGroup(tmp_path, url) as processes:
+        processes.start_bookies("a", "b")
         for _ in range(ROUNDS):
-            owner = cast.start("tests.topic.living", url)
+            owner = processes.start("tests.topic.living", url)
             first = owner.wait_for("first")
             assert first > published, "what was confirmed is known to be there"
             owner.wait_for("published", first + rng.randint(20, 400))
             owner.wait_for("acknowledged", acknowledged + 1)
             owner.kill()
-            published = max(published, owner.said["published"])
-            acknowledged = max(acknowledged, owner.said["acknowledged"])
+            published = max(published, owner.output["published"])
+            acknowledged = max(acknowledged, owner.output["acknowledged"])
         with Cluster.connect(url) as cluster:
             topic = open_topic(cluster)
             messages = stored(topic)

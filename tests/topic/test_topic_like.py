@@ -14,7 +14,7 @@ import pytest
 
 import pyreplog
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 
 TOPICS = (pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic)
 KINDS: dict[type, tuple[type, ...]] = {
@@ -101,12 +101,12 @@ def test_a_stand_in_has_the_methods_and_no_others(kind: Any) -> None:
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     with ExitStack() as stack:
-        here = Served(tmp_path_factory.mktemp("cluster"), stack)
-        yield [here.cluster, here.client()]
+        served = ServedCluster(tmp_path_factory.mktemp("cluster"), stack)
+        yield [served.cluster, served.client()]
 
 
 @pytest.mark.parametrize("partitions", [None, 2])
-def test_one_function_works_with_all(places: list[Any], partitions: int | None) -> None:
+def test_function_on_topic_like_works_with_all_topic_classes(places: list[Any], partitions: int | None) -> None:
     def work(topic: pyreplog.TopicLike) -> list[bytes]:
         topic.create_subscription("s", start="earliest")
         with topic.producer("p") as producer, topic.subscribe("s", queue=8) as consumer:
@@ -134,7 +134,7 @@ def test_one_function_works_with_all(places: list[Any], partitions: int | None) 
         assert work(topic) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_all_tell_their_offsets_to_coroutines(places: list[Any]) -> None:
+def test_offsets_async_of_all_topic_classes(places: list[Any]) -> None:
     async def scene(number: int, place: Any) -> None:
         plain = await place.topic_async(f"async{number}", **PLAIN)
         parts = await place.topic_async(f"async{number}-parts", partitions=2, **PLAIN)

@@ -37,7 +37,7 @@ def test_the_lag_of_a_subscription_without_consumers() -> None:
     ("topic_published_messages", 100), ("topic_storage_bytes", 800), ("topic_backlog_bytes", 500),
     ("topic_subscriptions", 3), ("topic_publishing_stopped", 1), ("topic_quota_bytes", 400),
 ])  # fmt: skip
-def test_of_a_topic(name: str, value: float) -> None:
+def test_metrics_of_a_topic(name: str, value: float) -> None:
     assert values(topic_metrics([orders()]), name) == {("orders",): value}
 
 
@@ -47,7 +47,7 @@ def test_of_a_topic(name: str, value: float) -> None:
     ("redelivered_messages", 1), ("persists", 5),
     ("stalled", 0), ("last_acked_timestamp_seconds", NOW / 1e6 - 1),
 ])  # fmt: skip
-def test_of_a_subscription(name: str, value: float) -> None:
+def test_metrics_of_a_subscription(name: str, value: float) -> None:
     assert values(topic_metrics([orders()]), f"subscription_{name}")["orders", "used"] == value
 
 

@@ -39,7 +39,7 @@ from tests.topic.handling import (
     trim,
     values,
 )
-from tests.topic.lives import kill, life
+from tests.topic.killable_processes import kill, killable_process
 
 NAME = "t"
 TYPES = {"one": "exclusive", "shared": "shared", "keys": "key_shared"}
@@ -72,7 +72,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.process = self.rest.enter_context(life(self.cluster, Faults()))
+        self.process = self.rest.enter_context(killable_process(self.cluster, Faults()))
         self.topic: Topic = self.process.topic(NAME, **SMALL)
         self.consumers: dict[str, Consumer] = {
             name: self.topic.subscribe(
@@ -234,7 +234,7 @@ class Model(RuleBasedStateMachine):
     def crash(self) -> None:
         kill(self.process)
         self.rest.close()
-        self.process = self.rest.enter_context(life(self.cluster, Faults()))
+        self.process = self.rest.enter_context(killable_process(self.cluster, Faults()))
         self.topic = self.process.topic(NAME)
         for name in TYPES:
             numbers = set(range(self.end)) - set(counted_backlog(self.topic, name)[0])

@@ -37,7 +37,7 @@ from tests.topic.handling import (
     until,
     values,
 )
-from tests.topic.lives import kill, life, life_of, lose_lease
+from tests.topic.killable_processes import kill, killable_process, lose_lease, runtime_of
 
 NAME = "t"
 
@@ -55,8 +55,8 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
         topic.delete()
 
 
-def test_one_owner_at_a_time(cluster: Cluster) -> None:
-    with life(cluster) as owner, life(cluster) as other:
+def test_topic_has_one_owner_at_a_time(cluster: Cluster) -> None:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         owner.topic(NAME, **SMALL).publish(b"x")
         with pytest.raises(TopicOwnedError):
             other.topic(NAME)
@@ -90,9 +90,9 @@ def all_that_it_can(topic: Topic) -> list[BaseException]:
     return errors
 
 
-def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
+def test_calls_of_a_former_owner_have_no_effect_at_the_new_owner(cluster: Cluster) -> None:
     """Scenario 33, with subscriptions: the former owner was paused, and goes on when another one owns the topic."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         old = owner.topic(NAME, **SMALL)
         fill(old, 12)
         old.create_subscription("t", start=2)
@@ -100,7 +100,7 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
         messages = receive(consumer, 12)
         consumer.acknowledge([messages[at] for at in (0, 1, 5)])
         consumer.flush()
-        life_of(owner).pause()
+        runtime_of(owner).pause()
         consumer.acknowledge([messages[at] for at in (2, 3)])
         consumer._send_acks()
         late = [old.submit(value) for value in values(5)]
@@ -111,7 +111,7 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
         new.seek("s", 7)
         new.configure(retention_bytes=0)
         before = shown(new)
-        life_of(owner).go_on()
+        runtime_of(owner).resume()
         assert all(isinstance(future.exception(PATIENCE_S), TopicFencedError) for future in late)
         all_that_it_can(old)
         with pytest.raises(ReplogError):
@@ -133,7 +133,7 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
     """The former owner does not know that it lost the topic: its first call, whichever it is, has no effect and raises
     an error."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         old = owner.topic(NAME, **SMALL)
         fill(old, 6)
         old.managed.roll().result(PATIENCE_S)
@@ -163,7 +163,7 @@ def test_a_former_owner_does_not_take_subscriptions_of_the_new_one(
 ) -> None:
     """It does not know these subscriptions, nor messages that were published since, and would set cursors back."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
-    with life(cluster) as one, life(cluster) as other:
+    with killable_process(cluster) as one, killable_process(cluster) as other:
         old = one.topic(NAME, **SMALL)
         lose_lease(one)
         new = other.topic(NAME)
@@ -186,7 +186,7 @@ def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
 ) -> None:
     """It paused when it had the topic and not its subscriptions yet; meanwhile another owner had both."""
     recover = Subscriptions.recover
-    with life(cluster) as one, life(cluster) as other:
+    with killable_process(cluster) as one, killable_process(cluster) as other:
         with one.topic(NAME, **SMALL, deduplicate=True) as topic:
             topic.create_subscription("s", start="earliest")
         late: list[Topic] = []
@@ -218,7 +218,7 @@ def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
 def test_a_waiting_read_at_a_former_owner_fails(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is made there."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
-    with life(cluster) as owner, life(cluster) as other, ThreadPoolExecutor(1) as pool:
+    with killable_process(cluster) as owner, killable_process(cluster) as other, ThreadPoolExecutor(1) as pool:
         consumer = owner.topic(NAME, **SMALL).subscribe("s")
         waiting = pool.submit(consumer.receive)
         until(lambda: consumer._waiting)
@@ -238,7 +238,7 @@ def test_a_call_while_it_closes_names_the_cause(cluster: Cluster, monkeypatch: p
     errors: list[object] = []
     let_go = Topic._do_close
     monkeypatch.setattr(Topic, "_do_close", lambda topic: (errors.append(topic._error), let_go(topic)))
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         lose_lease(owner)
         other.topic(NAME)
@@ -250,7 +250,7 @@ def test_a_call_while_it_closes_names_the_cause(cluster: Cluster, monkeypatch: p
 
 def test_a_fenced_owner_reports_no_change_as_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """This holds also before it closes the topic by itself."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         old = owner.topic(NAME, **SMALL)
         fill(old, 6)
         old.create_subscription("s", start="earliest")
@@ -289,7 +289,7 @@ def claimed_again(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatc
 
 def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process took the topic meanwhile: it goes on, and clients find its owner again."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         with topic.subscribe("s", start="earliest") as consumer:
             assert topic.publish(b"x") == 0
@@ -307,7 +307,7 @@ def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.Monke
 def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic was closed meanwhile, and another process may own it."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         with owner.topic(NAME, **SMALL) as topic:
             topic.publish(b"x")
         seen: list[object] = []
@@ -320,7 +320,7 @@ def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: py
 
 def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other owner has left, so that the lease is free; but it has fenced the topic."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         topic.publish(b"x")
         lose_lease(owner)
@@ -340,11 +340,11 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
     monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 1)
     mine = cluster.create_ledger(1, 1, 1, properties={"of": "somebody else"})
     faults = Faults()
-    with life(cluster, faults) as owner:
+    with killable_process(cluster, faults) as owner:
         owner.topic(NAME, **SMALL).publish(b"x")
         stray = owner.topics.get(NAME).managed._maker.make().id  # type: ignore[union-attr]
         kill(owner)
-    with life(cluster) as other:
+    with killable_process(cluster) as other:
         topic = other.topic(NAME)
         topic.publish(b"y")
         about_to_be_named = topic.managed._maker.make()
@@ -361,7 +361,7 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
 
 def test_a_topic_returns_to_its_former_owner(cluster: Cluster) -> None:
     """The handle of the former owner closes by itself; opening the topic there again waits for that."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         for turn in range(5):
             old = owner.topic(NAME, **SMALL)
             old.create_subscription("s", start="earliest")
@@ -378,7 +378,7 @@ def test_a_topic_returns_to_its_former_owner(cluster: Cluster) -> None:
 def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process opens the topic between reading the chain and reading the subscriptions: the loser gets an error
     at once."""
-    with life(cluster) as owner, life(cluster) as other:
+    with killable_process(cluster) as owner, killable_process(cluster) as other:
         with owner.topic(NAME, **SMALL) as topic:
             fill(topic, 4)
             topic.create_subscription("s", start="earliest")
@@ -406,7 +406,7 @@ def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
     seen: set[int] = set()
     fenced = 0
     for turn in range(8):
-        with life(cluster) as owner:
+        with killable_process(cluster) as owner:
             topic = owner.topic(NAME, **SMALL, wait=PATIENCE_S)
             consumer = topic.subscribe("s", start="earliest", type="shared")
             until_then = threading.Timer(rng.uniform(0.005, 0.1), lambda item=owner: lose_lease(item))  # type: ignore[misc]

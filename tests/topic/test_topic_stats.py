@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +21,7 @@ from pyreplog.topic.model.stats import (
     SubscriptionStats,
     TopicStats,
 )
+from tests.switching import race
 from tests.topic.stats_samples import NOW, S, orders
 
 
@@ -99,6 +103,30 @@ def test_counters_that_begin_anew() -> None:
     assert meter.measure(20 * S, {"n": 13, "m": 6, "new": 20}) == {"n": 1.0, "m": 0.0, "new": 2.0}
     assert meter.measure(20 * S, {"n": 13, "m": 6, "new": 20})["n"] == 1.0
     assert meter.measure(30 * S, {"m": 6}) == {"m": 0.0}, "a counter that is gone begins anew"
+
+
+class Counters(dict[str, int]):
+    """Counters that are compared with earlier ones by one thread at a time; another one may run meanwhile."""
+
+    comparing = False
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        assert not Counters.comparing, "two threads compare counters at once"
+        Counters.comparing = True
+        time.sleep(0)  # lets the other thread run
+        Counters.comparing = False
+        return super().get(name, default)
+
+
+def test_several_threads_measure_at_once() -> None:
+    """A scrape of metrics and `stats` do, of one topic."""
+    meter, looks = RateMeter(), itertools.count()
+
+    def look() -> None:
+        at = next(looks)
+        assert meter.measure(at * S, Counters(n=at))["n"] >= 0.0
+
+    race(2000, look, look)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(0, 1000)), min_size=1))

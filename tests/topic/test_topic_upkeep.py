@@ -255,7 +255,9 @@ def test_nothing_that_a_subscription_needs_is_trimmed(topic: Topic) -> None:
     assert stored(topic) == {at: b"%d" % at for at in range(topic.start, 60)}
 
 
-def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_keeps_messages_behind_the_stored_mark_of_a_subscription(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mark that a crash would leave counts, not the one in memory."""
     topic.configure(**KEPT)
     fill(topic, 30)

@@ -13,20 +13,20 @@ from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from tests.ledger.standins import Meddler, OnReply
+from tests.ledger.fault_injection import OnReply, RequestInterceptor
 from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
 from tests.waiting import until
 
 COUNT = 12
 
 
-class Stuck(Meddler):
+class Stuck(RequestInterceptor):
     """Loses the adds to these ledgers."""
 
     def __init__(self, cluster: Cluster, ledgers: set[int]) -> None:
         super().__init__(cluster)
         self._ledgers = ledgers
-        self.rule(self.lose_some, kind=RequestKind.ADD)
+        self.add_rule(self.lose_some, kind=RequestKind.ADD)
 
     def lose_some(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         if request.ledger not in self._ledgers:
@@ -37,7 +37,7 @@ def fails(future: AppendFuture[int]) -> bool:
     return isinstance(future.exception(PATIENCE_S), OutcomeUnknownError)
 
 
-def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stuck_topics_share_one_close_timeout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If each topic had a time-out of its own, no time would be left for the last ones."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         topics = [cluster.topic(f"t{number}", **PLAIN) for number in range(COUNT)]
@@ -55,7 +55,7 @@ def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pyt
     assert "12 of 12 topics are not closed yet: t0, t1, t2, …" in caplog.text
 
 
-def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
+def test_close_stores_messages_of_all_topics_but_a_stuck_one(tmp_path: Path) -> None:
     """Whichever topic is stuck, messages and acknowledgements of the others are stored."""
     stuck, *others = [f"t{number}" for number in range(COUNT)]
     with open_cluster(tmp_path, flush_ms=60_000) as cluster:
@@ -82,16 +82,16 @@ def test_a_second_call_takes_nothing_from_the_first_one(tmp_path: Path) -> None:
     with open_cluster(tmp_path) as cluster:
         topics, topic = cluster.topics, cluster.topic("t", **PLAIN)
         topic.publish(b"a")
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor = RequestInterceptor(cluster)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         last = topic.submit(b"b")
-        meddler.wait_for(RequestKind.ADD)
+        interceptor.wait_for(RequestKind.ADD)
         with ThreadPoolExecutor(1) as pool:
             closing = pool.submit(cluster.close)
             until(lambda: topics.is_closing)
             cluster.close()
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             closing.result(PATIENCE_S)
         assert last.result(0) == 1
     with open_cluster(tmp_path) as cluster:

@@ -29,7 +29,7 @@ def test_a_flush_confirms_what_was_there() -> None:
     assert not kept and kept.below == 0
 
 
-def test_what_is_refused_is_not_kept() -> None:
+def test_remove_deletes_refused_acknowledgements() -> None:
     kept = UnconfirmedAcks()
     kept.add((3, 9))
     kept.cut()

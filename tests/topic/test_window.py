@@ -28,7 +28,7 @@ def filled(window: Window, ledgers: Ledgers, size: int) -> int:
     return count
 
 
-def test_what_ledgers_hold_counts_though_they_are_not_asked_for_every_entry() -> None:
+def test_window_limit_holds_though_ledgers_are_not_asked_for_every_entry() -> None:
     for size, bytes_max, entries_max in ((100, 100_000, 1 << 20), (1, 1 << 30, 1000)):
         ledgers = Ledgers()
         window = Window(bytes_max, 1 << 20, entries_max=entries_max, beyond=ledgers.held)
@@ -38,7 +38,7 @@ def test_what_ledgers_hold_counts_though_they_are_not_asked_for_every_entry() ->
         assert filled(window, ledgers, size) == 500
 
 
-def test_what_has_no_outcome_counts_though_ledgers_hold_none() -> None:
+def test_window_counts_entries_without_an_outcome() -> None:
     window = Window(1000, 1 << 20, beyond=lambda: (0, 0))
     for _ in range(10):
         assert window.has_room()

@@ -16,7 +16,7 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.topic.client.remote.client import connect
-from tests.topic.remoting import PLAIN, Served
+from tests.topic.remoting import PLAIN, ServedCluster
 
 STRANGE = object()
 NO_INT = ("1", 1.5, b"1", [1], True, STRANGE)
@@ -63,8 +63,8 @@ class World(NamedTuple):
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("world")
     with ExitStack() as stack:
-        here = Served(folder / "cluster", stack)
-        cluster, client = here.cluster, here.client()
+        served = ServedCluster(folder / "cluster", stack)
+        cluster, client = served.cluster, served.client()
         ledger = stack.enter_context(cluster.create_ledger(1, durability="appended"))
         ledger.append(b"value")
         reader = stack.enter_context(cluster.open_ledger(ledger.id, recover=False))

@@ -227,7 +227,7 @@ def test_changes_make_the_same_set(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_taken_adds_up_to_what_is_acknowledged(seed: int) -> None:
+def test_take_acked_ranges_add_up_to_the_acknowledged_offsets(seed: int) -> None:
     rng = random.Random(seed)
     topic = Topic.random(seed, 1500, 3)
     acks, taken = of(topic), set[int]()
@@ -269,7 +269,7 @@ def test_changes_cost_what_changed() -> None:
     assert len(acks.changes()) < 12
 
 
-def test_a_version_says_whether_anything_changed() -> None:
+def test_version_increases_only_when_acknowledgements_change() -> None:
     topic = Topic([2, 2])
     acks = of(topic)
     before = acks.version

@@ -32,16 +32,16 @@ class Driver:
         self.answers.append((send, answer))
 
 
-class Way(AddQueue):
+class FakeAddQueue(AddQueue):
     def __init__(self) -> None:
-        self.told: list[tuple[AddGroup, Any]] = []
+        self.answers: list[tuple[AddGroup, Any]] = []
         self.proceeded = 0
 
     def proceed(self) -> None:
         self.proceeded += 1
 
     def answered(self, group: AddGroup, answer: Any) -> None:
-        self.told.append((group, answer))
+        self.answers.append((group, answer))
 
 
 def tracker_of(*quorums: int, lap: int) -> AckTracker:
@@ -66,7 +66,7 @@ def group_of(lane: AddQueue, driver: Driver, tracker: AckTracker, place: int, *r
 # ---- one answer ------------------------------------------------------------------------------------------------
 
 
-def test_an_ok_counts_and_its_driver_hears_when_that_is_news() -> None:
+def test_ok_is_counted_and_its_driver_called_when_something_changed() -> None:
     tracker, driver = tracker_of(3, 3, 2, lap=4), Driver()
     for place in (0, 1, 2):
         Answer(driver, "send", LEDGER, Part(tracker, place, 0, 4))(Reply(ReplyStatus.OK, LEDGER, 0, 4))
@@ -101,8 +101,8 @@ LATE: dict[str, Callable[[AckTracker], None]] = {
 
 
 @pytest.mark.parametrize("change", LATE.values(), ids=LATE)
-def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracker], None]) -> None:
-    tracker, driver, lane = tracker_of(3, 3, 2, lap=4), Driver(), Way()
+def test_ok_that_no_longer_counts_is_passed_to_the_driver(change: Callable[[AckTracker], None]) -> None:
+    tracker, driver, lane = tracker_of(3, 3, 2, lap=4), Driver(), FakeAddQueue()
     answer, group = Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 4)), group_of(lane, driver, tracker, 0, (0, 4))
     change(tracker)
     reply = Reply(ReplyStatus.OK, LEDGER, 0, 4)
@@ -110,29 +110,29 @@ def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracke
     assert driver.answers == [("send", reply)]
     others, calls, tellers = settle(frames((5, ok(0, 4))), {5: (group, 0)})
     assert [number for number, _ in others] == [5] and not calls and not tellers
-    assert tracker.awaited(0) == 0 and not tracker.heard(0)
+    assert tracker.awaited(0) == 0 and not tracker.has_answered(0)
 
 
-def test_who_takes_a_muted_place_is_heard() -> None:
+def test_ok_of_the_successor_of_a_muted_bookie_counts() -> None:
     tracker = tracker_of(3, 3, 2, lap=4)
     tracker.mute(0)
     tracker.withdraw([0], 0)
     Answer(Driver(), "send", LEDGER, Part(tracker, 0, 0, 4))(Reply(ReplyStatus.OK, LEDGER, 0, 4))
-    assert tracker.awaited(0) == 5 and tracker.heard(0)
+    assert tracker.awaited(0) == 5 and tracker.has_answered(0)
 
 
 # ---- requests --------------------------------------------------------------------------------------------------
 
 
 def test_a_lane_counts_what_is_on_its_way() -> None:
-    lane = Way()
+    lane = FakeAddQueue()
     assert [lane.begin(2) for _ in range(3)] == [True, True, False]
     lane.end()
     assert (lane.unanswered, lane.begin(2)) == (1, True)
 
 
 def test_an_ok_settles_all_that_left_together() -> None:
-    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     assert lane.begin(1)
     waiting = {3: (group_of(lane, driver, tracker, 1, (0, 2), (3, 3), (4, 9)), 0)}
     others, calls, tellers = settle(frames((3, ok(0, 9))), waiting)
@@ -142,15 +142,15 @@ def test_an_ok_settles_all_that_left_together() -> None:
     assert driver.acks == 1
 
 
-def test_who_has_more_to_send_is_called_now() -> None:
-    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+def test_queue_with_waiting_adds_proceeds_after_an_ok() -> None:
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     lane.waits = lane.begin(1)
     _, calls, tellers = settle(frames((3, ok(0, 9))), {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)})
     assert calls == [lane.proceed] and len(tellers) == 1
 
 
-def test_a_driver_that_has_looked_since_is_not_told_again() -> None:
-    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+def test_driver_that_has_looked_since_is_not_called_again() -> None:
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     tellers = []
     for place in (0, 1):
         assert lane.begin(2)
@@ -167,7 +167,7 @@ def test_a_driver_that_has_looked_since_is_not_told_again() -> None:
     [ok(0, 9, ReplyStatus.FENCED), ok(0, 8), ok(1, 9), ok(0, 9, ledger=8), ok(0, 9, body=b"x"), ok(0, 9)[:-1], b"\0"],
 )
 def test_all_others_are_left(body: bytes) -> None:
-    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     assert lane.begin(1)
     waiting = {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)}
     others, calls, tellers = settle(frames((3, body)), waiting)
@@ -175,14 +175,14 @@ def test_all_others_are_left(body: bytes) -> None:
     assert (calls + tellers, list(waiting), lane.unanswered, tracker.awaited(1)) == ([], [3], 1, 0)
 
 
-def test_a_group_with_a_stranger_in_it_is_left() -> None:
-    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+def test_group_with_another_callback_is_left_to_python() -> None:
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     adds = ((None, Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 3))), (None, print))
     group = AddGroup(lane, LEDGER, 0, 9, adds)
     others, calls, tellers = settle(frames((3, ok(0, 9))), {3: (group, 0)})
     assert (len(others), calls + tellers, tracker.awaited(0)) == (1, [], 0)
     group("error")
-    assert lane.told == [(group, "error")]
+    assert lane.answers == [(group, "error")]
 
 
 def test_heartbeats_are_passed_over_and_unknown_replies_are_left() -> None:
@@ -191,10 +191,10 @@ def test_heartbeats_are_passed_over_and_unknown_replies_are_left() -> None:
 
 
 @given(st.integers(0, 1 << 32))
-def test_a_tracker_comes_to_the_same_as_one_that_python_tells(seed: int) -> None:
+def test_tracker_equals_one_that_is_updated_from_python(seed: int) -> None:
     """Any cut of the replies, in any order, some of them twice, places given away in between."""
     random = Random(seed)
-    tracker, twin, driver, lane = tracker_of(3, 2, 2, lap=59), tracker_of(3, 2, 2, lap=59), Driver(), Way()
+    tracker, twin, driver, lane = tracker_of(3, 2, 2, lap=59), tracker_of(3, 2, 2, lap=59), Driver(), FakeAddQueue()
     waiting: dict[int, Any] = {}
     replies: list[tuple[int, int, int, int, int]] = []
     lives = [0, 0, 0]

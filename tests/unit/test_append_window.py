@@ -123,7 +123,7 @@ def test_room_and_flush_end_with_the_log(log: CommitLog, files: HeldFiles) -> No
             call()
 
 
-def test_a_flush_without_an_outcome_says_so(log: CommitLog, files: HeldFiles) -> None:
+def test_flush_timeout_raises_outcome_unknown_error(log: CommitLog, files: HeldFiles) -> None:
     files.may_sync.clear()
     future = log.submit(b"a")
     with pytest.raises(OutcomeUnknownError):
@@ -225,7 +225,7 @@ def test_a_long_entry_is_refused_once(short: CommitLog) -> None:
     asyncio.run(append())
 
 
-def test_a_batch_that_is_longer_than_a_segment_says_so(short: CommitLog) -> None:
+def test_batch_longer_than_a_segment_raises_window_full_error_in_a_loop(short: CommitLog) -> None:
     batch = [SMALL] * 30
 
     async def append() -> None:

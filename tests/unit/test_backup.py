@@ -59,7 +59,7 @@ def uuid_of(path: Path) -> bytes:
 # ---- the whole way -------------------------------------------------------------------------------------------------
 
 
-def test_there_and_back(log, tmp_path):
+def test_restored_backup_equals_the_log_under_another_identity(log, tmp_path):
     new_backup = backup(log, tmp_path / "copy")
     assert (new_backup.start, new_backup.end, new_backup.entries) == (0, ENTRIES, ENTRIES)
     assert new_backup.uuid == uuid_of(log).hex() and len(new_backup.pieces) == 4
@@ -116,7 +116,7 @@ def test_a_trimmed_and_truncated_log(log, tmp_path):
     assert fsck.check(tmp_path / "new").clean
 
 
-def test_what_lies_behind_the_records_is_not_copied(tmp_path):
+def test_backup_omits_bytes_after_the_last_record(tmp_path):
     """A recycled segment still has an earlier life's bytes in it."""
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, retention_bytes=0, spare_segments=1) as log:
@@ -142,7 +142,7 @@ def test_progress(log, tmp_path):
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_of_a_log_that_is_being_appended_to(tmp_path, durability):
+def test_backup_of_a_log_during_appends_is_consistent(tmp_path, durability):
     path, stop = tmp_path / "log", threading.Event()
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, durability=durability) as log:
         log.append_batch([b"%d" % n for n in range(3000)])
@@ -166,7 +166,7 @@ def test_of_a_log_that_is_being_appended_to(tmp_path, durability):
             assert log[:] == [b"%d" % n for n in range(new_backup.end)]
 
 
-def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
+def test_backup_of_a_log_trimmed_meanwhile_begins_at_its_new_start(tmp_path, monkeypatch):
     """The copy then begins where the log begins by then."""
     path, hold = tmp_path / "log", backups.map_locked
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as log:
@@ -187,7 +187,7 @@ def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
         assert columns(tmp_path / "new") == columns(path)
 
 
-def test_of_a_log_that_is_cut_meanwhile(log, tmp_path, monkeypatch):
+def test_backup_of_a_log_truncated_meanwhile_raises_truncated_error(log, tmp_path, monkeypatch):
     """Half of it from before and half from after would be no log that ever was."""
     hold = backups.map_locked
     with pyreplog.open(log) as writer:
@@ -204,7 +204,7 @@ def test_of_a_log_that_is_cut_meanwhile(log, tmp_path, monkeypatch):
     assert list((tmp_path / "copy").iterdir()) == []
 
 
-def test_of_a_log_that_is_being_cut(log, tmp_path):
+def test_backup_of_a_log_with_a_pending_truncation_raises_truncated_error(log, tmp_path):
     truncation.announce(log, RealFiles(), truncation.Truncation(5000, 1, 1))
     with pytest.raises(pyreplog.TruncatedError):
         backup(log, tmp_path / "copy")

@@ -87,7 +87,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_where_and_why(name: str) -> None:
+def test_invalid_entry_error_names_position_and_reason(name: str) -> None:
     entry, at, expected, case = CASES[name]
     good = encode_messages([b"fine"])
     with pytest.raises(InvalidEntryError) as caught:

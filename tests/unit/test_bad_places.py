@@ -173,7 +173,7 @@ def misplace(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["a directory", "a link to nowhere", "something else"])
-def test_what_has_the_name_of_a_file_and_is_none(tmp_path, name, kind):
+def test_entry_of_another_file_type_raises_corruption_error(tmp_path, name, kind):
     samples.make_log(tmp_path / "log")
     misplace(tmp_path / "log" / name, kind)
     calls = (

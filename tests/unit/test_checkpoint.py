@@ -50,7 +50,7 @@ def test_removing_what_lies_before_takes_no_proof_back(file: CheckpointFile, tmp
     assert proven(tmp_path) == (400, 40, False)
 
 
-def test_what_is_proven_stays_clean_where_the_log_begins_there(file: CheckpointFile, tmp_path: Path) -> None:
+def test_trim_to_the_proven_position_keeps_the_log_clean(file: CheckpointFile, tmp_path: Path) -> None:
     """Nothing of what was proven is removed: only what lies before."""
     file.advance(position=100, entry=10, clean=True)
     file.trim(start=100, entry=9)
@@ -87,7 +87,7 @@ def test_a_slot_that_was_torn_leaves_the_one_before(file: CheckpointFile, tmp_pa
         assert load(tmp_path) == file.last != before
 
 
-def test_of_a_file_that_was_cut_what_is_there_counts(file: CheckpointFile, tmp_path: Path) -> None:
+def test_load_of_a_truncated_checkpoint_uses_its_intact_slots(file: CheckpointFile, tmp_path: Path) -> None:
     file.advance(position=200, entry=20, clean=True)
     path, size = tmp_path / names.CHECKPOINT, len(FIRST.encode())
     whole = path.read_bytes()
@@ -103,7 +103,7 @@ def test_of_a_file_that_was_cut_what_is_there_counts(file: CheckpointFile, tmp_p
     assert load(tmp_path) is None
 
 
-def test_what_lies_behind_both_slots_does_not_count(file: CheckpointFile, tmp_path: Path) -> None:
+def test_bytes_after_both_slots_are_ignored(file: CheckpointFile, tmp_path: Path) -> None:
     path = tmp_path / names.CHECKPOINT
     path.write_bytes(path.read_bytes() + replace(FIRST, position=900, sequence=9).encode())
     assert load(tmp_path) == FIRST

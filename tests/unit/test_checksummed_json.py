@@ -16,7 +16,7 @@ CONTENT: dict[str, Any] = {"uuid": "ab" * 16, "pieces": [{"base": 0, "sealed": T
 SEALED = dump_checksummed("a format", 1, CONTENT)
 
 
-def test_what_was_sealed_comes_back() -> None:
+def test_load_returns_the_stored_content() -> None:
     assert load_checksummed(SEALED, "a format", 1, "here") == CONTENT
     assert load_checksummed(SEALED, "a format", 2, "here") == CONTENT
 
@@ -31,7 +31,7 @@ def test_a_changed_byte_is_no_other_content(data: st.DataObject) -> None:
         assert changed != SEALED
 
 
-def test_another_format_and_a_newer_version_are_told() -> None:
+def test_load_of_another_format_or_a_newer_version_raises() -> None:
     with pytest.raises(ValueError, match="format 'a format'"):
         load_checksummed(SEALED, "another", 1, "here")
     with pytest.raises(FormatVersionError, match="here"):
@@ -48,6 +48,6 @@ def test_another_format_and_a_newer_version_are_told() -> None:
         json.dumps({"format": "a format", "version": 1, "content": {}}).encode(),
     ],
 )  # fmt: skip
-def test_what_is_no_sealed_json(data: bytes) -> None:
+def test_load_of_invalid_checksummed_json_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         load_checksummed(data, "a format", 1, "here")

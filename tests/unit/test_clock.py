@@ -10,7 +10,7 @@ from pyreplog.clock import Clock, ClockWatch, ManualClock, SystemClock, ahead_us
 from pyreplog.errors import InvalidArgumentError
 
 
-def test_system_clock_tells_wall_time_in_microseconds() -> None:
+def test_system_clock_returns_wall_time_in_microseconds() -> None:
     clock: Clock = SystemClock()
     before = time.time_ns()
     now = clock.now_us()
@@ -18,7 +18,7 @@ def test_system_clock_tells_wall_time_in_microseconds() -> None:
     assert before // 1000 <= now <= after // 1000
 
 
-def test_system_clock_tells_monotonic_time_in_microseconds() -> None:
+def test_system_clock_returns_monotonic_time_in_microseconds() -> None:
     clock: Clock = SystemClock()
     before = time.monotonic_ns()
     now = clock.monotonic_us()

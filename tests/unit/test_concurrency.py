@@ -79,7 +79,7 @@ def test_batches_are_contiguous_while_others_append(tmp_path: Path):
         assert log.end == 6 * 30 * 40
 
 
-def test_one_sync_serves_all_who_wait(tmp_path: Path):
+def test_one_sync_serves_all_waiting_appends(tmp_path: Path):
     files = CountingFiles()
     with pyreplog.open(tmp_path / "log", durability="synced", files=files) as log:
         before = files.syncs
@@ -111,7 +111,7 @@ class OneAtATime(RealFiles):
             self.writing.release()
 
 
-def test_those_who_roll_wait_for_the_leader_that_writes(tmp_path: Path):
+def test_appends_that_roll_a_segment_wait_for_the_writing_leader(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=1 << 16, files=OneAtATime()) as log:
 
         def work(_: int) -> None:
@@ -133,7 +133,7 @@ class HeldFiles(RealFiles):
         super().write_sync(fd, data, offset)
 
 
-def test_a_thread_that_was_woken_and_does_not_come_back_holds_up_nobody(tmp_path: Path):
+def test_woken_thread_that_does_not_run_blocks_no_other_appender(tmp_path: Path):
     """All who were woken go one behind the other, and each of these ends as soon as it has its entry."""
     files = HeldFiles()
     with pyreplog.open(tmp_path / "log", durability="synced", files=files) as log:

@@ -102,7 +102,7 @@ class Handle(Closeable):
         self.closed = True
 
 
-def test_a_handle_that_nobody_waits_for_is_closed() -> None:
+def test_handle_opened_for_a_cancelled_task_is_closed() -> None:
     handle, may_open = Handle(), threading.Event()
 
     def open_handle() -> Handle:

@@ -317,7 +317,7 @@ def test_records_of_another_log_behind_an_own_header(log, tmp_path):
     assert caught.value.position == position
 
 
-def test_nothing_left_but_the_checkpoint(log):
+def test_log_with_only_its_checkpoint_left_is_refused(log):
     for path in (*samples.segments(log), *samples.indexes(log), log / names.TAIL):
         path.unlink()
     refused(log)
@@ -361,7 +361,7 @@ def test_index_files(log, tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_an_intact_index_that_says_too_little(log, mode):
+def test_intact_index_of_half_a_segment_gives_right_entries(log, mode):
     """No damage that a CRC could show: it is that of the first half of its segment."""
     segment = map_locked(log, 0)
     index = SparseIndex(segment.size)
@@ -462,7 +462,7 @@ def test_a_lost_checkpoint_costs_a_verification(log, content):
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_one_torn_checkpoint_slot(log, slot):
+def test_log_opens_with_one_torn_checkpoint_slot(log, slot):
     with (log / names.CHECKPOINT).open("r+b") as file:
         file.seek(slot * 4096 + 30)
         file.write(bytes(20))
@@ -472,7 +472,7 @@ def test_one_torn_checkpoint_slot(log, slot):
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(4096), bytes(5000), b"RPTAIL01" * 512, b"\xff" * 4096])
-def test_a_tail_page_that_says_nothing(log, content):
+def test_missing_or_blank_tail_page_gives_right_entries(log, content):
     path = log / names.TAIL
     path.unlink() if content is None else path.write_bytes(content)
     samples.assert_intact(log)

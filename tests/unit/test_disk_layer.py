@@ -173,7 +173,7 @@ def test_native_code_changes_files_in_the_layer() -> None:
         ("files.make_directory(a)", None),
     ],
 )
-def test_what_changes_files_is_found(line: str, told: str | None) -> None:
+def test_calls_that_change_files_are_found_in_python_code(line: str, told: str | None) -> None:
     assert list(changes(line)) == ([] if told is None else [told])
 
 
@@ -188,5 +188,5 @@ def test_what_changes_files_is_found(line: str, told: str | None) -> None:
         ("        return rename(old, new) != 0 ? errno : 0;", "rename"),
     ],
 )
-def test_what_changes_files_is_found_in_native_code(line: str, told: str | None) -> None:
+def test_calls_that_change_files_are_found_in_native_code(line: str, told: str | None) -> None:
     assert list(native_changes(line)) == ([] if told is None else [told])

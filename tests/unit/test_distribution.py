@@ -48,7 +48,7 @@ def test_a_source_distribution_has_all_that_is_built_from(tmp_path: Path) -> Non
     assert not [name for name in names if name.startswith(("build/", "tests/plants"))]
 
 
-def test_what_is_installed_beside_the_extensions(tmp_path: Path) -> None:
+def test_build_installs_all_python_sources_stubs_and_headers(tmp_path: Path) -> None:
     setup(tmp_path, "build_py", "--build-lib", str(tmp_path / "lib"))
     file_names = {
         path.relative_to(tmp_path / "lib").as_posix() for path in (tmp_path / "lib").rglob("*") if path.is_file()

@@ -122,7 +122,7 @@ def is_documented(error: str, named: set[str]) -> bool:
     return bool(kinds & {name.rpartition(".")[2] for name in named})
 
 
-def complaints(name: str, entry: griffe.Object) -> Iterator[str]:
+def problems(name: str, entry: griffe.Object) -> Iterator[str]:
     if entry.docstring is None:
         if entry.is_function or not is_described(entry):
             yield f"{name}: no docstring"
@@ -142,7 +142,7 @@ def complaints(name: str, entry: griffe.Object) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_public_docstrings_are_complete(page: Path) -> None:
-    missing = [complaint for name, entry in shown(page) for complaint in complaints(name, entry)]
+    missing = [problem for name, entry in shown(page) for problem in problems(name, entry)]
     assert not missing, "\n" + "\n".join(missing)
 
 
@@ -158,12 +158,12 @@ def test_public_docstrings_are_complete(page: Path) -> None:
         ("Read it.\n\n    Args:\n        entry: a number.\n\n    Raises:\n        LockedError: no.\n    ", "not in Raises"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_noticed(docstring: str, expected: str) -> None:
+def test_check_reports_incomplete_docstrings(docstring: str, expected: str) -> None:
     code = f'def read(entry: int) -> None:\n    """{docstring}"""\n    raise ClosedError("the log was closed")\n'
     with griffe.temporary_visited_module(code) as module:
-        actual_complaints = [*complaints("read", module["read"])]
-    assert len(actual_complaints) == bool(expected) and all(expected in complaint for complaint in actual_complaints), (
-        actual_complaints
+        actual_problems = [*problems("read", module["read"])]
+    assert len(actual_problems) == bool(expected) and all(expected in problem for problem in actual_problems), (
+        actual_problems
     )
 
 

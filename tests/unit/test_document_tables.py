@@ -104,7 +104,7 @@ def test_every_public_error_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize("name", errors.__all__)
-def test_an_entry_says_what_the_class_says(name: str) -> None:
+def test_troubleshooting_entry_matches_its_error_class(name: str) -> None:
     kind: type[errors.ReplogError] = getattr(errors, name)
     _, happened, outcome, retry, code, advice = entries()[name]
     assert (retry, code) == ("yes" if kind.retriable else "no", str(kind.exit_code))

@@ -143,7 +143,7 @@ def wrong(document: str) -> list[str]:
         ("`nothing_at_all()`", ["there is no nothing_at_all() in the package"]),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_noticed(text: str, expected: list[str]) -> None:
+def test_check_reports_names_that_do_not_exist(text: str, expected: list[str]) -> None:
     actual_wrong = wrong(text)
     missing = [wanted for wanted in expected if not any(said.startswith(wanted) for said in actual_wrong)]
     assert not missing and bool(actual_wrong) is bool(expected), actual_wrong

@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_refuses(name: str) -> None:
+def test_encode_messages_refuses_invalid_arguments(name: str) -> None:
     options, error, why = REFUSED[name]
     with pytest.raises(error, match=why):
         encode_messages(**{"values": VALUES, **options})

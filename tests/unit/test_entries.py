@@ -119,7 +119,7 @@ def test_nothing_is_a_batch_of_none() -> None:
         ({"size_max": 71}, RecordTooLargeError),
     ],
 )
-def test_what_cannot_be_an_entry_is_refused(arguments: dict, error: type[Exception]) -> None:
+def test_encode_entries_refuses_invalid_arguments(arguments: dict, error: type[Exception]) -> None:
     good = {"values": [b"12345678"], "ledger": 0, "first": 0, "lac": -1, "time": 0, "size_max": 72}
     encode_entries(**good)
     with pytest.raises(error):
@@ -129,7 +129,7 @@ def test_what_cannot_be_an_entry_is_refused(arguments: dict, error: type[Excepti
 @pytest.mark.parametrize(
     ("ledger", "code", "lac"), [(-1, 0, 0), (1 << 62, 0, 0), (0, -1, 0), (0, (1 << 63) - 1, 0), (0, 0, -2)]
 )
-def test_what_cannot_be_a_control_record_is_refused(ledger: int, code: int, lac: int) -> None:
+def test_encode_control_refuses_invalid_arguments(ledger: int, code: int, lac: int) -> None:
     with pytest.raises(InvalidArgumentError):
         encode_control(ledger, code, b"", lac=lac, time=0)
 

@@ -76,7 +76,7 @@ def test_selected_rows_of_a_batch(log):
     assert isinstance(log.hold_segment(0)[1], Segment)
 
 
-def test_the_index_tells_which_blocks_have_event_times_in_a_range(tmp_path):
+def test_index_returns_blocks_with_event_times_in_a_range(tmp_path):
     """All that have some, and no others; adjacent ones are one range."""
     block = 64 << 10
     with pyreplog.open(tmp_path / "blocks", segment_bytes=1 << 20) as log:

@@ -297,7 +297,7 @@ def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
         assert again[:] == values
 
 
-def test_ctrl_c_at_any_bytecode_of_a_commit_leaves_nobody_waiting(tmp_path: Path):
+def test_ctrl_c_at_any_bytecode_of_a_commit_leaves_no_thread_waiting(tmp_path: Path):
     """An AppendFuture waits for the same group; the committing thread, asked only then, does what the interrupted one left."""
 
     def play(log: pyreplog.CommitLog, step: int) -> bool:

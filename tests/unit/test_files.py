@@ -88,7 +88,7 @@ def test_a_sync_that_fails_leaves_no_descriptor_open(tmp_path: Path, monkeypatch
     assert descriptors(tmp_path) == before
 
 
-def test_what_is_changed_has_changed(tmp_path: Path) -> None:
+def test_file_operations_take_effect_on_disk(tmp_path: Path) -> None:
     files, old, new = RealFiles(), tmp_path / "old", tmp_path / "new"
     files.write_new(old, b"first, and longer")
     files.write_new(old, b"second")
@@ -200,7 +200,7 @@ def test_a_sync_reaches_the_system(name: str, tmp_path: Path, monkeypatch: pytes
         (errno.EIO, OSError),
     ],
 )
-def test_what_a_file_system_refuses_has_a_name(
+def test_allocate_raises_errors_of_the_file_system_as_named_classes(
     code: int, kind: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(fd: int, offset: int, length: int) -> None:
@@ -217,7 +217,7 @@ def test_what_a_file_system_refuses_has_a_name(
         os.close(fd)
 
 
-def test_errors_of_a_disk_are_told_with_what_was_tried() -> None:
+def test_disk_errors_are_translated_with_the_failed_operation() -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         error = disk_error(OSError(code, "none"), "it cannot be done")
         assert isinstance(error, DiskFullError) and error.errno == code and "it cannot be done" in str(error)
@@ -251,7 +251,7 @@ def test_the_boot_has_an_identity() -> None:
     assert len(boot_id()) == 16 and boot_id() == boot_id() != bytes(16)
 
 
-def test_what_the_system_refuses_is_raised(tmp_path: Path) -> None:
+def test_operations_on_a_closed_descriptor_raise_os_error(tmp_path: Path) -> None:
     fd = os.open(write(tmp_path / "a"), os.O_RDONLY)
     os.close(fd)
     files = RealFiles()

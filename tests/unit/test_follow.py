@@ -84,7 +84,7 @@ def test_close_ends_a_waiting_follower(log):
 
 
 @pytest.mark.parametrize("appended", [0, 1, 5])
-def test_truncation_below_a_follower_is_told(log, appended):
+def test_truncation_before_its_position_raises_truncated_error_in_a_follower(log, appended):
     log.append_batch([b"a", b"b", b"c"])
     follower = iter(log.follow(0, timeout=5))
     assert [next(follower).value for _ in range(3)] == [b"a", b"b", b"c"]
@@ -104,7 +104,7 @@ def test_truncation_above_a_follower_goes_unnoticed(log):
     assert rest == [b"%d" % n for n in range(1, 50)] + [b"new"]
 
 
-def test_follower_of_trimmed_entries_is_told(log):
+def test_follower_of_trimmed_entries_raises_trimmed_error(log):
     log.append_batch([bytes(1000)] * 300)
     assert log.trim(200) > 0
     with pytest.raises(pyreplog.TrimmedError):
@@ -151,7 +151,7 @@ def test_asyncio_follow_gives_an_entry_before_the_next_one_comes(log, mode):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_asyncio_follower_of_a_closed_log_is_told(log, waits):
+def test_asyncio_follower_of_a_closed_log_raises_closed_error(log, waits):
     async def main() -> None:
         waiting = asyncio.ensure_future(anext(aiter(log.follow(0))))
         if waits:
@@ -189,7 +189,7 @@ def watching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pyreplog-watch"]
 
 
-def test_one_thread_waits_for_all_tasks_and_ends_with_the_last(log):
+def test_asyncio_followers_share_one_thread_that_ends_with_the_last(log):
     async def main() -> None:
         tasks = [asyncio.ensure_future(anext(aiter(log.follow(number)))) for number in (0, 1, 2)]
         await asyncio.sleep(0)  # they wait
@@ -214,7 +214,7 @@ def test_one_thread_waits_for_all_tasks_and_ends_with_the_last(log):
     asyncio.run(read())
 
 
-def test_asyncio_follower_of_a_cut_entry_is_told(log):
+def test_asyncio_follower_of_a_truncated_entry_raises_truncated_error(log):
     async def main() -> None:
         log.append_batch([b"a", b"b"])
         follower = aiter(log.follow(0, timeout=5))
@@ -290,7 +290,7 @@ def test_records_are_followed_through_rolls(log):
     assert [record.value for record in follower] == values
 
 
-def test_a_damaged_record_is_told_in_its_place(log):
+def test_follower_raises_corruption_error_at_the_position_of_a_damaged_record(log):
     log.append_batch([b"a" * 100, b"b" * 100, b"c" * 100])
     follower = log.follow(0, timeout=0.01)
     assert next(follower).entry == 0

@@ -207,7 +207,7 @@ def test_a_released_view_does_not_release_the_batch() -> None:
     assert copied(batch) == [(0, b"keep")]
 
 
-def test_a_batch_that_nobody_has_looked_at_keeps_its_bytes() -> None:
+def test_unread_batch_keeps_its_bytes_while_later_frames_arrive() -> None:
     parser = FrameParser(buffer_size=64)
     batch = receive(parser, frame.encode(0, b"keep"))
     for n in range(50):
@@ -215,7 +215,7 @@ def test_a_batch_that_nobody_has_looked_at_keeps_its_bytes() -> None:
     assert copied(batch) == [(0, b"keep")]
 
 
-def test_a_buffer_that_nobody_views_is_used_again() -> None:
+def test_parser_reuses_a_buffer_without_views() -> None:
     parser = FrameParser()
     addresses = set()
     for n in range(100):
@@ -416,7 +416,7 @@ def test_take_partial_lets_a_body_bypass_the_parser() -> None:
     assert parser.capacity == 65536, "the large body needed no buffer"
 
 
-def test_nothing_to_take() -> None:
+def test_take_partial_without_a_partial_body_returns_none() -> None:
     parser = FrameParser()
     assert parser.take_partial() is None
     receive(parser, frame.encode(0, b"complete") + frame.encode_header(0, 9)[:11])

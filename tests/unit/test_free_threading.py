@@ -64,7 +64,7 @@ def test_every_native_file_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("file", ROWS)
-def test_a_row_says_what_the_source_shows(file: str) -> None:
+def test_guide_rows_match_the_native_sources(file: str) -> None:
     row, text = ROWS[file], source(file)
     assert row.guard in GUARDS
     assert row.signs.split() == [sign for sign, pattern in SIGNS.items() if re.search(pattern, text, re.MULTILINE)]
@@ -88,7 +88,7 @@ def test_the_summary_counts() -> None:
 # ---- what an import does -------------------------------------------------------------------------------------------
 
 
-def test_no_module_says_that_it_can_do_without(tmp_path: Path) -> None:
+def test_no_module_declares_free_threading_compatibility(tmp_path: Path) -> None:
     """And so Cython says that it cannot."""
     assert not [file for file in sources() if "freethreading_compatible" in source(file)]
     assert "freethreading_compatible" not in (ROOT / "setup.py").read_text()

@@ -64,7 +64,7 @@ def index_end(path: Path) -> int:
     return struct.unpack_from("<I", path.read_bytes(), 56)[0]
 
 
-def test_progress_is_told_after_each_segment(log):
+def test_fsck_reports_progress_after_each_segment(log):
     seen: list[tuple[int, int]] = []
     report = fsck.check(log, progress=lambda done, entries: seen.append((done, entries)))
     assert len(seen) == 4 and seen == sorted(seen) and seen[-1] == (report.verified_bytes, ENTRIES)
@@ -320,7 +320,7 @@ def test_a_short_segment(log):
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 @pytest.mark.parametrize("length", [64, 4096, 20_000, SEGMENT_BYTES - 8, SEGMENT_BYTES + 4096])
-def test_what_is_left_of_a_segment_of_a_wrong_size_counts(log, number, length):
+def test_fsck_counts_intact_records_of_a_segment_of_a_wrong_size(log, number, length):
     path, firsts = samples.segments(log)[number], [*first_entries(log), ENTRIES]
     with pyreplog.open(log, "r") as reader:
         records = [reader.get(entry) for entry in range(firsts[number], firsts[number + 1])]
@@ -362,7 +362,7 @@ def test_index_files(log):
     assert not any(d.costs_entries for d in report.damages) and report.entries == ENTRIES
 
 
-def test_an_intact_index_that_says_something_else(log):
+def test_intact_index_that_differs_from_its_segment_is_damage(log):
     """Right CRC, right segment, and yet not what the segment holds."""
     from pyreplog._native.log.sparse import SparseIndex
     from pyreplog.log.fsck.locked_segment import map_locked
@@ -394,7 +394,7 @@ def test_checkpoint_missing_broken_foreign_or_impossible(log, tmp_path):
         assert only(fsck.check(log)).part == CHECKPOINT, changed
 
 
-def test_one_torn_checkpoint_slot_is_a_note(log):
+def test_one_torn_checkpoint_slot_is_noted_by_fsck(log):
     flip(log / names.CHECKPOINT, 20)
     report = fsck.check(log)
     assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one is used",)

@@ -60,7 +60,7 @@ def test_completes_with_the_value_of_its_completion() -> None:
     assert future.result(timeout=0) == range(3, 5)
 
 
-def test_none_is_a_value_to_complete_with() -> None:
+def test_future_can_complete_with_none() -> None:
     future: AppendFuture[int | None] = AppendFuture(5)
     set_result(future, None)
     assert future.result() is None
@@ -123,7 +123,7 @@ def test_an_ack_can_be_neither_pickled_nor_copied() -> None:
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), "1", True, b"", [1]])
-def test_what_is_no_time_to_wait_is_refused(timeout: Any) -> None:
+def test_invalid_timeout_is_refused(timeout: Any) -> None:
     future: AppendFuture[int] = AppendFuture(1)
     for wait in (future.result, future.exception):
         with pytest.raises((WrongTypeError, InvalidArgumentError), match="timeout: expected a number of seconds"):
@@ -255,7 +255,7 @@ def test_ctrl_c_in_a_callback_is_raised_after_the_others_were_called() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
-def test_what_a_callback_raises_ends_no_thread_but_the_main_one(error: type[BaseException]) -> None:
+def test_exception_of_a_callback_does_not_end_other_threads_than_the_main_one(error: type[BaseException]) -> None:
     future = AppendFuture(1)
     ended: list[bool] = []
 
@@ -298,13 +298,13 @@ def test_a_group_is_settled_each_in_its_own_way() -> None:
     assert failed.exception() is error
 
 
-def test_what_is_no_ack_is_refused_in_a_group() -> None:
+def test_settle_all_refuses_values_that_are_no_futures() -> None:
     for wrong in (None, 5):
         with pytest.raises((AttributeError, TypeError)):
             settle_all([(wrong, None)])  # type: ignore[list-item]
 
 
-def test_all_of_a_group_are_settled_before_the_first_is_told() -> None:
+def test_settle_all_settles_every_future_before_it_runs_callbacks() -> None:
     futures = [AppendFuture(i) for i in range(3)]
     told: list[list[bool]] = []
     for future in futures:
@@ -313,7 +313,7 @@ def test_all_of_a_group_are_settled_before_the_first_is_told() -> None:
     assert told == [[True] * 3] * 3
 
 
-def test_ctrl_c_while_a_group_is_settled_loses_nobody() -> None:
+def test_ctrl_c_in_settle_all_leaves_no_future_unsettled() -> None:
     class Interrupted(list[tuple[AppendFuture[Any], BaseException | None]]):
         """Outcomes of which the first reader sees one, then Ctrl-C is pressed."""
 
@@ -470,7 +470,7 @@ def test_wait_for_times_out_without_settling_the_ack() -> None:
     run(main())
 
 
-def test_a_waiter_of_a_closed_loop_is_nobody_to_wake() -> None:
+def test_settling_a_future_with_a_waiter_of_a_closed_loop_succeeds() -> None:
     future = AppendFuture(5)
     waiting = future.__await__()
 

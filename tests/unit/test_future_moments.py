@@ -129,7 +129,7 @@ def test_a_callback_added_at_any_moment_of_the_completion_is_called_once(complet
         assert sorted(calls) == ["early", "racing"]
 
 
-def test_two_first_waiters_at_any_moment_are_both_told() -> None:
+def test_concurrent_first_callbacks_are_both_called() -> None:
     calls: list[str] = []
     futures: list[AppendFuture[int]] = []
 
@@ -240,7 +240,7 @@ def submit(submitted: PositionWaiters) -> None:
 
 @pytest.mark.parametrize("second", [drain, move, fail, submit])
 @pytest.mark.parametrize("first", [drain, move, fail])
-def test_two_calls_at_any_moment_tell_each_ack_once(
+def test_concurrent_calls_complete_each_future_once(
     first: Callable[[PositionWaiters], None], second: Callable[[PositionWaiters], None]
 ) -> None:
     told: list[AppendFuture[int]] = []

@@ -106,7 +106,7 @@ def test_each_task_goes_on_in_its_own_context(loop: asyncio.AbstractEventLoop) -
     run(loop, main())
 
 
-def test_those_settled_together_cost_one_call_of_their_loop() -> None:
+def test_futures_settled_together_cost_one_call_of_their_loop() -> None:
     loop = asyncio.new_event_loop()
     rounds = [[AppendFuture(i) for i in range(256)] for _ in range(2)]
     calls: list[object] = []
@@ -138,7 +138,7 @@ def test_those_settled_together_cost_one_call_of_their_loop() -> None:
     loop.close()
 
 
-def test_a_cancelled_task_hears_why(loop: asyncio.AbstractEventLoop) -> None:
+def test_cancelled_task_gets_the_cancel_message(loop: asyncio.AbstractEventLoop) -> None:
     heard: list[tuple[object, ...]] = []
 
     async def task(future: AppendFuture[int]) -> None:
@@ -202,7 +202,7 @@ def test_a_task_that_goes_on_cancels_the_next_one(loop: asyncio.AbstractEventLoo
     run(loop, main())
 
 
-def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -> None:
+def test_future_can_be_awaited_again_after_a_timeout(loop: asyncio.AbstractEventLoop) -> None:
     future = AppendFuture(5)
 
     async def main() -> int:
@@ -217,7 +217,7 @@ def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -
 
 
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
-def test_what_leaves_a_task_keeps_no_other_from_going_on(
+def test_exception_that_leaves_the_loop_does_not_stop_other_waiting_tasks(
     loop: asyncio.AbstractEventLoop, leaving: type[BaseException]
 ) -> None:
     futures = [AppendFuture(i) for i in range(10)]
@@ -243,7 +243,7 @@ def test_what_leaves_a_task_keeps_no_other_from_going_on(
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_ctrl_c_while_loops_are_told_keeps_no_task_from_going_on(scheduled: bool) -> None:
+def test_ctrl_c_while_loops_are_scheduled_leaves_no_task_waiting(scheduled: bool) -> None:
     """scheduled: it comes when the call of the first loop was scheduled already."""
     future = AppendFuture(5)
     loops = [asyncio.new_event_loop() for _ in range(2)]
@@ -283,7 +283,7 @@ def test_a_closed_awaiter_is_forgotten() -> None:
     asyncio.run(main())
 
 
-def test_an_ack_that_nobody_settled_cannot_be_resumed() -> None:
+def test_resuming_an_unsettled_future_raises_runtime_error() -> None:
     future = AppendFuture(5)
 
     async def main() -> None:

@@ -21,7 +21,7 @@ def no_hurry() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_who_would_write_waits_for_the_one_who_writes(no_hurry: None) -> None:
+def test_begin_io_waits_for_the_writing_thread(no_hurry: None) -> None:
     gate, order = CommitGate(0), []
 
     def write() -> None:

@@ -204,11 +204,13 @@ def test_after_fork(tmp_path, mode, durability):
 
 
 @pytest.mark.parametrize(("mode", "subject"), [("a", "log"), ("r", "reader of log")])
-def test_a_forgotten_handle_says_so_and_is_closed(tmp_path, mode, subject):
+def test_garbage_collected_handle_emits_a_resource_warning_and_is_closed(tmp_path, mode, subject):
     pyreplog.open(tmp_path / "log").close()
     handle = pyreplog.open(tmp_path / "log", mode)
     gone = weakref.ref(handle)
-    with pytest.warns(ResourceWarning, match=rf"(?s)unclosed {subject} .*test_handles.py.*in test_a_forgotten_handle"):
+    with pytest.warns(
+        ResourceWarning, match=rf"(?s)unclosed {subject} .*test_handles.py.*in test_garbage_collected_handle"
+    ):
         del handle
         until(lambda: (gc.collect(), gone() is None)[1])  # a housekeeper that is at it lets go of it
     until(lambda: (gc.collect(), not any(str(tmp_path) in mapped for mapped in descriptors()))[1])  # warnings name it

@@ -146,7 +146,7 @@ def test_reads_go_on_meanwhile(path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) -> None:
+def test_punched_segment_is_trimmed_and_not_recycled(durability: str, path: Path) -> None:
     with open_log(path, durability) as log:
         bases = fill(log)
         for base in bases:
@@ -160,7 +160,7 @@ def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) ->
 
 
 @pytest.mark.parametrize("base", [-SEGMENT_BYTES, 1, 77 * SEGMENT_BYTES])
-def test_what_is_no_sealed_segment_is_refused(base: int, path: Path) -> None:
+def test_punch_hole_of_a_segment_that_is_not_sealed_is_refused(base: int, path: Path) -> None:
     with open_log(path) as log:
         fill(log)
         for other in (base, running.active_segment(log.commit_log).base):

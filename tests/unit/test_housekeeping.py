@@ -72,7 +72,9 @@ def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: P
             files.go.set()
 
 
-def test_a_full_disk_is_told_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_housekeeper_reports_a_full_disk_and_retries_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(housekeeper, "RETRY_FIRST_S", 0.001)
     files = Full()
     with pyreplog.open(tmp_path / "log", files=files, segment_bytes=SEGMENT_BYTES, spare_segments=1) as log:
@@ -92,7 +94,7 @@ def test_a_full_disk_is_told_and_waited_for(tmp_path: Path, monkeypatch: pytest.
         log.append(KILOBYTE)
 
 
-def test_retention_that_fails_keeps_nobody_from_preparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_retention_failure_does_not_stop_segment_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def damaged(*_: object) -> int:
         raise CorruptionError("a segment", 0, "a record", "none")
 
@@ -206,7 +208,7 @@ def test_a_background_task_that_fails_is_put_off_for_longer_each_time(tmp_path: 
         task.attempt(log)
 
 
-def test_files_stand_still_for_who_copies_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_freeze_files_stops_background_work_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An error in there is the caller's: files are made again behind it."""
     monkeypatch.setattr(housekeeper, "THREADS", False)
     path = tmp_path / "log"

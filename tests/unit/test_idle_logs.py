@@ -316,7 +316,7 @@ def test_the_tail_page_of_another_log_is_refused(tmp_path: Path, runtime: LogRun
         assert log[:] == [b"zero"] and other.append(b"one") == 1
 
 
-def test_readers_are_told_later_if_the_tail_page_cannot_be_mapped_now(tmp_path: Path, runtime: LogRuntime):
+def test_readers_see_appends_once_the_tail_page_can_be_mapped_again(tmp_path: Path, runtime: LogRuntime):
     class Failing(RealFiles):
         fails = False
 

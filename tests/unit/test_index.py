@@ -74,7 +74,7 @@ def test_the_last_copy_of_an_entry_wins_and_counts_once() -> None:
     assert as_lists(index.entries(7, 0, 10)) == ([3, 4], [offset_of(2), offset_of(1)])
 
 
-def test_many_ledgers_with_the_same_entry_ids_are_told_apart(tmp_path: Path) -> None:
+def test_index_distinguishes_ledgers_with_equal_entry_ids(tmp_path: Path) -> None:
     ids = [(ledger * 1000, entry) for entry in range(3) for ledger in range(4000)]
     index = index_of(*ids)
     with open_sealed(saved(index, tmp_path / "i")) as sealed:
@@ -84,7 +84,7 @@ def test_many_ledgers_with_the_same_entry_ids_are_told_apart(tmp_path: Path) -> 
             assert [each.get(ledger, 3) for ledger, _ in ids[:4000]] == [None] * 4000
 
 
-def test_ledgers_says_how_much_of_each_there_is() -> None:
+def test_ledgers_returns_entry_range_and_bytes_of_each_ledger() -> None:
     index = index_of((9, 4), (7, 3), (9, 2), (9, 4))
     assert index.ledgers().tolist() == [(7, 3, 3, STRIDE, 1), (9, 2, 4, 3 * STRIDE, 2)]
     assert LedgerIndex().ledgers().tolist() == []

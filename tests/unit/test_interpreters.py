@@ -67,12 +67,12 @@ def test_the_latest_of_pyenv(tmp_path: Path, named: str) -> None:
         ({"headers": False}, "it has no headers (Python.h)"),
     ],
 )
-def test_one_that_cannot_build(tmp_path: Path, facts: dict[str, object], reason: str) -> None:
+def test_find_reports_an_interpreter_that_cannot_build(tmp_path: Path, facts: dict[str, object], reason: str) -> None:
     path = python(tmp_path / "python3.12", **facts)  # type: ignore[arg-type]
     assert find("3.12", {"PATH": str(tmp_path)}) == f"cannot be used; {path}: {reason}"
 
 
-def test_none(tmp_path: Path) -> None:
+def test_find_without_an_interpreter_reports_its_absence(tmp_path: Path) -> None:
     assert find("3.12", {"PATH": str(tmp_path), "PYENV_ROOT": str(tmp_path)}) == "not on this machine"
 
 
@@ -154,7 +154,7 @@ def test_the_table() -> None:
 # ---- the versions --------------------------------------------------------------------------------------------------
 
 
-def test_everything_names_the_same_versions() -> None:
+def test_all_documents_name_the_same_python_versions() -> None:
     versions = named_versions()
     assert versions == sorted(versions, key=lambda version: int(version.partition(".")[2])) and len(versions) > 1
     project = (ROOT / "pyproject.toml").read_text()

@@ -127,7 +127,7 @@ def test_a_read_keeps_to_its_bytes(bytes_max: int, path: Path) -> None:
         assert at == 251
 
 
-def test_gaps_are_told_from_what_was_not_looked_at(path: Path) -> None:
+def test_read_end_distinguishes_gaps_from_entries_not_read(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, 4, 0, 1000, 2))
         records, after = log.read(3, 0, 1000, 1 << 20)
@@ -177,7 +177,7 @@ def test_control_records_of_a_code_the_newest_counts(path: Path) -> None:
 # ---- what is not durable yet -----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_synced_is_not_here_yet(path: Path) -> None:
+def test_unsynced_entries_of_a_synced_log_are_not_readable(path: Path) -> None:
     with open_log(path, "synced") as log:
         log.append(records_of(3, 0, 1))
         append_entries(log.commit_log, records_of(3, 2, 3) + records_of(4, 0))
@@ -288,7 +288,7 @@ def test_the_last_entry_of_a_segment_that_goes(how: str, path: Path, monkeypatch
         assert log.last_entry(3) == 7 and moved
 
 
-def test_one_segments_share_of_a_ledger(path: Path) -> None:
+def test_read_share_returns_the_entries_of_one_segment(path: Path) -> None:
     """The copy that lies there, whatever lies behind; nothing when it went."""
     with open_log(path) as log:
         fill(log, 3, 9)
@@ -326,7 +326,7 @@ BAD = {
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("before", [1, 400])
 @pytest.mark.parametrize("bad", BAD)
-def test_of_a_batch_with_a_bad_record_nothing_is_appended(bad: str, before: int, durability: str, path: Path) -> None:
+def test_batch_with_a_damaged_record_is_not_appended(bad: str, before: int, durability: str, path: Path) -> None:
     """before: records in front of it; many, and the batch goes on in another segment. Nor is it found after a crash."""
     good = records_of(3, *range(10, 10 + before), size=400)
     with open_log(path, durability) as log:
@@ -380,7 +380,7 @@ def test_a_full_disk_refuses_the_whole_batch(durability: str, path: Path, monkey
         assert list(read_all(log, 3)) == list(range(400))
 
 
-def test_a_sender_that_changes_its_bytes_hurts_nobody(path: Path) -> None:
+def test_caller_that_changes_its_buffer_during_append_does_not_damage_the_log(path: Path) -> None:
     """What counts is the copy; the rest of the log stays as it is."""
     data = bytearray(records_of(3, *range(2000), size=900))
     stop = threading.Event()
@@ -796,7 +796,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_closed_log_says_so_and_never_not_here(durability: str, path: Path) -> None:
+def test_calls_of_a_closed_ledger_log_raise_closed_error(durability: str, path: Path) -> None:
     with open_log(path, durability) as log:
         fill(log, 3)
     for call in CALLS.values():

@@ -54,7 +54,7 @@ def test_runs_of_entries(gaps: tuple[int, ...], path: Path) -> None:
     "wrong",
     [(3, 0, 10, 99, 0, 0), (3, 0, 10, 99, 2, 3), (3, 0, 10, 99, 2, 0), (3, 9, 9, 99), (3, 9, 0, 99), (3, 0, 10, 0)],
 )
-def test_what_makes_no_sense_is_refused(wrong: tuple[int, ...], path: Path) -> None:
+def test_lend_refuses_invalid_arguments(wrong: tuple[int, ...], path: Path) -> None:
     with open_log(path) as log, pytest.raises(InvalidArgumentError):
         log.lend(*wrong)
 
@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_refused(wrong: tuple[int, ...], path: Path) -> N
 # ---- how -------------------------------------------------------------------------------------------------------
 
 
-def test_what_lies_end_to_end_is_viewed_and_pins_its_segment(path: Path) -> None:
+def test_contiguous_entries_are_lent_as_a_view_that_pins_their_segment(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, *range(6)) + records_of(9, 0) + records_of(3, 6, 7))
         segment = running.active_segment(log.commit_log)
@@ -76,7 +76,7 @@ def test_what_lies_end_to_end_is_viewed_and_pins_its_segment(path: Path) -> None
         assert copy.readonly and len(split(copy, 3, 0, 7)) == 8
 
 
-def test_what_is_lent_stays_though_its_segment_goes(path: Path) -> None:
+def test_lent_view_stays_valid_after_its_segment_is_removed(path: Path) -> None:
     """It is not written over as long as somebody has the view."""
     with open_log(path) as log:
         log.append(records_of(3, *range(4), size=3000))

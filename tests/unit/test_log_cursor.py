@@ -84,7 +84,7 @@ def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
         log.cursor(name)
 
 
-def test_one_reader_at_a_time(tmp_path: Path) -> None:
+def test_second_handle_of_a_cursor_raises_locked_error(tmp_path: Path) -> None:
     with filled(tmp_path / "log", 3) as log, pyreplog.open(log.path, "r") as reader:
         with log.cursor("c"), pytest.raises(LockedError, match="one reader at a time"):
             reader.cursor("c")
@@ -164,7 +164,7 @@ def test_a_cursor_of_another_log_holds_nothing(tmp_path: Path) -> None:
             log.cursor("c")
 
 
-def test_what_a_damaged_cursor_held_is_unknown_so_nothing_goes(tmp_path: Path) -> None:
+def test_damaged_cursor_stops_trimming_and_retention(tmp_path: Path) -> None:
     with filled(tmp_path / "log", retention_bytes=SEGMENT) as log:
         log.cursor("c", "latest").close()
         (log.path / "cursors" / "c.cursor").write_bytes(bytes(2 * SLOT_BYTES))
@@ -222,7 +222,7 @@ def test_cursors_made_while_the_log_is_trimmed_hold(tmp_path: Path) -> None:
 # ---- moving it -------------------------------------------------------------------------------------------------
 
 
-def test_it_advances_and_goes_back_only_by_seek(tmp_path: Path) -> None:
+def test_advance_moves_a_cursor_forward_and_only_seek_moves_it_back(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log, log.cursor("c", 50) as cursor:
         cursor.advance(50)
         cursor.advance(60)
@@ -292,7 +292,7 @@ def _advance(path: Path, ready: Any) -> None:
             signal.pause()
 
 
-def test_what_was_advanced_survives_kill_9(tmp_path: Path) -> None:
+def test_cursor_position_survives_kill_9(tmp_path: Path) -> None:
     with filled(tmp_path / "log", 10) as log:
         spawn = multiprocessing.get_context("spawn")
         ready = spawn.Event()

@@ -84,7 +84,7 @@ def test_a_task_that_is_woken_while_it_runs_runs_once_more_and_on_one_thread_at_
     assert most == 1 and not begun.acquire(blocking=False)
 
 
-def test_tasks_that_wait_do_not_hold_up_others_and_the_threads_are_no_more_than_was_said(pool: WorkerPool):
+def test_blocking_tasks_do_not_delay_others_beyond_the_thread_limit(pool: WorkerPool):
     go, done = threading.Event(), [threading.Event() for _ in range(20)]
     pool.add(lambda: WHEN_WOKEN * go.wait(WAIT_S)).wake()
 
@@ -197,7 +197,7 @@ def test_a_log_that_syncs_at_intervals_does(tmp_path: Path, runtime: LogRuntime)
             until(lambda count=count: log.synced_end == count)  # type: ignore[misc]
 
 
-def test_retention_removes_what_is_too_old_though_nobody_appends(
+def test_retention_removes_old_segments_of_an_idle_log(
     tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(commit_log, "_RETENTION_S", 0.01)

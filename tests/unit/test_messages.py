@@ -250,7 +250,7 @@ def test_compressed_bodies() -> None:
     assert last.value == messages[-1].value
 
 
-def test_what_does_not_shrink_is_not_compressed() -> None:
+def test_compress_entry_returns_an_incompressible_entry_unchanged() -> None:
     plain = encode_messages([random.Random(1).randbytes(100)])
     assert compress_entry(plain, 1, lambda body: bytes(body)) is plain
     assert compress_entry(plain, 1, zlib.compress) is plain
@@ -287,7 +287,7 @@ def test_large_batches_release_the_gil_and_are_the_same() -> None:
     assert batch.packed()[1].tobytes() == batch.packed(keys=True)[1].tobytes() == b"".join(values)
 
 
-def test_they_are_not_made_by_callers_or_pickled() -> None:
+def test_messages_and_batches_cannot_be_constructed_or_pickled() -> None:
     batch = decoded([encode_messages([b"x"])], [1])
     for thing in (Message, MessageBatch):
         with pytest.raises(TypeError, match="made by"):
@@ -300,7 +300,7 @@ def test_they_are_not_made_by_callers_or_pickled() -> None:
             decode_messages(records_of([b"x"], None), **{"offset": 0, "entries": 0, "size": 0, **bad})
 
 
-def test_nothing_leaks() -> None:
+def test_iteration_and_slices_leak_no_references() -> None:
     batch = decoded([encode_messages([b"x" * 10] * 10, [b"k"] * 10)], [10])
     before = sys.getrefcount(batch)
     for _ in range(100):

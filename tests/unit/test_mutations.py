@@ -53,7 +53,7 @@ def test_the_changes(tmp_path: Path, source: str, mutants: list[str]) -> None:
         "LIMIT = 3\n", "@wraps(1)\ndef f():\n    pass\n",
     ],
 )  # fmt: skip
-def test_what_is_left_alone(tmp_path: Path, source: str) -> None:
+def test_mutator_leaves_excluded_code_unchanged(tmp_path: Path, source: str) -> None:
     assert changed(tmp_path, source) == []
 
 

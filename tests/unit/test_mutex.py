@@ -11,7 +11,7 @@ from pyreplog._native.system.mutex import Mutex
 from tests.waiting import PATIENCE_S
 
 
-def test_it_is_held_for_a_block() -> None:
+def test_mutex_is_held_inside_a_with_block() -> None:
     mutex = Mutex()
     with mutex:
         assert mutex.locked()

@@ -15,7 +15,7 @@ class Pair(NamedTuple):
     second: Any = None
 
 
-def test_it_is_what_the_constructor_makes() -> None:
+def test_make_named_equals_the_constructor() -> None:
     item = object()
     pair = make_named(Pair, item, [])
     assert type(pair) is Pair

@@ -49,7 +49,7 @@ def sleepers() -> Iterator[Sleepers]:
     sleepers.end()
 
 
-def test_those_are_woken_whose_position_is_reached(sleepers: Sleepers) -> None:
+def test_reach_wakes_threads_whose_position_is_reached(sleepers: Sleepers) -> None:
     sleepers.park(300, 200, 201, 400)
     sleepers.lot.reach(201)
     assert sleepers.lot.sleeping == 2
@@ -71,12 +71,12 @@ def test_a_wait_is_over_when_it_is_reached_or_never_will_be() -> None:
     assert lot.is_over(201)
 
 
-def test_nobody_sleeps_for_what_is_there(sleepers: Sleepers) -> None:
+def test_park_at_a_reached_position_returns_at_once(sleepers: Sleepers) -> None:
     sleepers.lot.reach(200)
     sleepers.lot.park(200, FOREVER_US)
 
 
-def test_one_leads(sleepers: Sleepers) -> None:
+def test_only_the_first_thread_leads(sleepers: Sleepers) -> None:
     flags = list[bool]()
     other = threading.Thread(target=lambda: flags.append(sleepers.lot.lead()))
     other.start()
@@ -85,7 +85,7 @@ def test_one_leads(sleepers: Sleepers) -> None:
     assert sleepers.lot.lead(), "again, as an interrupted one does"
 
 
-def test_who_leaves_the_lead_wakes_one_to_take_it(sleepers: Sleepers) -> None:
+def test_leaving_leader_wakes_the_longest_sleeper(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.leave()
     assert sleepers.is_through(200), "it has slept longest"
@@ -94,7 +94,7 @@ def test_who_leaves_the_lead_wakes_one_to_take_it(sleepers: Sleepers) -> None:
     assert sleepers.lot.lead()
 
 
-def test_who_was_woken_to_lead_and_leaves_wakes_the_next(sleepers: Sleepers) -> None:
+def test_woken_thread_that_leaves_wakes_the_next(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.leave()
     assert sleepers.is_through(200)
@@ -102,7 +102,7 @@ def test_who_was_woken_to_lead_and_leaves_wakes_the_next(sleepers: Sleepers) -> 
     assert sleepers.is_through(201)
 
 
-def test_who_does_not_lead_takes_the_lead_from_nobody(sleepers: Sleepers) -> None:
+def test_leave_by_another_thread_does_not_end_the_lead(sleepers: Sleepers) -> None:
     sleepers.park(200)
     other = threading.Thread(target=sleepers.lot.leave)
     other.start()
@@ -111,7 +111,7 @@ def test_who_does_not_lead_takes_the_lead_from_nobody(sleepers: Sleepers) -> Non
     sleepers.lot.park(201, 1)  # sleeps: somebody leads
 
 
-def test_nobody_sleeps_where_the_position_moves_no_more(sleepers: Sleepers) -> None:
+def test_close_wakes_all_parked_threads(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.close()
     assert sleepers.is_through(200)

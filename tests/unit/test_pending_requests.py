@@ -105,7 +105,7 @@ def test_a_request_that_cannot_leave_has_left_nothing_behind(wire: Wire, hinder:
     assert (wire.requests.lock.locked(), wire.outbox.lock.locked()) == locked
 
 
-def test_of_a_stream_that_is_no_plain_socket_nothing_leaves(wire: Wire) -> None:
+def test_request_over_a_stream_without_a_socket_is_left_to_python(wire: Wire) -> None:
     class Stream:
         fileno, sendmsg = wire.ours.fileno, wire.ours.sendmsg
 
@@ -168,7 +168,7 @@ def test_a_request_that_is_interrupted_keeps_its_number(wire: Wire) -> None:
 # ---- ADDs to several -------------------------------------------------------------------------------------------
 
 
-class Way(AddQueue):
+class FakeAddQueue(AddQueue):
     def __init__(self) -> None:
         self.proceeded = 0
 
@@ -180,9 +180,9 @@ def add(first: int = 0, last: int = 0, key: bytes = bytes(16), flags: int = 0) -
     return Request(RequestKind.ADD, LEDGER, first, last, key, flags, records=b"records")
 
 
-def test_what_all_are_asked_leaves_to_all() -> None:
+def test_send_alone_sends_one_request_to_every_bookie() -> None:
     wires = {f"b{number}": Wire() for number in range(3)}
-    lanes = {(name, LEDGER): Way() for name in wires}
+    lanes = {(name, LEDGER): FakeAddQueue() for name in wires}
     request = add(3, 5)
     try:
         adds = [(name, request, name) for name in wires]
@@ -202,21 +202,21 @@ def test_what_all_are_asked_leaves_to_all() -> None:
 def test_an_add_is_encoded_as_any_request(first: int, last: int, key: bytes, flags: int) -> None:
     wire, request = Wire(), add(first, last, key, flags)
     try:
-        assert send_alone([("a", request, None)], 0, {("a", LEDGER): Way()}, {"a": wire}, MOST, CHECK_US) == 1
+        assert send_alone([("a", request, None)], 0, {("a", LEDGER): FakeAddQueue()}, {"a": wire}, MOST, CHECK_US) == 1
         assert wire.arrived() == encode(1, encode_request(request) + b"records")
     finally:
         wire.close()
 
 
 def test_a_key_of_another_length_is_refused(wire: Wire) -> None:
-    lane = Way()
+    lane = FakeAddQueue()
     with pytest.raises(InvalidArgumentError, match="16 bytes"):
         send_alone([("a", add(key=b"short"), None)], 0, {("a", LEDGER): lane}, {"a": wire}, MOST, CHECK_US)
     assert lane.unanswered == 0 and not wire.requests.waiting
 
 
 def test_adds_leave_up_to_one_that_may_not(wire: Wire) -> None:
-    lane, channels = Way(), {"a": wire, "b": wire, "c": wire}
+    lane, channels = FakeAddQueue(), {"a": wire, "b": wire, "c": wire}
     lanes = {("a", LEDGER): lane, ("c", LEDGER): lane}
 
     def sent(*names: str, first: int = 0) -> int:
@@ -237,8 +237,8 @@ def test_adds_leave_up_to_one_that_may_not(wire: Wire) -> None:
 # ---- replies ---------------------------------------------------------------------------------------------------
 
 
-class Told:
-    """What a driver is to an Answer."""
+class CountingDriver:
+    """A driver as an Answer sees it: it counts acknowledgements."""
 
     acks = 0
 
@@ -265,16 +265,22 @@ class Connection:
 @pytest.fixture
 def scene(wire: Wire) -> SimpleNamespace:
     """A request number 5 of entries 0 to 9, that was sent to the first of two bookies."""
-    tracker, lane, told, behind = AckTracker(2, 2, 1), Way(), Told(), list[Any]()
+    tracker, lane, driver, behind = AckTracker(2, 2, 1), FakeAddQueue(), CountingDriver(), list[Any]()
     tracker.pushed(9)
     lane.begin(MOST)
-    answer = Answer(told, "send", LEDGER, Part(tracker, 0, 0, 9))
+    answer = Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 9))
     waiting = {5: (AddGroup(lane, LEDGER, 0, 9, ((None, answer),)), 0)}
     connection = Connection(wire)
     connection.waiting = waiting
     replies = Replies(weakref.ref(connection), behind.extend)
     return SimpleNamespace(
-        tracker=tracker, lane=lane, told=told, behind=behind, waiting=waiting, connection=connection, replies=replies
+        tracker=tracker,
+        lane=lane,
+        driver=driver,
+        behind=behind,
+        waiting=waiting,
+        connection=connection,
+        replies=replies,
     )
 
 
@@ -288,9 +294,9 @@ def test_a_plain_ok_is_settled(scene: SimpleNamespace, wire: Wire) -> None:
         wire.theirs.send(cut)
         scene.replies(READ)
     assert (scene.waiting, scene.lane.unanswered, scene.tracker.awaited(0)) == ({}, 0, 10)
-    assert scene.told.acks == 0 and len(scene.behind) == 1
+    assert scene.driver.acks == 0 and len(scene.behind) == 1
     scene.behind[0]()
-    assert scene.told.acks == 1 and scene.connection.taken == [(20, [])]
+    assert scene.driver.acks == 1 and scene.connection.taken == [(20, [])]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_all_else_comes_as_it_was_taken_in(scene: SimpleNamespace, wire: Wire, d
     assert (list(scene.waiting), scene.lane.unanswered, scene.behind) == ([5], 1, [])
 
 
-def test_ctrl_c_before_frames_are_told_ends_the_connection(scene: SimpleNamespace, wire: Wire) -> None:
+def test_ctrl_c_before_frames_are_handled_ends_the_connection(scene: SimpleNamespace, wire: Wire) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -353,7 +359,7 @@ def test_ends_and_other_events_are_the_connections(scene: SimpleNamespace, wire:
     assert [type(error) for error in scene.connection.lost] == [OSError]
 
 
-def test_a_connection_that_was_forgotten_hears_nothing(scene: SimpleNamespace, wire: Wire) -> None:
+def test_replies_of_a_garbage_collected_connection_are_dropped(scene: SimpleNamespace, wire: Wire) -> None:
     wire.theirs.send(OK)
     del scene.connection
     scene.replies(READ)

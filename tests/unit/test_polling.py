@@ -37,7 +37,7 @@ WAYS = {"asleep": 0, "spinning": int(LONG_S * 1e6), "first one, then the other":
 
 
 @pytest.mark.parametrize("spin_us", WAYS.values(), ids=WAYS)
-def test_an_event_ends_it_and_is_told_until_it_is_over(epoll: Epoll, pair: Pair, spin_us: int) -> None:
+def test_poll_reports_an_event_until_it_is_over(epoll: Epoll, pair: Pair, spin_us: int) -> None:
     ours, theirs = pair
     epoll.register(theirs.fileno(), READ)
     sender = threading.Timer(0.01, lambda: ours.send(b"x"))
@@ -54,11 +54,11 @@ def test_an_event_ends_it_and_is_told_until_it_is_over(epoll: Epoll, pair: Pair,
 
 
 @pytest.mark.parametrize(("timeout_s", "spin_us"), [(0.0, 0), (-1.0, 0), (0.0, 1 << 40), (0.001, 0), (0.001, 1 << 40)])
-def test_nothing_ends_it_in_time(epoll: Epoll, timeout_s: float, spin_us: int) -> None:
+def test_poll_returns_an_empty_list_at_its_timeout(epoll: Epoll, timeout_s: float, spin_us: int) -> None:
     assert epoll.poll(timeout_s, spin_us) == []
 
 
-def test_a_broken_stream_is_told_to_who_waits_for_nothing(epoll: Epoll, pair: Pair) -> None:
+def test_poll_reports_a_broken_stream_registered_for_no_events(epoll: Epoll, pair: Pair) -> None:
     ours, theirs = pair
     epoll.register(theirs.fileno(), 0)
     ours.close()
@@ -118,7 +118,7 @@ def test_a_signal_ends_it_and_its_handler_is_called(
     assert epoll.poll(LONG_S, 0) == [] and came
 
 
-def test_what_a_handler_raises_is_raised(epoll: Epoll, alarm: Callable[[Callable[[], object]], None]) -> None:
+def test_poll_raises_exceptions_of_signal_handlers(epoll: Epoll, alarm: Callable[[Callable[[], object]], None]) -> None:
     def fail() -> None:
         if not failed:
             failed.append(None)
@@ -153,7 +153,7 @@ def test_a_signal_that_comes_while_it_spins_ends_no_sleep_behind(epoll: Epoll, p
     assert in_time == [True]
 
 
-def test_what_is_closed_refuses(epoll: Epoll, pair: Pair) -> None:
+def test_calls_of_a_closed_epoll_raise_value_error(epoll: Epoll, pair: Pair) -> None:
     ours, _ = pair
     with pytest.raises(OSError) as caught:
         epoll.modify(ours.fileno(), READ)

@@ -46,7 +46,7 @@ def done(futures: list[AppendFuture[int]]) -> list[int]:
     return [future.result() for future in futures if future.done()]
 
 
-def test_nobody_is_told_before_it_is_drained() -> None:
+def test_waiters_complete_only_when_the_queue_is_drained() -> None:
     submitted = PositionWaiters()
     futures = watched(submitted, 10, 20, 30)
     submitted.advance(20)
@@ -58,7 +58,7 @@ def test_nobody_is_told_before_it_is_drained() -> None:
     assert done(futures) == [10, 20, 30]
 
 
-def test_what_is_synced_already_completes_at_once() -> None:
+def test_waiter_for_a_synced_position_completes_at_once() -> None:
     submitted = PositionWaiters()
     assert done(watched(submitted, 0)) == [0]
     submitted.advance(20)
@@ -121,7 +121,7 @@ def test_a_callback_may_submit_and_drain() -> None:
     assert told == list(range(1, 11))
 
 
-def test_each_ack_is_told_as_a_simple_model_says(seed: int) -> None:
+def test_waiters_complete_as_in_a_simple_model(seed: int) -> None:
     """Positions in any order, beside a list that is searched."""
     rng = Random(seed)
     for _ in range(200):
@@ -145,7 +145,7 @@ def kept(future: AppendFuture[int]) -> int:
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_threads_that_submit_advance_and_drain_tell_each_ack_once() -> None:
+def test_concurrent_submit_advance_and_drain_complete_each_waiter_once() -> None:
     submitted, told = PositionWaiters(), Counter[int]()
     everybody = threading.Barrier(4)
 
@@ -229,7 +229,7 @@ def test_the_committing_thread_sleeps_through_no_submit(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_what_another_thread_commits_is_told_too(tmp_path: Path) -> None:
+def test_submitted_entry_committed_by_another_thread_completes(tmp_path: Path) -> None:
     """`sync` commits what was submitted, and a stage that is full is committed by who fills it."""
     with pyreplog.open(tmp_path / "log", durability="synced", files=Unsynced()) as log:
         turns = threading.Semaphore(0)
@@ -253,7 +253,7 @@ def test_what_another_thread_commits_is_told_too(tmp_path: Path) -> None:
             disturber.join()
 
 
-def test_what_is_committed_in_the_append_path_is_told_by_the_committing_thread(tmp_path: Path) -> None:
+def test_entry_committed_in_the_append_path_is_completed_by_the_committing_thread(tmp_path: Path) -> None:
     """That one went to sleep while another thread had the stage and was not done with it."""
     with pyreplog.open(tmp_path / "log", durability="synced") as log:
         submitted = log._submitted
@@ -295,7 +295,7 @@ class AboutToSleep:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_what_is_submitted_before_the_committing_thread_sleeps_is_told(committed: bool, tmp_path: Path) -> None:
+def test_entry_submitted_just_before_the_committing_thread_sleeps_completes(committed: bool, tmp_path: Path) -> None:
     """committed: by another thread, meanwhile."""
     with pyreplog.open(tmp_path / "log", durability="synced") as log:
         about: Any = AboutToSleep(log._submitted)

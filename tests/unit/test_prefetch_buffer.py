@@ -87,7 +87,7 @@ def test_several_at_once_are_asked_for() -> None:
     assert consumer.take_next().offset == 0
 
 
-def test_how_often_messages_came_before() -> None:
+def test_messages_have_their_redelivery_counts() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(4), {1: 2, 3: 7}))
     assert [consumer.take_next().redelivered for _ in range(4)] == [0, 2, 0, 7]
@@ -95,7 +95,7 @@ def test_how_often_messages_came_before() -> None:
     assert [consumer.take_next().redelivered for _ in range(2)] == [0, 0]
 
 
-def test_what_was_begun_is_dropped() -> None:
+def test_end_drops_the_rest_of_a_delivery() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(4), {1: 2}))
     consumer.take_next()
@@ -117,7 +117,7 @@ def test_acknowledgements_ascend_and_come_once(offsets: list[int]) -> None:
     assert consumer.take_acked() is None
 
 
-def test_what_is_no_message_is_not_gathered() -> None:
+def test_acknowledgement_of_anything_but_a_message_is_not_gathered() -> None:
     consumer, batch = Consumer(), batch_of(2)
     consumer.gather(True)
     whats: Iterable[Any] = (batch, 5, [batch[0]], None)
@@ -155,7 +155,7 @@ def test_so_many_are_gathered() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), max_size=12))
-def test_one_run_is_known_as_such(runs: list[tuple[int, int]]) -> None:
+def test_contiguous_acknowledgements_are_taken_as_one_run(runs: list[tuple[int, int]]) -> None:
     consumer, batch = Consumer(), batch_of(340)
     consumer.gather(True)
     offsets = [at for start, count in runs for at in range(start, start + count)]

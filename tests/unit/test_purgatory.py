@@ -64,7 +64,7 @@ def test_an_advance_completes_those_whose_threshold_is_reached() -> None:
     assert purgatory.waiting("log") == 0
 
 
-def test_what_was_reached_before_completes_at_once() -> None:
+def test_waiter_for_a_reached_position_completes_at_once() -> None:
     purgatory = Purgatory()
     purgatory.advance_and_drain("log", 5)
     assert done(watched(purgatory, -7, 5)) == [-7, 5]
@@ -98,7 +98,7 @@ def test_advance_completes_nothing_before_drain() -> None:
     assert done(futures) == [1]
 
 
-def test_a_key_is_watched_from_the_call_of_watch_until_nobody_waits() -> None:
+def test_key_is_watched_from_watch_until_its_last_waiter_is_gone() -> None:
     purgatory, future = Purgatory(), AppendFuture[None](None)
     assert not purgatory.is_watched("a")
     entry = purgatory.watch("a", 5, future)
@@ -112,7 +112,7 @@ def test_a_key_is_watched_from_the_call_of_watch_until_nobody_waits() -> None:
     assert not purgatory.is_watched("a")
 
 
-def test_one_look_is_for_several_keys() -> None:
+def test_is_watched_checks_several_keys_at_once() -> None:
     purgatory, future = Purgatory(), AppendFuture[None](None)
     purgatory.advance_and_drain("a", 1)
     assert not purgatory.is_watched("a", "b", "c")
@@ -145,7 +145,7 @@ def test_waiters_complete_by_threshold_and_then_by_arrival() -> None:
     assert told == sorted(range(len(thresholds)), key=lambda p: thresholds[p])
 
 
-def test_one_who_waits_for_much_blocks_nobody() -> None:
+def test_waiter_for_a_distant_position_does_not_block_others() -> None:
     purgatory = Purgatory()
     far = watched(purgatory, 10**12)
     near = watched(purgatory, *range(1000))
@@ -155,7 +155,7 @@ def test_one_who_waits_for_much_blocks_nobody() -> None:
     assert purgatory.waiting("log") == 1
 
 
-def test_an_ack_that_somebody_else_settled_keeps_its_outcome() -> None:
+def test_waiter_settled_elsewhere_keeps_its_outcome() -> None:
     purgatory = Purgatory()
     (future,) = watched(purgatory, 1)
     set_result(future, 99)
@@ -184,7 +184,7 @@ def test_tasks_wait_in_the_room() -> None:
 # Failing
 
 
-def test_fail_fails_those_who_wait_and_those_who_come() -> None:
+def test_fail_fails_present_and_later_waiters() -> None:
     purgatory = Purgatory()
     error = PoisonedError("sync failed")
     waiting = watched(purgatory, 1, 8, 4)
@@ -195,7 +195,7 @@ def test_fail_fails_those_who_wait_and_those_who_come() -> None:
     assert done(watched(purgatory, 1, key="another")) == []
 
 
-def test_what_was_reached_before_the_failure_stays_reached_and_no_more_is() -> None:
+def test_fail_keeps_reached_positions_and_fails_waiters_beyond_them() -> None:
     purgatory = Purgatory()
     purgatory.advance_and_drain("log", 5)
     purgatory.fail("log", PoisonedError("sync failed"))
@@ -249,7 +249,7 @@ def test_a_deadline_makes_the_outcome_unknown() -> None:
     assert isinstance(future.exception(), OutcomeUnknownError)
 
 
-def test_a_deadline_for_a_key_without_a_number_says_so() -> None:
+def test_expired_waiter_without_a_number_raises_outcome_unknown_error() -> None:
     purgatory = Purgatory()
     future = AppendFuture(0)
     purgatory.watch("log", 7, future, deadline_us=0)
@@ -280,7 +280,7 @@ def test_the_completed_do_not_expire() -> None:
     assert future.result(0) == 1
 
 
-def test_one_that_waits_for_a_deadline_alone_is_completed_then() -> None:
+def test_complete_at_completes_at_its_deadline() -> None:
     purgatory = Purgatory(tick_us=10)
     early, late, cancelled = AppendFuture(1), AppendFuture(2), AppendFuture(3)
     purgatory.complete_at(100, early)
@@ -364,7 +364,7 @@ def test_waiters_that_gave_up_go_when_they_outnumber_the_rest() -> None:
     assert (alive() - before)["PurgatoryEntry"] <= 2 * 501
 
 
-def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
+def test_last_completion_removes_cancelled_waiters() -> None:
     purgatory = Purgatory()
     near: list[AppendFuture[int]] = [Mine(n) for n in range(100)]
     for n, future in enumerate(near):
@@ -378,7 +378,7 @@ def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
     assert alive()["PurgatoryEntry"] == before["PurgatoryEntry"] - 100
 
 
-def test_one_that_gave_up_is_freed_at_once_though_it_keeps_its_entry(uncollected: None) -> None:
+def test_cancelled_waiter_is_freed_at_once(uncollected: None) -> None:
     class Waiter:
         def __init__(self, purgatory: Purgatory) -> None:
             future = AppendFuture[int](0)
@@ -453,7 +453,7 @@ def test_a_hundred_thousand_waiters_in_order_cost_the_same_each() -> None:
     assert many <= 8 * 100_000
 
 
-def test_advancing_one_by_one_does_not_scan_those_who_wait_on() -> None:
+def test_advancing_stepwise_does_not_scan_remaining_waiters() -> None:
     at_once = comparisons_to_complete(list(range(20_000)), steps=1)
     one_by_one = comparisons_to_complete(list(range(20_000)), steps=20_000)
     assert one_by_one <= at_once + 3 * 20_000
@@ -469,7 +469,7 @@ def test_waiters_out_of_order_cost_a_logarithm() -> None:
 # Ctrl-C
 
 
-def test_ctrl_c_while_events_are_applied_loses_nobody() -> None:
+def test_ctrl_c_during_drain_loses_no_waiter() -> None:
     class Interrupting(int):
         """A threshold at whose first look in the line Ctrl-C is pressed."""
 

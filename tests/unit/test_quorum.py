@@ -355,7 +355,7 @@ def test_more_copies_than_are_written_are_refused(copies: int) -> None:
 # ---- ensemble changes ----------------------------------------------------------------------------------------------
 
 
-def test_what_was_confirmed_stays_confirmed() -> None:
+def test_withdraw_does_not_lower_the_confirmed_entry() -> None:
     tracker = tracker_of(3, 3, 2, lap=9)
     tracker.ack_up_to(0, 9)
     tracker.ack_up_to(1, 6)

@@ -133,7 +133,7 @@ def test_a_scan_at_the_end_is_not_cut_by_a_writer_that_only_opens(cold: Path):
             assert list(batches) == []
 
 
-def test_a_follower_is_told_what_a_later_writer_has_cut(cold: Path):
+def test_follower_raises_truncated_error_after_a_later_writer_truncated(cold: Path):
     with pyreplog.open(cold, "r") as handle:
         follower = iter(handle.follow(0, timeout=60))
         assert [next(follower).value for _ in range(3)] == [b"0", b"1", b"2"]
@@ -160,7 +160,7 @@ def test_a_follower_goes_on_where_a_later_writer_has_trimmed_what_it_was_given(c
             assert next(iter(handle.follow(first, timeout=60))).entry == first
 
 
-def test_what_a_reader_maps_without_a_writer_is_not_recycled(cold: Path):
+def test_segment_mapped_by_a_reader_before_the_writer_opened_is_not_recycled(cold: Path):
     """A writer that comes later must not put new records where the reader still looks."""
     with pyreplog.open(cold, "r") as handle:
         record = handle.get(1)
@@ -216,7 +216,7 @@ def test_words_of_another_boot_or_log_are_cleared_before_the_page_names_this_one
         assert seen[-1] == (True, 0) and all(visible == 0 for mine, visible in seen if mine)
 
 
-def test_what_recovery_cuts_readers_are_told(tmp_path: Path):
+def test_reader_follows_an_end_that_recovery_moved_back(tmp_path: Path):
     """Of this boot: the page's words stay, and one may say more than recovery has found intact."""
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE) as log:
@@ -236,7 +236,7 @@ def test_what_recovery_cuts_readers_are_told(tmp_path: Path):
             next(follower)
 
 
-def test_a_truncation_that_the_next_writer_finishes_is_told(tmp_path: Path):
+def test_follower_raises_truncated_error_after_the_next_writer_finished_a_truncation(tmp_path: Path):
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE) as log:
         log.append_batch([b"%04d" % n + bytes(1000) for n in range(200)])

@@ -96,7 +96,7 @@ def rewrite_header(path: Path, base: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_what_was_appended_is_read(tmp_path: Path, durability: str, rng: Random) -> None:
+def test_appended_record_batches_are_read_back(tmp_path: Path, durability: str, rng: Random) -> None:
     with open_log(tmp_path / "log", durability=durability) as log:
         rows = fill(log, rng, 300)
         check_reads(log, rows, rng)
@@ -115,7 +115,7 @@ def test_what_was_appended_is_read(tmp_path: Path, durability: str, rng: Random)
         check_reads(reader, rows, rng)
 
 
-def test_a_record_says_how_many_entries_it_has(tmp_path: Path) -> None:
+def test_record_has_its_entry_count(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         assert log.append_record_batches([b"a", b"b"], [3, numpy.int64(1)], [None, 5], control=b"c") == range(4)
         assert log.append(b"c") == 4

@@ -92,7 +92,7 @@ def errors(below: type[ReplogError] = ReplogError) -> Iterator[type[ReplogError]
         yield from errors(error)
 
 
-def test_every_error_tells_its_policy() -> None:
+def test_error_reference_lists_retry_and_exit_code_of_every_error() -> None:
     text = text_of(ROOT / "docs" / "reference" / "errors.md")
     rows = re.findall(r"^\| \[`(\w+)`\].* \| (yes|no) \| (\d+) \|$", text, re.MULTILINE)
     public = {error for error in errors() if error.__module__.startswith("pyreplog.errors.")}

@@ -251,7 +251,7 @@ def test_files_that_are_used_again_are_empty_segments_of_the_log_that_is_to_come
     assert pool.ready == 3 and files_in(tmp_path) == segment_names(*(number * SIZE for number in range(3, 7)))
 
 
-def test_files_that_somebody_reads_are_removed(tmp_path: Path) -> None:
+def test_retire_removes_files_that_readers_hold(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     removed = taken(pool, 3)
     (_, pinned), (_, locked), _ = removed
@@ -266,7 +266,7 @@ def test_files_that_somebody_reads_are_removed(tmp_path: Path) -> None:
     assert bytes(view)
 
 
-def test_what_was_prepared_for_elsewhere_is_used_again(tmp_path: Path) -> None:
+def test_segment_prepared_for_another_position_is_reused(tmp_path: Path) -> None:
     (tmp_path / "spare-7.seg").touch()
     pool = pool_of(tmp_path)
     pool.prepare(2)
@@ -278,7 +278,7 @@ def test_what_was_prepared_for_elsewhere_is_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refill", [False, True])
-def test_a_disk_that_fails_to_put_segments_away_says_so(refill: bool, tmp_path: Path) -> None:
+def test_retire_raises_os_error_when_a_rename_fails(refill: bool, tmp_path: Path) -> None:
     files = Failing()
     pool = pool_of(tmp_path, files)
     removed = taken(pool, 2)

@@ -40,7 +40,7 @@ def test_numbers_are_found() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, -(1 << 70), 1 << 70, True, "1", b"1", [1]], ids=str)
 @pytest.mark.parametrize(("kind", "name"), NUMBERS)
-def test_what_no_number_may_be(kind: type[Settings], name: str, wrong: Any) -> None:
+def test_invalid_number_raises_config_error_that_names_the_setting(kind: type[Settings], name: str, wrong: Any) -> None:
     needed = {"name": "a"} if kind is NodeConfig else {}
     with pytest.raises(ConfigError, match=name):
         kind.of({**needed, name: wrong})

@@ -114,7 +114,7 @@ def test_frames_that_a_socket_takes_in_pieces_leave_whole(bodies: list[list[byte
 
 
 @pytest.mark.parametrize("size", [1 << 12, 1 << 20])
-def test_what_does_not_fit_is_not_taken(pair: Pair, size: int) -> None:
+def test_send_to_a_full_socket_raises_blocking_io_error(pair: Pair, size: int) -> None:
     ours, theirs = pair
     sent = 0
     with pytest.raises(BlockingIOError):

@@ -52,7 +52,7 @@ def test_both_ways_leave_the_same(way: str, tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "renamed").stat().st_mode) == 0o600
 
 
-def test_a_failure_stops_and_says_where(tmp_path: Path):
+def test_failed_step_stops_the_run_and_reports_its_index(tmp_path: Path):
     steps = Steps()
     steps.write_new(tmp_path / "a", b"")
     steps.rename(tmp_path / "none", tmp_path / "b")
@@ -70,7 +70,7 @@ def test_a_failure_stops_and_says_where(tmp_path: Path):
     ("name", "code"),
     [("sync", errno.EINVAL), ("write", errno.ENOSPC), ("sync_directory", errno.ENOTDIR), ("remove", errno.EISDIR)],
 )
-def test_every_failure_is_told(name: str, code: int, tmp_path: Path):
+def test_failed_step_raises_os_error_with_its_code(name: str, code: int, tmp_path: Path):
     """The null device takes any write and cannot be synced, the full one takes none."""
     with Path("/dev/full" if name == "write" else os.devnull).open("wb") as device:
         wrong = {

@@ -71,7 +71,7 @@ def test_no_bit_of_the_page_of_a_closed_log_changes_what_is_read(log: Path, word
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_what_a_page_of_an_open_log_says_is_bounded_by_its_files(log: Path, word: str) -> None:
+def test_damaged_tail_page_of_an_open_log_never_shows_more_than_its_files_hold(log: Path, word: str) -> None:
     """While a writer has the log open nothing else says where it ends: readers get an error, or all there is."""
     with pyreplog.open(log) as writer:
         for bit in (5, 12, 21, 40, 62, 63):

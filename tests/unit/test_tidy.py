@@ -353,7 +353,7 @@ def test_every_stub_has_an_extension() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name)
-def test_a_package_says_where_everything_is(path: Path) -> None:
+def test_package_docstrings_name_every_module(path: Path) -> None:
     told = re.findall(r"\w+", ast.get_docstring(ast.parse(path.read_text())) or "")
     module_names = {item.stem for item in path.parent.glob("*.py")} | {
         item.parent.name for item in path.parent.glob("*/__init__.py")

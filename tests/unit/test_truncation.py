@@ -146,7 +146,7 @@ def test_the_files_behind_the_cut_go_from_the_end_and_the_marker_goes_last(tmp_p
         assert log.append(b"next") == entry
 
 
-def test_what_lies_behind_the_cut_is_zero(tmp_path: Path) -> None:
+def test_replaced_segment_is_zero_after_the_truncation_point(tmp_path: Path) -> None:
     """Also where the part that stays is longer than what is copied at a time."""
     path = tmp_path / "log"
     values = [bytes([number]) * 100_000 for number in range(60)]

@@ -109,7 +109,7 @@ def test_the_locks_of_a_process_that_was_killed_are_free(log: Path, is_held_agai
         assert may_open(log)
 
 
-def test_a_token_that_could_not_be_removed_is_in_nobodys_way_here(log: Path, above: WriterLock):
+def test_leftover_lock_token_does_not_block_a_writer_of_the_same_process(log: Path, above: WriterLock):
     lock = held(log, above)
     token = (log / names.LOCK).read_bytes()
     lock.release()
@@ -195,7 +195,7 @@ def test_a_lock_without_a_directory_above_is_held_by_a_map(log: Path):
     assert not is_mapped(log) and may_open(log)
 
 
-def test_who_holds_it_is_unknown_where_no_process_id_can_be_read(tmp_path: Path, log: Path, above: WriterLock):
+def test_writer_is_unknown_when_no_process_id_can_be_read(tmp_path: Path, log: Path, above: WriterLock):
     """Which is not the same as nobody."""
 
     def blank(directory: Path) -> None:

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.string cimport memset
 
-from pyreplog._native.bookie.inspect_records cimport look
+from pyreplog._native.bookie.inspect_records cimport inspect_headers
 from pyreplog._native.ledger_log.entries cimport LEDGERS
 from pyreplog._native.log.append_arguments cimport get_buffer
 from pyreplog._native.log.group_commit_base cimport StagedSync
@@ -109,7 +109,7 @@ cdef FastAdd parse_add(FrameBatch batch, Py_ssize_t i):
     ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
     if not 0 <= ledger < LEDGERS or not 0 <= first <= last < LEDGERS or number < 0:
         return None
-    if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen):
+    if not inspect_headers(p + REQUEST_BYTES, size, ledger, first, last, &seen):
         return None
     add = FastAdd.__new__(FastAdd)
     add.kept, add.start, add.nbytes, add.number = batch, p + REQUEST_BYTES, size, number
@@ -138,7 +138,7 @@ def as_fast_add(request, /):
         add.kept, add.start, add.nbytes = PyMemoryView_FromObject(request[9]), <const uint8_t *>view.buf, view.len
     finally:
         PyBuffer_Release(&view)
-    if not look(add.start, add.nbytes, ledger, first, last, &seen):
+    if not inspect_headers(add.start, add.nbytes, ledger, first, last, &seen):
         return None
     add.key = request[4]
     add.note(ledger, first, last, flags, &seen)

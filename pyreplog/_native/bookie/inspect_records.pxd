@@ -10,4 +10,4 @@ ctypedef struct Seen:
 
 
 # Read the headers of one or more records. Return False unless all are entries of `ledger` from `first` to `last`.
-cdef bint look(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, int64_t last, Seen *seen) noexcept nogil
+cdef bint inspect_headers(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, int64_t last, Seen *seen) noexcept nogil

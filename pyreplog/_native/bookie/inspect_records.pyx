@@ -30,7 +30,7 @@ cdef object not_wanted(const uint8_t *p, int64_t offset, int64_t space, str expe
                                                  f"entry {header.entry}, LAC {header.lac}")
 
 
-cdef bint look(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, int64_t last, Seen *seen) noexcept nogil:
+cdef bint inspect_headers(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, int64_t last, Seen *seen) noexcept nogil:
     cdef const LongHeader *header
     cdef int64_t at = 0, stride
     seen.count, seen.highest, seen.lac = 0, -1, -1
@@ -57,7 +57,7 @@ def inspect_entries(data, *, int64_t ledger, int64_t first, int64_t last):
     cdef Seen seen
     get_buffer(data, &buffer, "records")
     try:
-        if not look(<const uint8_t *>buffer.buf, buffer.len, ledger, first, last, &seen):
+        if not inspect_headers(<const uint8_t *>buffer.buf, buffer.len, ledger, first, last, &seen):
             raise not_wanted(<const uint8_t *>buffer.buf + seen.at, seen.at, buffer.len - seen.at,
                              f"entries {first} to {last} of ledger {ledger}")
     finally:

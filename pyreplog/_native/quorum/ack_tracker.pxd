@@ -54,7 +54,7 @@ cdef class AckTracker:
 
     cdef bint news(self) noexcept nogil
 
-    cdef int judge(self, int index, int64_t entry) noexcept nogil
+    cdef int check_member(self, int index, int64_t entry) noexcept nogil
     cdef int set_aside(self, Waiting *waiting, int64_t start, int64_t stop) noexcept nogil
     cdef void join(self, int index) noexcept nogil
     cdef void sort(self) noexcept nogil

@@ -116,7 +116,7 @@ cdef class AckTracker:
         its place away."""
         self.muted |= <uint64_t>1 << self.index_of(index)
 
-    def heard(self, index, /):
+    def has_answered(self, index, /):
         """Return whether bookie `index` has acked any entry since it took its place."""
         return bool(self.heard_of >> self.index_of(index) & 1)
 
@@ -200,7 +200,7 @@ cdef class AckTracker:
         self.lap = entry
         return ACK_KEPT
 
-    cdef int judge(self, int index, int64_t entry) noexcept nogil:
+    cdef int check_member(self, int index, int64_t entry) noexcept nogil:
         if not self.first <= entry <= self.lap:
             return ACK_NOT_PUSHED
         return ACK_KEPT if is_member(entry, index, self.ensemble_size, self.write_quorum) else ACK_NOT_MEMBER
@@ -211,7 +211,7 @@ cdef class AckTracker:
         cdef int64_t stop
         if <unsigned int>index >= <unsigned int>self.ensemble_size:
             return ACK_INDEX
-        status = self.judge(index, first) or self.judge(index, last)
+        status = self.check_member(index, first) or self.check_member(index, last)
         if status < 0:
             return status
         if first > last:

@@ -55,7 +55,7 @@ class PartitionsWatch:
         try:
             if self._groups is None:
                 self._groups = GroupsWatch(self._connect(), WINDOW_S)
-            groups = self._groups.look(now_us)
+            groups = self._groups.sample(now_us)
         except ReplogError as error:
             return PartitionsSnapshot(notes=(f"partitions: {error}",))
         partitions = groups.overview.partitions

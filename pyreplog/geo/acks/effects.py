@@ -120,14 +120,16 @@ class CompareEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryDiffers:
-    """Raise an alarm: a neighbour has another entry of a third cluster than this one.
+    """Raise an alarm: a neighbour has another entry of a third cluster than this one, or its own topic ends too early.
 
-    One of the three was rolled back. Acknowledgements of the origin from the neighbour are refused in this session.
+    One of the three was rolled back, or the neighbour. Acknowledgements of the origin from the neighbour are refused in
+    this session.
 
     Attributes:
         peer: the neighbour.
         origin: origin of the entries.
-        first: offset at the origin of the entry of this cluster or the neighbour.
+        first: offset at the origin of the entry of this cluster or the neighbour; if the origin is the topic of the
+            neighbour: its end, behind which messages are acknowledged here.
     """
 
     peer: bytes

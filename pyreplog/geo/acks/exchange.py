@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyreplog._native.topic.range_set import RangeSet
@@ -114,6 +116,7 @@ class SubscriptionExchange:
             durable cursor was stored with the same `SubscriptionState.header_digest` and origin, the caller may pass
             its further acknowledgements to `acknowledge`; otherwise they may stem from another base, or other messages.
         positions: returns the positions of this cluster in all other origins.
+        end: returns the end of the topic here, of which `arrive` may not have told yet; None: it has.
     """
 
     def __init__(
@@ -124,12 +127,14 @@ class SubscriptionExchange:
         neighbours: Collection[bytes],
         replayed: JournalState | None = None,
         positions: Callable[[], Mapping[Origin, OriginState]] = dict,
+        end: Callable[[], int] | None = None,
     ) -> None:
         replayed = replayed or JournalState()
         self.origin = origin
         self.cluster = origin.cluster
         self.early_acks = EarlyAcks()
         self._positions = positions
+        self._end = partial(self.early_acks.stored, origin) if end is None else end
         self._participants = frozenset(participants)
         self._peers = {peer: Peer(peer) for peer in sorted(neighbours)}
         self._lifecycles = replayed.lifecycles
@@ -404,7 +409,10 @@ class SubscriptionExchange:
 
     def _report_history(self, peer: Peer, origin: Origin, is_same: bool | None = None) -> None:
         if peer.session is not None and peer.histories.takes_reports:
-            state = self._positions().get(origin, NOTHING_STORED)
+            if origin == self.origin:
+                state = OriginState(self._end(), None)
+            else:
+                state = self._positions().get(origin, NOTHING_STORED)
             self._send(peer.cluster, History(peer.session, origin, state, is_same))
 
     def _report_histories(self, peer: Peer) -> None:
@@ -424,6 +432,8 @@ class SubscriptionExchange:
 
     def _take_history(self, peer: Peer, message: History) -> None:
         origin, here = message.origin, self._positions().get(message.origin, NOTHING_STORED)
+        if message.is_same is False and origin.cluster == peer.cluster:
+            self._history_differs(peer, origin, message.state.stored)
         if not peer.is_third(origin, self.cluster):
             return
         if message.is_same is False:
@@ -566,9 +576,10 @@ class SubscriptionExchange:
         if item.origin not in peer.proved:
             return
         last = item.ranges.last
-        if item.origin == self.origin and last is not None and last >= self.early_acks.stored(item.origin):
+        if item.origin == self.origin and last is not None and last >= self._end():
             peer.proved.discard(item.origin)
             self._effects.append(Diverged(peer.cluster, item.origin, last + 1))
+            self._report_history(peer, item.origin, is_same=False)  # otherwise it takes them for stored here
             return
         state = lifecycle.state
         new = state.acks.add(item.origin, *item.ranges.intersect())
@@ -740,12 +751,18 @@ class SubscriptionExchange:
         return self._take_effects()
 
     def _persist(self) -> None:
+        """Store the records. If they are too large they are lost, and the journal has no gap: others go on."""
         items, self._records = tuple(self._records), []
         releases, self._releases = self._releases, []
+        data, is_snapshot = None, self._journal_bytes > max(SNAPSHOT_BYTES, 2 * self._snapshot_bytes)
+        if is_snapshot:
+            with suppress(InvalidArgumentError):  # too large: the former records are kept
+                contents = [*snapshot_items(self._lifecycles, self._unknown)]
+                data = encode_record(self._sequence + 1, contents, is_snapshot=True)
+        is_snapshot = data is not None
+        if data is None:
+            data = encode_record(self._sequence + 1, items)
         self._sequence += 1
-        is_snapshot = self._journal_bytes > max(SNAPSHOT_BYTES, 2 * self._snapshot_bytes)
-        contents = [*snapshot_items(self._lifecycles, self._unknown)] if is_snapshot else items
-        data = encode_record(self._sequence, contents, is_snapshot=is_snapshot)
         if is_snapshot:
             self._snapshot_bytes, self._journal_bytes = len(data), 0
         self._journal_bytes += len(data)

@@ -43,7 +43,7 @@ class Translation:
     @property
     def runs(self) -> int:
         """Number of runs of all other origins."""
-        return sum(map(len, self._maps.values()))
+        return sum(map(len, list(self._maps.values())))  # at once: any thread may ask
 
     @property
     def nbytes(self) -> int:

@@ -46,7 +46,7 @@ class GroupsWatch:
         ```python
         with PartitionClient.connect("zk://zk1:2181/kafka") as client:
             watch = GroupsWatch(client, 300.0)
-            for group in watch.look(time.time_ns() // 1000).groups:
+            for group in watch.sample(time.time_ns() // 1000).groups:
                 print(group.group, group.lag, group.lag_s, group.drain_s)
         ```
     """
@@ -57,7 +57,7 @@ class GroupsWatch:
         self._read_to: dict[int, int] = {}
         self._topic_id = ""
 
-    def look(self, now_us: int, topics: Collection[str] | None = None) -> GroupsOverview:
+    def sample(self, now_us: int, topics: Collection[str] | None = None) -> GroupsOverview:
         """Return the partitions, brokers and groups. If a broker does not answer, a note says so instead of an error.
 
         Args:

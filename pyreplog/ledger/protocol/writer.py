@@ -173,7 +173,7 @@ class LedgerWriter(LedgerWriterBase):
         part: Part = send.about
         if part.place in self._failed:
             return self._change_ensemble()
-        if self._push.tracker.heard(part.place):
+        if self._push.tracker.has_answered(part.place):
             self._backoff.reset()
         self._failed[part.place] = f"{send.bookie}: {reason}"
         self._push.tracker.mute(part.place)
@@ -212,7 +212,7 @@ class LedgerWriter(LedgerWriterBase):
 
     def _replace_failed(self) -> list[Effect]:
         tracker = self._push.tracker
-        for index in [index for index in self._churn if tracker.heard(index)]:
+        for index in [index for index in self._churn if tracker.has_answered(index)]:
             del self._churn[index]
         starts = {i: self._push.since(i) for i in sorted(self._failed) if self._churn[i] < CHURN_MAX}
         chosen = self._choose_for(starts)

@@ -6,6 +6,7 @@ Times are microseconds since 1970, 0: never. Rates are per second, over about th
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ _STEPS = 6
 
 
 class RateMeter:
-    """Measures how fast counters grow. For one thread at a time.
+    """Measures how fast counters grow. Any thread.
 
     Each call compares the counters with their values about `window_s` seconds before. If a counter went back, all start
     again.
@@ -27,6 +28,7 @@ class RateMeter:
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_us = round(window_s * 1e6)
+        self._lock = threading.Lock()  # guards the samples
         self._samples: deque[tuple[int, dict[str, int]]] = deque()
 
     def measure(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
@@ -34,14 +36,15 @@ class RateMeter:
 
         now_us: the time on a clock that does not go back, microseconds.
         """
-        samples = self._samples
-        if samples and any(counts.get(name, before) < before for name, before in samples[-1][1].items()):
-            samples.clear()
-        while len(samples) > 1 and samples[1][0] <= now_us - self._window_us:
-            samples.popleft()
-        if not samples or now_us - samples[-1][0] >= self._window_us // _STEPS:
-            samples.append((now_us, dict(counts)))
-        since_us, before = samples[0]
+        with self._lock:
+            samples = self._samples
+            if samples and any(counts.get(name, before) < before for name, before in samples[-1][1].items()):
+                samples.clear()
+            while len(samples) > 1 and samples[1][0] <= now_us - self._window_us:
+                samples.popleft()
+            if not samples or now_us - samples[-1][0] >= self._window_us // _STEPS:
+                samples.append((now_us, dict(counts)))
+            since_us, before = samples[0]
         seconds = (now_us - since_us) / 1e6
         return {name: _growth(before.get(name, 0), n) / seconds if seconds > 0 else 0.0 for name, n in counts.items()}
 

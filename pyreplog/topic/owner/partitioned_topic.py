@@ -170,7 +170,7 @@ class PartitionedTopic(PartitionedHandle[Topic]):
             for topic in self._served:
                 if not isinstance(topic, TopicOwnedError):
                     stack.callback(topic.close)
-            for consumer in list(self._options):
+            for consumer in self._consumers():
                 stack.callback(consumer.close)
 
 

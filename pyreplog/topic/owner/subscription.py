@@ -773,8 +773,26 @@ class Subscription:
             logger.error("%s: its cursor is at %d, but the topic ends at %d", self._label, mark, end.offset)
             self.cursor.begin_era()  # before any acknowledgement
             self._do(lambda now: self._dispatcher.seek(end, now))
-        elif self.cursor.mark.offset < start.offset:
+            self.flush_async()
+            return
+        if self.cursor.mark.offset < start.offset:
             self.trimmed(start)
+        self._forget_beyond(end.offset)
+
+    def _forget_beyond(self, end: int) -> None:
+        """Forget acknowledgements beyond the end of the topic: the next messages there are other ones."""
+        starts, ends = self.cursor.acks.acked()
+        if not len(ends) or ends[-1] <= end:
+            return
+        logger.error("%s: it has acknowledgements up to %d, but the topic ends at %d", self._label, ends[-1], end)
+        is_kept = starts < end
+
+        def forget(now_us: int) -> list[Effect]:
+            effects = [*self._dispatcher.seek(self.cursor.mark, now_us), *self._dispatcher.grew(end, now_us)]
+            return effects + self._acknowledge_ranges(starts[is_kept], np.minimum(ends[is_kept], end), now_us)
+
+        self._do(forget)
+        self.flush_async()
 
     # ---- replication to other clusters ------------------------------------------------------------------
 

@@ -41,13 +41,13 @@ class Checker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ledgers: dict[int, Acknowledged] = {}
-        self.said: set[str] = set()
+        self.output: set[str] = set()
 
     def add_line(self, writer: str, line: dict[str, Any]) -> None:
         """Take a line of the writers."""
         with self._lock:
             if "ledger" not in line:
-                self.said.update(line)
+                self.output.update(line)
                 return
             known = self._ledgers.setdefault(line.pop("ledger"), Acknowledged(writer))
             known.password = line.pop("password", known.password.decode()).encode()

@@ -129,7 +129,7 @@ class Kills:
             self._settle()
             self._fill(2)
         self._writers.send_line("flush")
-        until_none(lambda: [] if "flushed" in self.checker.said else ["a flush", *self._broken()], SETTLE_S)
+        until_none(lambda: [] if "flushed" in self.checker.output else ["a flush", *self._broken()], SETTLE_S)
         self._check("with open ledgers")
         self._writers.send_line("end")
         assert self._writers.wait() == 0, self._writers.errors
@@ -157,7 +157,7 @@ class Kills:
         if victim is None or not self._is_member(victim, ledger):
             deserter.kill()
             return
-        self._note(f"before it, SIGSTOP of {victim.said['bookie']}, which then lacks entries that were acknowledged")
+        self._note(f"before it, SIGSTOP of {victim.output['bookie']}, which then lacks entries that were acknowledged")
         victim.stop()
         self._pass_entries(name, self.checker.acked_of(name) + 1)
         deserter.kill()
@@ -166,7 +166,7 @@ class Kills:
         self._start(victim)
 
     def _is_member(self, victim: Victim, ledger: int) -> bool:
-        return victim.said["bookie"] in self._cluster.ledger_metadata(ledger).last_fragment.ensemble
+        return victim.output["bookie"] in self._cluster.ledger_metadata(ledger).last_fragment.ensemble
 
     def _pass_entries(self, writer: str, count: int) -> None:
         until_none(lambda: [] if self.checker.acked_of(writer) >= count else ["entries", *self._broken()], SETTLE_S)
@@ -268,7 +268,7 @@ class Kills:
     def _stop_server(self) -> None:
         """Also for longer than its sessions last: they end when it goes on."""
         assert self._server is not None
-        self._without_server("SIGSTOP", self._server.stop, self._server.go_on)
+        self._without_server("SIGSTOP", self._server.stop, self._server.resume)
 
     def _restart_server(self) -> None:
         assert self._server is not None
@@ -360,7 +360,7 @@ class Kills:
     # ---- who does what --------------------------------------------------------------------------------------
 
     def _id(self, name: str) -> str:
-        return str(self._bookies[name].said["bookie"])
+        return str(self._bookies[name].output["bookie"])
 
     def _registered(self) -> set[str]:
         return {status.bookie for status in self._cluster.runtime.bookie_statuses()}

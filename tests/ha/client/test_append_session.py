@@ -80,7 +80,7 @@ def test_so_many_are_on_their_way() -> None:
     assert len(session.send()) == 1
 
 
-def test_numbers_are_given_to_whom_they_belong() -> None:
+def test_entry_numbers_are_assigned_to_their_futures() -> None:
     session = Session()
     session_put = session.put()
     two = session.put()
@@ -107,7 +107,7 @@ def test_an_answer_for_another_number_of_entries() -> None:
         session.appended(batch, [Run(0, 3)])
 
 
-def test_what_has_no_answer_is_sent_again_under_its_numbers() -> None:
+def test_unanswered_batches_are_sent_again_with_their_sequence_numbers() -> None:
     session = Session()
     for _ in range(3):
         session.batch(2)

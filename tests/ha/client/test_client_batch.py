@@ -41,7 +41,7 @@ def test_properties_arrive(log: CommitLog) -> None:
     assert (record.event_time, dict(record.properties)) == (5, {"a": b"b", "c": b"d"})
 
 
-def test_what_the_log_has_is_left_out(log: CommitLog) -> None:
+def test_append_received_skips_entries_that_the_log_already_has(log: CommitLog) -> None:
     data, count = encode_records(VALUES)
     append_received(log, data, count, 2, None)
     assert log[:] == VALUES[2:]
@@ -109,7 +109,7 @@ def test_attributes_are_whole(log: CommitLog, attributes: bytes, is_whole: bool)
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
-def test_as_many_records_as_were_said(log: CommitLog, count: int) -> None:
+def test_append_received_refuses_a_wrong_record_count(log: CommitLog, count: int) -> None:
     data, _ = encode_records([b"first", b"second"])
     with pytest.raises(InvalidRecordsError):
         append_received(log, data, count, 0, None)

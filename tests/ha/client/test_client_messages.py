@@ -72,7 +72,7 @@ def test_kinds_and_codes_are_as_documented() -> None:
     assert f"of which {wire.WAIT_MS_MAX:,} count" in text
 
 
-def test_requests_and_replies_are_told_apart() -> None:
+def test_is_client_request_distinguishes_requests_from_replies() -> None:
     for kind in range(256):
         is_request = kind in (ClientKind.APPEND, ClientKind.READ)
         assert wire.is_client_request(memoryview(bytes([kind]) + bytes(40))) is is_request

@@ -68,7 +68,7 @@ def test_appends_and_reads(client: ha.GroupClient, group: Lab) -> None:
     assert group.nodes["b"].log[:] == [b"one", b"two", b"three"]
 
 
-def test_what_is_submitted_keeps_its_order(client: ha.GroupClient, group: Lab) -> None:
+def test_submitted_entries_keep_their_order(client: ha.GroupClient, group: Lab) -> None:
     futures = [client.submit(b"%d" % number) for number in range(3000)]
     client.flush()
     assert [future.result() for future in futures] == list(range(3000))
@@ -157,7 +157,7 @@ def test_the_window_is_bounded(group: Lab) -> None:
         assert all(future.done() for future in before)
 
 
-def test_a_flush_says_how_many_entries_have_no_outcome(group: Lab) -> None:
+def test_flush_timeout_error_counts_entries_without_an_outcome(group: Lab) -> None:
     """No master answers: the flush ends before the appends, which go on."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=1000) as client:
         futures = [client.submit(b"x") for _ in range(3)]

@@ -49,7 +49,7 @@ def put(log: CommitLog, client: bytes, sequence: int, entries: int) -> None:
     append_received(log, data, count, 0, batch_control(client, sequence, count))
 
 
-def test_what_came_before_is_answered_and_not_appended(lab: Lab) -> None:
+def test_repeated_batch_is_answered_without_being_appended(lab: Lab) -> None:
     master = lab.master(members="a", sync_replicas=0)
     with Wire(master.address) as wire:
         assert wire.append(ONE, 0, [b"a", b"b"]) == Appended((Run(0, 2),))
@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_refused_and_its_numbers_are_free(lab: Lab) -> None:
         assert wire.append(ONE, 0, [b"a"]) == Appended((Run(0, 1),))
 
 
-def test_a_replica_says_who_is_the_master(lab: Lab) -> None:
+def test_append_to_a_replica_is_refused_with_the_address_of_the_master(lab: Lab) -> None:
     master = lab.master(members="ab")
     replica = lab.replica("b", master)
     master.append(b"x")

@@ -315,7 +315,7 @@ def test_trouble_that_passes_stops_nothing(relay, workers):
     assert memory.numbers() == list(range(100))
 
 
-def test_what_is_no_exception_stops_the_applier(relay):
+def test_base_exception_of_apply_stops_the_applier(relay):
     def apply(batch: RecordBatch, advance: Advance) -> None:
         raise SystemExit
 
@@ -433,7 +433,7 @@ def test_records_of_one_key_are_prepared_in_order(relay):
     assert state == {b"key 0": 134, b"key 1": 133, b"key 2": 133}
 
 
-def test_what_waits_behind_a_refused_group_is_rolled_back(relay):
+def test_groups_after_a_failed_one_are_rolled_back(relay):
     memory, prepared, undone = Memory(), threading.Event(), []
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
@@ -483,7 +483,7 @@ def test_a_wait_that_runs_out(relay):
 # ---- where it begins -------------------------------------------------------------------------------------------
 
 
-def test_goes_on_where_the_store_says(relay, tmp_path):
+def test_applier_resumes_at_the_stored_position(relay, tmp_path):
     fill(relay, 100)
     first, second = Memory(), Memory()
     with Applier(relay, first.apply, PositionFile(tmp_path / "position"), batch_entries=8) as applier:
@@ -614,7 +614,7 @@ def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
     assert memory.numbers() == list(range(4000))
 
 
-def test_what_is_applied_is_purged_and_nothing_else(relay):
+def test_relay_log_is_purged_only_up_to_the_applied_position(relay):
     memory = Memory()
     fill(relay, 400, size=1000)
     with applier_of(relay, memory) as applier:

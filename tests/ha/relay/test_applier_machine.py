@@ -85,7 +85,7 @@ def test_a_group_that_fails_when_the_log_has_is_undone_and_no_more():
     assert (machine.state, machine.error, machine.in_flight, machine.retried) == (ApplierState.FAILED, ERROR, 0, 0)
 
 
-def test_one_entry_that_fails_is_the_end():
+def test_failed_entry_ends_the_applier():
     machine = started()
     machine.failed(take(machine, 1), ERROR)
     assert (machine.state, machine.error, machine.has_room) == (ApplierState.FAILED, ERROR, False)

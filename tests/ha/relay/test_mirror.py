@@ -32,7 +32,7 @@ def first_of(values: list[bytes]) -> list[int]:
     return [int(value.partition(b",")[0]) for value in values]
 
 
-def test_what_is_committed_is_applied_and_no_more(tmp_path, master):
+def test_applier_applies_only_committed_records(tmp_path, master):
     memory = Memory()
     master.append_batch(values(100))
     with make_mirror(tmp_path / "relay", master) as relay:
@@ -92,7 +92,7 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
     assert memory.values == values(1000)
 
 
-def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path, master):
+def test_receiver_is_not_paused_while_records_wait_for_their_commit(tmp_path, master):
     """The commit point follows the records in the stream, so that a receiver that is paused would not get it."""
     memory, may_go_on = Memory(), threading.Event()
 
@@ -194,7 +194,7 @@ def ends_and_sizes(log, transfer_bytes):
 
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
-def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, segment_bytes):
+def test_incoming_bytes_bounds_the_records_of_one_frame(tmp_path, seed, segment_bytes):
     """The bound holds for records of any size, and for any number of segments in the bytes of one frame."""
     random = Random(seed)
     with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:
@@ -212,7 +212,7 @@ def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, 
 
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20, 1 << 21])
-def test_how_far_the_log_may_reach_at_the_next_look(tmp_path, seed, segment_bytes):
+def test_reach_bounds_the_end_of_the_log_after_one_frame(tmp_path, seed, segment_bytes):
     """The bound holds for records of a whole segment, too, which leave the rest of the segment before unused."""
     random = Random(seed)
     with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:

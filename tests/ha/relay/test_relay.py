@@ -46,7 +46,7 @@ def first_of(values: list[bytes]) -> list[int]:
     return [int(value.partition(b",")[0]) for value in values]
 
 
-def test_what_is_committed_is_applied(lab: Lab, tmp_path: Path) -> None:
+def test_relay_applies_records_once_they_are_committed(lab: Lab, tmp_path: Path) -> None:
     """An append that no replica has yet is not applied."""
     memory, master = Memory(), lab.master(sync_replicas=1, ack_timeout_ms=50)
     with pytest.raises(pyreplog.OutcomeUnknownError):
@@ -143,7 +143,7 @@ def test_over_a_failover(lab: Lab, tmp_path: Path) -> None:
     assert first_of(memory.values) == list(range(200))
 
 
-def test_what_was_applied_and_comes_again_takes_no_space(lab: Lab, tmp_path: Path) -> None:
+def test_records_received_again_after_they_were_applied_take_no_space(lab: Lab, tmp_path: Path) -> None:
     """A relay log that was discarded begins where the master's log does. Records that were applied before are removed
     as they arrive."""
     memory, master = Memory(), lab.master(members="a", sync_replicas=0)
@@ -173,7 +173,7 @@ def test_a_master_that_has_not_everything_any_more(lab: Lab, tmp_path: Path) -> 
     assert first_of(memory.values) == list(range(begins, 500))
 
 
-def test_what_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_relay_refuses_invalid_arguments_and_logs_of_its_own(lab: Lab, tmp_path: Path) -> None:
     memory, master = Memory(), lab.master(members="a", sync_replicas=0)
     with pytest.raises(NotConnectedError, match="no relay log yet"):
         Relay(tmp_path / "relay", master="127.0.0.1:1", apply=memory.apply, store=memory, timeout=0.1)

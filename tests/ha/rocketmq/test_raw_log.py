@@ -149,7 +149,7 @@ def test_another_masters_records_at_a_record_boundary(tmp_path: Path, master: Pa
         assert other.end == end + 1000
 
 
-def test_what_was_cut_does_not_come_back(tmp_path: Path, master: Path) -> None:
+def test_truncated_bytes_of_a_raw_log_are_zeroed(tmp_path: Path, master: Path) -> None:
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         data = bytearray(log.view(0, 2000))
         data[350] ^= 1
@@ -356,7 +356,7 @@ def test_another_size_of_files(master: Path) -> None:
             RawLog(master.parent / "fresh", file_bytes=size)
 
 
-def test_one_writer(master: Path) -> None:
+def test_second_writer_raises_locked_error(master: Path) -> None:
     with RawLog(master), pytest.raises(LockedError):
         RawLog(master)
 

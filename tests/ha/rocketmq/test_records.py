@@ -74,7 +74,7 @@ texts = st.text(st.characters(exclude_characters="\0\1\2", exclude_categories=["
     ),
     st.integers(0, 2**62),
 )
-def test_what_was_encoded_is_decoded(given: RocketMQMessage, position: int) -> None:
+def test_decode_reverses_encode_of_rocketmq_messages(given: RocketMQMessage, position: int) -> None:
     assert decode(encode(given, position)) == given
 
 
@@ -93,7 +93,7 @@ def test_what_was_encoded_is_decoded(given: RocketMQMessage, position: int) -> N
         {"born_host": ("no address", 1)},
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, object]) -> None:
+def test_encode_refuses_fields_that_do_not_fit(changed: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         encode(replace(message(1), **changed), 0)  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ def test_zeros_are_no_record() -> None:
         (88 + 100, None, "in all"),  # the length of the topic
     ],
 )
-def test_damage_is_told_as_soon_as_it_can_be_seen(at: int, needed: int | None, why: str) -> None:
+def test_walk_reports_damage_as_soon_as_the_damaged_field_has_arrived(at: int, needed: int | None, why: str) -> None:
     first, second, third = chain(3)
     damaged = bytearray(second)
     damaged[at] ^= 0x10

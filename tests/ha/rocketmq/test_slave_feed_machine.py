@@ -95,7 +95,7 @@ def test_a_silent_slave_is_left_after_20_s() -> None:
     assert isinstance(close.error, PeerTimeoutError)
 
 
-def test_one_that_never_asks_is_left_too() -> None:
+def test_slave_that_never_reports_is_disconnected_after_the_timeout() -> None:
     (close,) = feeding().tick(20_000_000, idle=True)
     assert isinstance(close, Close)
 
@@ -121,7 +121,7 @@ def test_hole_1_an_absurd_ack(absurd: int) -> None:
     assert machine.acked == 2000
 
 
-def test_what_comes_behind_an_absurd_ack_does_not_count() -> None:
+def test_reports_after_an_absurd_ack_are_ignored() -> None:
     machine = feeding(1000, 5000)
     sends(machine, 3000)
     refused(machine, words(2000, 1 << 40, 3000), 5000)
@@ -141,7 +141,7 @@ def test_a_rewind() -> None:
     assert "4000 to 5000" in refused(machine, words(3999), 5000)
 
 
-def test_an_empty_slave_says_0_until_it_has_something() -> None:
+def test_slave_may_report_0_only_until_its_first_ack() -> None:
     machine = feeding(0, FILE + 100)
     sends(machine, FILE + 100)
     assert machine.received(words(0, 0, FILE + 50, FILE + 50), 1, 0, FILE + 100) == [SlaveAcked(FILE + 50)]
@@ -187,7 +187,7 @@ def test_a_slave_that_was_too_slow_for_retention() -> None:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 5000).map(words)), max_size=20), st.integers(0, 9))
-def test_whatever_a_slave_says(reads: list[bytes], growth: int) -> None:
+def test_slave_feed_accepts_only_ascending_acks_within_sent_bytes(reads: list[bytes], growth: int) -> None:
     """Progress only ascends, and never exceeds what was sent; an error ends the session."""
     machine, end, acked = feeding(), 3000, 0
     for data in reads:

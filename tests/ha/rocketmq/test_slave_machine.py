@@ -58,7 +58,7 @@ def reconnected(machine: SlaveMachine, now_us: int) -> int:
 @pytest.mark.parametrize(
     ("end", "start", "asked"), [(0, None, 0), (777, None, 777), (777, 0, 777), (0, FILE, FILE), (0, 0, 1)]
 )
-def test_what_is_asked_for(end: int, start: int | None, asked: int) -> None:
+def test_first_report_asks_for_the_end_of_the_log_or_the_given_start(end: int, start: int | None, asked: int) -> None:
     machine = pulling(end, start, connected=False)
     machine.tick(0)
     assert machine.connected(0) == [ReportToMaster(asked)]
@@ -173,7 +173,7 @@ def test_delays_begin_anew_when_something_has_landed() -> None:
     assert machine.tick(now_us + 50_000) == [Connect()]
 
 
-def test_what_came_of_a_frame_is_dropped_with_the_connection() -> None:
+def test_partial_frame_is_dropped_with_its_connection() -> None:
     machine = pulling()
     receive(machine, encode(0, b"abc") + encode(3, b"defgh")[:15])
     assert (machine.buffered, machine.end) == (15, 3)
@@ -248,7 +248,9 @@ def test_another_address_is_tried_at_once() -> None:
     ),
     st.sampled_from([(0, None), (0, 0), (0, FILE), (7, None)]),
 )
-def test_whatever_a_master_says(reads: list[bytes], begun: tuple[int, int | None]) -> None:
+def test_slave_appends_contiguous_bytes_whatever_the_master_sends(
+    reads: list[bytes], begun: tuple[int, int | None]
+) -> None:
     """The appended bytes are contiguous, each frame lies within one file, and reports match them."""
     end, start = begun
     machine = pulling(end, start)

@@ -249,7 +249,7 @@ def test_hole_4_two_connections_of_one_host_are_one_copy(
     assert master.replicated == 0
 
 
-def test_what_was_replicated_stays_so(
+def test_replicated_position_stays_after_the_slave_disconnects(
     make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
     log = make_log("master")
@@ -270,7 +270,7 @@ def test_what_was_replicated_stays_so(
 
 @pytest.mark.parametrize("absurd", [1 << 40, -1, 2**63 - 1])
 @pytest.mark.parametrize("asked", [True, False])
-def test_hole_1_nobody_is_released_by_a_rogue(
+def test_hole_1_absurd_ack_of_one_slave_completes_no_submit(
     absurd: int, asked: bool, make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
     log = make_log("master")
@@ -305,7 +305,7 @@ def test_a_silent_slave_is_left(
     assert isinstance(master.last_refusal, PeerTimeoutError)
 
 
-def test_a_slave_that_does_not_read_holds_nobody_up(
+def test_slave_that_does_not_read_does_not_delay_other_slaves(
     opened: ExitStack, tmp_path: Path, serve: Serve, copy: Copy, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
@@ -407,7 +407,7 @@ def test_reconnect_mid_frame(cut: int, make_log: MakeLog, copy: Copy, until: Unt
     assert contents(tmp_path / "log") == contents(tmp_path / "source")
 
 
-def test_one_byte_at_a_time(make_log: MakeLog, copy: Copy, until: Until) -> None:
+def test_slave_reads_a_stream_of_single_bytes(make_log: MakeLog, copy: Copy, until: Until) -> None:
     source, log = make_log("source"), make_log("log")
     fill(source, 3)
     with StockMaster() as master:
@@ -529,7 +529,7 @@ def test_files_of_another_size(
     assert slave.log.end <= FILE_BYTES
 
 
-def test_there_is_a_limit_of_connections(make_log: MakeLog, serve: Serve, until: Until) -> None:
+def test_connections_beyond_the_limit_are_refused(make_log: MakeLog, serve: Serve, until: Until) -> None:
     """Without a limit, any process that reached the port could use up all descriptors."""
     master = serve(make_log("master"), limits=Limits(connections=2))
     slaves = [socket.create_connection(master.address, TIMEOUT_S) for _ in range(2)]

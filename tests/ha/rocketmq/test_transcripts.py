@@ -18,14 +18,14 @@ def load(name: str) -> Transcript:
     return Transcript(FOLDER / f"{name}.txt")
 
 
-def test_there_are_transcripts_of_both_sides() -> None:
+def test_transcripts_of_masters_and_slaves_exist() -> None:
     assert len(of("M")) >= 16
     assert len(of("S")) >= 13
     assert {"empty-master", "restarted-slave", "session"} <= {*of("M")} & {*of("S")}  # the sessions that were recorded
 
 
 @pytest.mark.parametrize("name", of("M"))
-def test_our_master_says_the_same(name: str) -> None:
+def test_master_sends_the_recorded_bytes(name: str) -> None:
     transcript = load(name)
     replay = MasterReplay(transcript)
     replay.run()
@@ -33,7 +33,7 @@ def test_our_master_says_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", of("S"))
-def test_our_slave_says_the_same(name: str) -> None:
+def test_slave_sends_the_recorded_bytes(name: str) -> None:
     transcript = load(name)
     replay = SlaveReplay(transcript)
     replay.run()
@@ -64,14 +64,14 @@ def test_our_slave_has_what_the_master_sent(name: str) -> None:
         ("silent-slave", "silent for 20 s"),
     ],
 )  # fmt: skip
-def test_our_master_says_why_it_closes(name: str, why: str) -> None:
+def test_master_closes_with_the_expected_error(name: str, why: str) -> None:
     replay = MasterReplay(load(name))
     replay.run()
     assert why in str(replay.feeding.error)
 
 
 @pytest.mark.parametrize("name", of("M"))
-def test_what_cannot_be_never_counts(name: str) -> None:
+def test_recorded_progress_only_ascends_and_never_exceeds_the_sent_position(name: str) -> None:
     """Progress only ascends, and never exceeds what was sent."""
     replay = MasterReplay(load(name))
     replay.run()
@@ -91,7 +91,7 @@ def test_what_cannot_be_never_counts(name: str) -> None:
         ("reconnect-mid-frame", "closed the connection"),
     ],
 )
-def test_our_slave_says_why_it_closes(name: str, why: str) -> None:
+def test_slave_closes_with_the_expected_error(name: str, why: str) -> None:
     replay = SlaveReplay(load(name))
     replay.run()
     assert why in str(replay.pulling.error)

@@ -22,7 +22,8 @@ class Link:
         self.withdrawn: set[Site] = set()  # ends whose policy does not name the other one for a while
         self.stalled: set[tuple[Site, str]] = set()  # directions in which nothing arrives any more
         self.withheld: dict[Site, int] = {}  # what a cluster published before is never sent
-        self.replaced: set[Site] = set()  # ends whose topic was restored or created again since the last session began
+        # ends that were restored, or forgot their subscriptions, since the link was connected last
+        self.forgetful: set[Site] = set()
         self.diverged: set[Site] = set()  # ends that send nothing: the other one has messages that they lack
         self.refusing: set[Site] = set()  # ends that got acknowledgements of messages that they lost, and take none
         self._unproved: set[Site] = set()  # ends of whose own messages the other one has others
@@ -49,7 +50,7 @@ class Link:
         self.stalled.clear()
         self._arrivals.clear()
         self._next.clear()
-        self.replaced.clear()
+        self.forgetful.clear()
         self.refusing.clear()
         self.world.note(self, "connected, session", self.session)
         self._compare()

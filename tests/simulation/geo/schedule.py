@@ -199,7 +199,7 @@ class Schedule:
         other = link.other(site)
         if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
             return
-        if other in link.replaced | link.diverged | link.refusing:  # the site does not know it yet
+        if other in link.forgetful | link.diverged | link.refusing:  # the site does not know it yet
             return
 
         def go_on() -> None:
@@ -295,9 +295,16 @@ class Schedule:
         return any(origin.cluster == site.id and origin != site.origin for site in link.ends)
 
     def _may_differ(self, link: Link, origin: Origin) -> bool:
-        """Whether two messages have one identity, or the cluster of the origin lacks some that another one knows of."""
+        """Whether two messages have one identity, or the cluster of the origin lacks some that another one knows of, or
+        its history has two branches, and neither of the two has the last message that the other one has.
+        """
+        if self.truth.has_two_histories(origin):
+            return True
+        if origin not in self.truth.rolled_back:
+            return False
+        one, two = ([entry.number for entry in site.log if entry.origin == origin] for site in link.ends)
         is_own = any(origin.cluster == site.id for site in link.ends)
-        return self.truth.has_two_histories(origin) or (is_own and origin in self.truth.rolled_back)
+        return is_own or not (one and two) or (one[-1] not in two and two[-1] not in one)
 
     def _shared(self, link: Link) -> list[Origin]:
         one, two = link.ends
@@ -329,6 +336,9 @@ class Schedule:
             return
         if other in link.diverged | link.refusing:
             return
+        last = site.last_of(other.origin)
+        if other.origin in self.truth.rolled_back and last is not None and not other.has(last):
+            return  # a third cluster sent what the other one has lost: neither of the two has noticed that yet
         for name in self.names:
             if site.exchange.state(name) is not None and name in site.cursors:
                 self.truth.check_readiness(site, other, name, exactly=exactly)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pyreplog._native.topic.range_set import RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.geo.acks.effects import (
     Acknowledge,
     CompareEntry,
@@ -138,6 +138,10 @@ class Site:
         self._late.clear()
         neighbours, replayed = self.neighbours(), replay(self.journal)
         self.sent_end = len(self.log)
+        for name, (header, acked) in self.saved.items():  # acknowledgements beyond the end are forgotten
+            kept = RangeSet.load(acked)
+            kept.remove(self.sent_end, OFFSET_END)
+            self.saved[name] = header, kept.dump()
         if max([replayed.end_of(self.origin), *self.marks.values()]) > self.sent_end:
             self._change_identity(self.sent_end)
         self.exchange = SubscriptionExchange(
@@ -203,7 +207,7 @@ class Site:
             self.truth.forget_site(self)
             for link in self.links:
                 link.cut()
-                link.replaced.add(self)
+                link.forgetful.add(self)
             self._new_topic()
             self.boot()
 
@@ -231,7 +235,7 @@ class Site:
         self.is_up = False
         for link in self.links:
             link.cut()
-            link.replaced.add(self)
+            link.forgetful.add(self)
         self.origin, log, vector, gaps = backup.topic
         self.log, self.vector = [*log], {**vector}
         self.gaps = {origin: [*gaps] for origin, gaps in gaps.items()}
@@ -282,6 +286,7 @@ class Site:
         self.truth.forget_site(self)
         for link in self.links:
             link.cut()
+            link.forgetful.add(self)
         cursors, self.journal, self.saved, self.seen_dead = self.cursors, [], {}, set()
         self.backup = None
         self.boot()
@@ -434,8 +439,9 @@ class Site:
                 case Diverged(peer, origin, _):
                     demand(origin in self.truth.rolled_back, "NobodyDiverges", f"{self}: {effect}")
                     next(link for link in self.links if link.other(self).id == peer).refusing.add(self)
-                case HistoryDiffers(_, origin, _):
-                    demand(self.truth.has_two_histories(origin), "NobodyDiverges", f"{self}: {effect}")
+                case HistoryDiffers(peer, origin, _):
+                    differs = origin.cluster == peer and origin in self.truth.rolled_back
+                    demand(differs or self.truth.has_two_histories(origin), "NobodyDiverges", f"{self}: {effect}")
         for name in self._touched:
             if self.exchange.state(name) is not None:
                 self.truth.check_state(self, name)

@@ -70,21 +70,21 @@ def test_runs_are_worth_their_while() -> None:
 
 
 @pytest.mark.parametrize("story", LOSSES, ids=lambda story: story.__name__)
-def test_what_pip33_loses(story: Story) -> None:
+def test_pip33_loses_messages_that_replicated_subscriptions_deliver(story: Story) -> None:
     """Nobody got the message; consumers that go on in b do not get it from PIP-33 either."""
     reference, shipped = compare(story)
     assert "lost" not in reference.delivered and {*reference.lost} == {"lost"}
     assert {*shipped.delivered} == {"lost"} and not shipped.lost
 
 
-def test_what_pip33_repeats() -> None:
+def test_pip33_repeats_more_messages_after_a_failover() -> None:
     reference, shipped = compare(out_of_order)
     assert (len(reference.repeated), shipped) == (9, FailOver(9, ["0"], [], []))
     reference, shipped = compare(behind_the_snapshot)
     assert (len(reference.repeated), shipped) == (5, FailOver(6, [], [], []))
 
 
-def test_what_pip33_is_for() -> None:
+def test_pip33_loses_nothing_when_messages_are_acknowledged_in_order() -> None:
     """The reference does what it should where it can: all was acknowledged in order, up to a snapshot."""
     assert compare(in_order) == (FailOver(3, [], [], []), FailOver(3, [], [], []))
 

@@ -363,7 +363,7 @@ class FarConsumer:
     def _changed(self, consumer: PartitionConsumer) -> None:
         """It looks for itself, now and then."""
 
-    def bury(self) -> None:
+    def release(self) -> None:
         """What Python still has of it, at the end of the run."""
         if self._consumer is not None:
             self._consumer.refuse_calls(ClosedError("its run is over"))

@@ -16,7 +16,7 @@ from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 from pyreplog.topic.server import topic_server as topic_server_module
 from pyreplog.topic.server.topic_server import TopicService
-from tests.topic.lives import bury
+from tests.topic.killable_processes import release_killed
 
 from .clients import Shown
 from .loop import LoopClock
@@ -117,12 +117,12 @@ class Process:
         self.world.note(self.name, "is killed")
         self.world.after(self.world.random.random(), self.lose_lease, 0.0)
 
-    def bury(self) -> None:
+    def release(self) -> None:
         """What Python still has of it, at the end of the run."""
         self.is_over = True
         for handle in (*self.consumers.values(), *self.leases, self.runtime.metadata):
             handle.refuse_calls(ClosedError("its process died"))
-        bury(self.cluster)
+        release_killed(self.cluster)
 
     # ---- what it does ---------------------------------------------------------------------------------------
 

@@ -103,8 +103,8 @@ class Schedule:
                 self._settle()
             finally:
                 for process in (*self.processes, *self.killed):
-                    process.bury()
-                self.far.bury()
+                    process.release()
+                self.far.release()
                 self.host.close()
 
     def _settle(self) -> None:

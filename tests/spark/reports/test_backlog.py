@@ -80,7 +80,7 @@ def test_ages(sample: World, spark: SparkSession) -> None:
     )
 
 
-def test_as_the_owner_tells(sample: World) -> None:
+def test_backlogs_equal_those_of_the_topic_owner(sample: World) -> None:
     actual = {(subscription.on, subscription.name): subscription for subscription in sample.snapshot().subscriptions}
     checked = 0
     for known in sample.topics.values():
@@ -93,7 +93,7 @@ def test_as_the_owner_tells(sample: World) -> None:
     assert checked == len(actual) == 15
 
 
-def test_some_topics(sample: World) -> None:
+def test_backlog_report_of_selected_topics(sample: World) -> None:
     """Ranges of records, and what else excludes the options of these reports, do not matter to them."""
     rows = [row for row in expected_backlogs(sample) if row["topic"] == "orders"]
     options = {"path": str(sample.path), "topicsPattern": "ord.*", "startingOffsets": "3"}
@@ -102,7 +102,7 @@ def test_some_topics(sample: World) -> None:
     check(BacklogBySubscription(), options, sample.snapshot(topics="orders"), rows, cuts=())
 
 
-def test_what_comes_later_does_not_count(tmp_path: Path) -> None:
+def test_backlog_reports_count_entries_up_to_the_snapshot(tmp_path: Path) -> None:
     """The end is that of the facts; an acknowledgement that comes later is not backlog any more where it is read."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t", roll_entries=3)
@@ -133,7 +133,7 @@ def test_an_oldest_message_that_is_lost(tmp_path: Path) -> None:
         check(BacklogBySubscription(), {"path": str(environment.path)}, environment.snapshot(), rows, cuts=())
 
 
-def test_nothing_to_tell(tmp_path: Path) -> None:
+def test_empty_sources_give_empty_backlog_reports(tmp_path: Path) -> None:
     with world(tmp_path / "data") as environment:
         options = {"path": str(environment.path)}
         for snapshot in (environment.snapshot(), Snapshot(as_of_us=0)):

@@ -190,7 +190,7 @@ def test_deleted_ledgers_are_left_out(cluster: Striped) -> None:
     assert check_all(cluster, cluster.snapshot()) == ([], [])
 
 
-def test_some_ledgers(cluster: Striped, seed: int) -> None:
+def test_replica_holes_of_selected_ledgers(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 9)
     options = {"path": str(cluster.path), "ledgers": "3,5-6"}
     cluster.ledgers = [ledger for ledger in cluster.ledgers if ledger.ledger in (3, 5, 6)]

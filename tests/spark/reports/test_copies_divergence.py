@@ -62,7 +62,7 @@ def test_whole_ledgers_are_read_once(cluster: Striped, seed: int) -> None:
     assert numbers == [1, 2]  # the tasks of one reading
 
 
-def test_one_copy_of_many_differs(cluster: Striped) -> None:
+def test_single_different_copy_is_reported(cluster: Striped) -> None:
     metadata = metadata_of(3, (5, 3, 2), [(0, cluster.names)], 4999)
     cluster.add(metadata)
     for bookie in cluster.names:
@@ -73,7 +73,7 @@ def test_one_copy_of_many_differs(cluster: Striped) -> None:
     assert (row["ledger_id"], row["entry_id"], len(row["crcs"])) == (3, 4711, 2)
 
 
-def test_what_lies_behind_the_end_does_not_count(cluster: Striped) -> None:
+def test_entries_after_the_last_one_of_a_ledger_are_not_compared(cluster: Striped) -> None:
     """A writer that was fenced left different entries behind the last one of the ledger."""
     cluster.add(metadata_of(0, (3, 3, 2), [(0, cluster.names[:3])], 4))
     for place, bookie in enumerate(cluster.names[:3]):

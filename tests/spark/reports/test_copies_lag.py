@@ -77,7 +77,7 @@ def test_logs(tmp_path: Path, spark: SparkSession) -> None:
     check(ReplicationLag({"path": target}), {"path": source}, NOW, expected, spark=spark)
 
 
-def test_nothing_is_missing(tmp_path: Path) -> None:
+def test_complete_replica_has_no_lag(tmp_path: Path) -> None:
     write(tmp_path / "a", 50)
     write(tmp_path / "b", 60)
     (row,) = local_engine.run(
@@ -86,7 +86,7 @@ def test_nothing_is_missing(tmp_path: Path) -> None:
     assert (row["missing_entries"], row["missing_bytes"], row["oldest_missing_ts"], row["lag_s"]) == (0, 0, None, 0.0)
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_empty_replica_lacks_all_entries(tmp_path: Path) -> None:
     write(tmp_path / "a", 50)
     write(tmp_path / "b", 0)
     (row,) = local_engine.run(

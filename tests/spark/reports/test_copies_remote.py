@@ -83,7 +83,7 @@ def test_bookies_that_are_away(nodes: Nodes) -> None:
     assert audit == {name: (name not in away, name not in away) for name in {key[0] for key in all_copies(nodes)}}
 
 
-def test_what_bookies_say_they_have_not(nodes: Nodes) -> None:
+def test_entries_that_every_bookie_lacks_are_reported_as_lost(nodes: Nodes) -> None:
     """A ledger that nobody wrote: all answer, and it is lost."""
     names = sorted({bookie for bookie, _, _ in all_copies(nodes)})
     metadata = metadata_of(77, (4, 2, 1), [(0, names), (6, names[::-1])], 9)
@@ -111,12 +111,12 @@ class Silent:
         return future.result(0)
 
 
-def test_what_a_bookie_cannot_tell_is_said_by_entry() -> None:
+def test_unknown_copy_is_reported_by_entry() -> None:
     copies = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
     assert [(type(item), item.entry) for item in copies] == [(UnknownCopyError, 3)]  # type: ignore[union-attr]
 
 
-def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
+def test_open_ledger_without_reachable_bookies_is_not_reported(nodes: Nodes) -> None:
     """All of its bookies are away: what its metadata prove counts, which is nothing."""
     with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append_batch([b"one"] * 5)

@@ -72,7 +72,7 @@ def test_files_say_what_is_in_them(log: Path, tmp_path: Path) -> None:
     assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ends))
 
 
-def test_a_directory_with_files_is_left_alone_unless_told(log: Path, tmp_path: Path) -> None:
+def test_export_into_a_directory_with_files_is_refused_without_overwrite(log: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     first = export(options(log), target)
     before = {file: file.read_bytes() for file in first.files}

@@ -150,7 +150,7 @@ def test_a_segment_that_is_none(tmp_path: Path) -> None:
     assert after.segments[2:] == before.segments[2:]
 
 
-def test_a_subscription_nobody_can_read(tmp_path: Path) -> None:
+def test_undecodable_cursor_raises_invalid_metadata_error(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         cluster.topic("t", durability="appended").close()

@@ -91,7 +91,7 @@ def test_records(flown: Flown, name: str) -> None:
     check(report_of(name), options, Snapshot(as_of_us=flown.records[-1].time), ORACLES[name](flown.records), cuts=cuts)
 
 
-def test_who_lags(flown: Flown) -> None:
+def test_backlog_reports_of_lagging_subscriptions(flown: Flown) -> None:
     now = flown.records[-1].time + 1
     snapshot = gather(options_of(flown.path), now)
     rows = {
@@ -136,7 +136,7 @@ def stored_bytes(path: Path) -> list[int]:
     return [row["size"] for row in sorted(rows, key=lambda row: (row["ledgerId"], row["entryId"]))]
 
 
-def test_who_is_dead_and_what_it_keeps(flown: Flown) -> None:
+def test_dead_subscription_pins_segments_of_the_retention_forecast(flown: Flown) -> None:
     snapshot = gather(options_of(flown.path), NOW_US)
     sizes = stored_bytes(flown.path)
     assert len(sizes) == FLIGHTS // BATCH
@@ -151,7 +151,7 @@ def test_who_is_dead_and_what_it_keeps(flown: Flown) -> None:
     assert segments[-1]["closes_ts"] == moment(END_US)
 
 
-def test_who_is_worked_off(flown: Flown, tmp_path: Path) -> None:
+def test_drain_estimate_shows_draining_and_stalled_subscriptions(flown: Flown, tmp_path: Path) -> None:
     """The archive goes on, while nobody publishes; in the other cluster it does not."""
     shutil.copytree(flown.path, tmp_path / "data")
     clock, more = ManualClock(END_US), 6000
@@ -202,7 +202,7 @@ def copies_in(path: Path) -> Iterator[Copy]:
                 yield Copy(file.parts[-3], file, at, stride, record.ledger, record.entry)
 
 
-def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
+def test_crc_audit_counts_damaged_records_by_file(flown: Flown, tmp_path: Path) -> None:
     shutil.copytree(flown.path, tmp_path / "data")
     ledgers = set(
         read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist()
@@ -246,7 +246,7 @@ def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
     assert reports.run("crc_audit", tmp_path / "data")["bad_records"].to_pylist() == [0] * 9
 
 
-def test_how_far_a_copy_is_behind(flown: Flown, tmp_path: Path) -> None:
+def test_replication_lag_counts_missing_messages_of_a_copy(flown: Flown, tmp_path: Path) -> None:
     """A topic of another cluster, with other offsets, which lacks 90 messages and all from 20,000 on."""
     records = [record for record in flown.records[:20_000] if not 5_000 <= record.offset < 5_090]
     with pyreplog.Cluster.embedded(tmp_path / "copy", bookies=1, durability="appended") as cluster:

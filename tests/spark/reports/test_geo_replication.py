@@ -85,7 +85,7 @@ def test_a_new_cluster_lacks_what_a_lost_one_of_the_same_name_had() -> None:
     assert [(row["stored_offset"], row["unsent_messages"]) for row in actual_rows] == [(None, 40), (50, 0)]
 
 
-def test_who_is_not_to_send_has_no_rows() -> None:
+def test_clusters_that_do_not_send_have_no_rows() -> None:
     assert rows(ReplicationConfig(CLUSTERS, {"t": policy("b", direction="receive")})) == []
     assert rows(ReplicationConfig(CLUSTERS, {"u": policy("b")}), cursor("b", T.start)) == []
 
@@ -97,7 +97,7 @@ def test_a_policy_that_cannot_be_read_hides_nothing() -> None:
     assert (row["target"], row["state"], row["unsent_messages"]) == ("b", "unknown", 20) and "newer" in row["alarm"]
 
 
-def test_of_a_cluster_that_is_closed(tmp_path: Path) -> None:
+def test_geo_replication_report_of_a_closed_cluster(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
         with pyreplog.Cluster.embedded(tmp_path / "a", bookies=1) as a:
             a.geo.add_cluster("b", f"pyreplog://{server.address}")
@@ -136,7 +136,7 @@ def ready(
     return ReadinessSnapshot("t", -1, subscription, "b", told)
 
 
-def test_what_a_fail_over_would_do() -> None:
+def test_geo_readiness_shows_losses_and_repetitions_of_a_failover() -> None:
     readiness = (
         ready("exact"), ready("seen", 0, 0, 4, home=""), ready("lagging", 3, 1, 0, unreachable=2), ready("repeating", 0, 2, 0, home="b"),
         ready("sought", 5, 5, 0, is_current=False), ready("new", 7, 7, 7, is_known=False, error="refused"),

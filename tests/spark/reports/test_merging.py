@@ -66,7 +66,9 @@ def tasks_of(draw: st.DrawFn) -> tuple[list[Record], list[list[list[Record]]]]:
 @pytest.mark.parametrize("name", ORACLES)
 @settings(max_examples=25, deadline=None, phases=AS_DRAWN)
 @given(drawn=tasks_of())
-def test_as_plain_python(name: str, drawn: tuple[list[Record], list[list[list[Record]]]]) -> None:
+def test_report_equals_plain_python_for_any_batches_and_tasks(
+    name: str, drawn: tuple[list[Record], list[list[list[Record]]]]
+) -> None:
     records, tasks = drawn
     report = report_of(name)
     actual_report = report_on(report, tasks, FACTS)

@@ -42,7 +42,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "east", name
 
 
-def test_whose_messages_a_topic_has(spark: SparkSession, sites: tuple[Path, str]) -> None:
+def test_origins_report_counts_messages_by_their_cluster(spark: SparkSession, sites: tuple[Path, str]) -> None:
     path, west = sites
     entries, sizes, totals = (
         Counter[tuple[object, str | None]](),
@@ -85,7 +85,7 @@ def test_a_cluster_that_was_added_has_a_name(sites: tuple[Path, str]) -> None:
     }  # fmt: skip
 
 
-def test_it_is_one_of_the_reports(sites: tuple[Path, str]) -> None:
+def test_origins_is_a_named_report(sites: tuple[Path, str]) -> None:
     table = reports.run("origins", {"path": sites[0], "topics": "t"})
     assert sum(table["entries"].to_pylist()) == 2 * ROWS
     assert left_out("origins", Snapshot(as_of_us=0)).startswith("the source has no topics")

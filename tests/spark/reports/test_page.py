@@ -60,7 +60,7 @@ class Strict(HTMLParser):
         self.texts.append(data)
 
 
-def said(*outcomes: Outcome) -> dict[str, list[tuple[str, str]]]:
+def findings_of(*outcomes: Outcome) -> dict[str, list[tuple[str, str]]]:
     """State and text of all findings, by the first words of their question."""
     actual_questions = questions({outcome.report.name: outcome for outcome in outcomes})
     return {
@@ -94,7 +94,7 @@ def test_messages_that_were_published_here_have_a_name() -> None:
     assert names_of(pa.table(columns), tuple(columns)) == ["(published here)", "ab"]
 
 
-def test_what_a_hostile_name_says_is_shown() -> None:
+def test_page_escapes_hostile_names() -> None:
     page = Strict(html(outcome("key_skew", [key(SCRIPT.encode(), 9, 1, 2, topic=SCRIPT)])))
     assert sum(SCRIPT in text for text in page.texts) >= 3, "in the summary, the drawing, and the table"
 
@@ -102,9 +102,9 @@ def test_what_a_hostile_name_says_is_shown() -> None:
 # ---- the summary -----------------------------------------------------------------------------------------------
 
 
-def test_who_lags_most_comes_first() -> None:
+def test_subscription_with_the_oldest_backlog_is_listed_first() -> None:
     rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
-    answer = said(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
+    answer = findings_of(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
     assert [state for state, _ in answer] == ["bad", "bad", "fine"]
     assert answer[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
     assert answer[0][1].endswith(f"since {pagecells.moment(NOON_US)} UTC, 2 h.")
@@ -112,7 +112,7 @@ def test_who_lags_most_comes_first() -> None:
 
 
 def test_many_that_lag_are_counted() -> None:
-    actual_text = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
+    actual_text = findings_of(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
     texts = [text for _, text in actual_text["Which subscription or consumer group lags"]]
     assert [text[1:4] for text in texts[:5]] == ["s11", "s10", "s9”", "s8”", "s7”"]
     assert texts[5] == "6 more subscriptions lag."
@@ -123,14 +123,17 @@ def test_a_backlog_is_bad_when_it_is_old(age_s: float | None, state: str) -> Non
     row = {**backlog("billing", 3, age_s or 0.0), "age_s": age_s}
     if age_s is None:
         row["oldest_ts"] = None
-    assert said(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0] == state
+    assert (
+        findings_of(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0]
+        == state
+    )
 
 
-def test_what_cannot_be_told_is_unknown_not_fine() -> None:
+def test_unknown_results_are_shown_as_unknown() -> None:
     lost = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 1, "unknown": 2}
     away = {"ledger_id": 7, "bookie": "b@1", "first_missing": 0, "last_missing": 9, "missing": 10, "status": "unknown"}
     waiting = {"topic": "t", "partition": -1, "subscription": "s", "backlog_entries": 5}
-    text = said(
+    text = findings_of(
         outcome("under_replicated", [{**lost, "lost": False, "below_ack": False}]),
         outcome("replica_holes", [away]),
         outcome("drain_estimate", [waiting]),
@@ -142,24 +145,24 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
     assert text["What is hot"] == [("unknown", "No report that answers this was run.")]
 
 
-def test_good_news_of_what_nobody_looked_at_are_none() -> None:
+def test_reports_that_compared_nothing_are_shown_as_unknown() -> None:
     """All bookies were away: nothing was compared, and nothing checked."""
     away = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 0, "unknown": 3}
     unchecked = {"bookie": "b@1", "records": 0, "bad_records": 0, "bytes_checked": 0, "complete": False}
-    text = said(
+    text = findings_of(
         outcome("replica_divergence", []),
         outcome("under_replicated", [{**away, "lost": False, "below_ack": False}]),
         outcome("crc_audit", [unchecked]),
     )
     states = {state for question in ("Which bookie lost copies", "Is anything damaged") for state, _ in text[question]}
     assert states == {"unknown"}
-    whole = said(outcome("replica_divergence", []), outcome("under_replicated", []))
+    whole = findings_of(outcome("replica_divergence", []), outcome("under_replicated", []))
     assert {state for state, _ in whole["Which bookie lost copies"]} == {"fine"}
 
 
 def test_a_bookie_that_lost_copies_is_named() -> None:
     hole = {"ledger_id": 7, "bookie": "bookie-2", "first_missing": 0, "last_missing": 9, "missing": 6}
-    text = said(
+    text = findings_of(
         outcome(
             "replica_holes",
             [{**hole, "status": "missing"}, {**hole, "ledger_id": 8, "missing": 1000, "status": "missing"}],
@@ -170,11 +173,11 @@ def test_a_bookie_that_lost_copies_is_named() -> None:
     ]
 
 
-def test_what_does_not_apply_is_said_to() -> None:
-    text = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
+def test_reports_without_a_subject_are_shown_as_not_applicable() -> None:
+    text = findings_of(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
     assert text["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
     left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
-    new_text = said(left_out, outcome("retention_forecast", []))
+    new_text = findings_of(left_out, outcome("retention_forecast", []))
     assert new_text["Which subscription or consumer group lags"] == [("n/a", "There are no topics here.")], (
         "and no empty answer"
     )
@@ -183,7 +186,7 @@ def test_what_does_not_apply_is_said_to() -> None:
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:
     """Of 1,000 records 100 have the hot key, 99 one of 99 others, 801 none: the mean key has 1.99 records."""
     hot, even = key(b"N1", 100, 1, 100), key(b"N2", 90, 1, 100, topic="even")
-    text = said(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
+    text = findings_of(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
     assert [state for state, _ in text["What is hot"]] == ["hot", "fine"]
     assert (
         text["What is hot"][0][1]
@@ -214,7 +217,7 @@ def test_where_all_is_nothing_nothing_is_drawn() -> None:
     assert page.seen["tr"] == 3
 
 
-def test_there_is_no_drawing_of_what_is_no_report() -> None:
+def test_every_plot_belongs_to_a_report() -> None:
     assert PLOTS.keys() <= REPORTS.keys()
 
 
@@ -226,7 +229,7 @@ def test_every_figure_has_its_definition() -> None:
         assert page.texts.count(figure.meaning) >= 1
 
 
-def test_of_a_long_report_the_first_rows_are_shown_and_the_others_counted() -> None:
+def test_page_shows_the_first_rows_of_a_long_report_and_counts_the_others() -> None:
     text = html(outcome("rate_by_minute", [minute(n, 1) for n in range(ROWS + 7)]))
     assert text.count("<tr>") == ROWS + 1
     assert f"The first {ROWS:,} of {ROWS + 7:,} rows." in text
@@ -280,7 +283,7 @@ def test_numbers_have_their_units_and_the_exact_value_at_hand() -> None:
 # ---- running them ----------------------------------------------------------------------------------------------
 
 
-def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
+def test_failed_report_does_not_stop_other_reports(tmp_path: Path) -> None:
     def engine(report: object, options: object, snapshot: object) -> object:
         if type(report).__name__ == "LogGaps":
             raise ValueError("broken")
@@ -292,7 +295,9 @@ def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
-def test_a_missing_library_is_told_with_what_brings_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_raises_missing_extra_error_with_pip_advice(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyreplog\[report\]'"):
         check_extra()

@@ -21,17 +21,17 @@ class Seen:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.requests: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", self._error)
         page.on("request", lambda request: self.requests.append(request.url))
 
     def _console(self, message: ConsoleMessage) -> None:
-        self.complaints.append(message.text)
+        self.errors.append(message.text)
 
     def _error(self, error: Error) -> None:
-        self.complaints.append(str(error))
+        self.errors.append(str(error))
 
     def column(self, report: str, name: str) -> list[str]:
         """The cells of a column, from above."""
@@ -72,14 +72,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         yield seen
 
 
-def test_it_opens_without_network_and_without_a_complaint(seen: Seen) -> None:
-    assert seen.complaints == []
+def test_page_opens_without_network_and_without_console_errors(seen: Seen) -> None:
+    assert seen.errors == []
     assert len(seen.requests) == 1, f"one file holds all: {seen.requests}"
     assert seen.page.title() == "Reports on a test", "a script in a name ran"
     assert seen.page.locator("img").count() == 0
 
 
-def test_the_summary_names_who_lags_by_how_much_and_since_when(seen: Seen) -> None:
+def test_summary_shows_lagging_subscriptions_with_size_and_age(seen: Seen) -> None:
     first = seen.page.locator("#summary .findings").first.locator("li").all_inner_texts()
     assert f"“{SCRIPT[:120]}" in first[0]
     for told in ("lags by 1,200 messages", "117.2 KiB", "since 2026-05-28", "1 d 1 h"):
@@ -127,7 +127,7 @@ def test_every_link_leads_to_something(seen: Seen) -> None:
     assert twice == [], "ids that are there twice"
 
 
-def test_a_table_that_is_wider_than_the_page_says_so(seen: Seen) -> None:
+def test_table_wider_than_the_page_shows_a_scroll_hint(seen: Seen) -> None:
     hint = seen.page.locator("#backlog_by_subscription .hint")
     try:
         seen.page.set_viewport_size({"width": 400, "height": 800})

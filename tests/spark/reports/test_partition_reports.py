@@ -50,7 +50,7 @@ def rows(name: str, **snapshot: Any) -> list[dict[str, Any]]:
     return list(reports.run(name, "nowhere", snapshot=taken).to_pylist())
 
 
-def said(name: str, values: list[dict[str, Any]], about: str) -> list[tuple[str, str]]:
+def findings_of(name: str, values: list[dict[str, Any]], about: str) -> list[tuple[str, str]]:
     (question,) = [each for each in questions({name: outcome(name, values)}) if each.title.startswith(about)]
     return [(finding.state, finding.text) for finding in question.findings]
 
@@ -68,7 +68,7 @@ def test_partitions_and_what_is_wrong_with_them() -> None:
         5, 90, 80, 100,
     ]  # fmt: skip
     assert (first["uncommitted"], thin["not_in_sync"], thin["state"]) == (10, "c", "under-replicated")
-    assert said("partition_state", values, LED) == [
+    assert findings_of("partition_state", values, LED) == [
         ("bad", "orders, partition 3 has no leader: nothing can be appended or read."),
         ("bad", "orders, partition 2 has 1 in-sync replica of 2: it refuses acks=-1."),
         ("hot", "orders, partition 1 is under-replicated: not in sync is c."),
@@ -83,27 +83,27 @@ def test_replicas_that_lag() -> None:
         ("b", "follower", 0),
     ]
     fine = [("fine", "No replica of a broker that lives lags.")]
-    assert said("replica_lag", values[:3], LED) == fine
-    assert said("replica_lag", values[4:5], LED) == [
+    assert findings_of("replica_lag", values[:3], LED) == fine
+    assert findings_of("replica_lag", values[4:5], LED) == [
         (
             "hot",
             "The replica of orders, partition 1 on broker b lags by 1,200 messages: it has not been caught up for 12 s.",
         )
     ]
     dead = [{**values[4], "alive": False}]
-    assert said("replica_lag", dead, LED) == fine, "leader_skew names the broker"
+    assert findings_of("replica_lag", dead, LED) == fine, "leader_skew names the broker"
 
 
 def test_the_leader_skew() -> None:
     brokers = (BrokerStatus("a", "alive", 6, 2, 6, 2.0), BrokerStatus("b", "alive", 0, 4, 6, 0.0),
                BrokerStatus("c", "dead", 0, 0, 6, 0.0), BrokerStatus("d", "dead", 0, 0, 0, 0.0))  # fmt: skip
     values = rows("leader_skew", brokers=brokers)
-    assert said("leader_skew", values, LED) == [
+    assert findings_of("leader_skew", values, LED) == [
         ("bad", "Broker c is dead, with 6 replicas."),
         ("hot", "Broker a leads 2 times the partitions of the mean broker; it is preferred for 2 of 6."),
     ]
     even = [("fine", "Partitions are spread evenly over 1 broker.")]
-    assert said("leader_skew", rows("leader_skew", brokers=(brokers[1], brokers[3])), LED) == even
+    assert findings_of("leader_skew", rows("leader_skew", brokers=(brokers[1], brokers[3])), LED) == even
 
 
 def test_consumer_groups_that_lag() -> None:
@@ -117,7 +117,7 @@ def test_consumer_groups_that_lag() -> None:
     assert (first["group"], first["members"], first["lag"], first["lag_s"]) == ("billing", 2, 40, 90.0)
     assert (first["drain_s"], first["status"], first["committed_offset"]) == (10.0, "draining", 60)
     name = "of orders, partition 0"
-    assert said("group_lag", values, LAGS) == [
+    assert findings_of("group_lag", values, LAGS) == [
         ("bad", f"Group “audit” {name} lags by 50 messages; the oldest has waited for 1 min 30 s; it does not shrink."),
         ("bad", f"Group “billing” {name} lags by 40 messages; the oldest has waited for 1 min 30 s; at the current rate "
          "it is gone in 10 s."),
@@ -126,7 +126,7 @@ def test_consumer_groups_that_lag() -> None:
     ]  # fmt: skip
 
 
-def test_what_a_source_without_brokers_leaves_out() -> None:
+def test_source_without_brokers_leaves_out_partition_reports() -> None:
     nothing = Snapshot(as_of_us=NOON_US)
     for name in ("partition_state", "replica_lag", "leader_skew"):
         assert suite.left_out(name, nothing) == "the source is not a cluster with topics of partitions"
@@ -162,7 +162,7 @@ def test_topics_are_chosen_by_name_and_by_pattern(kafka: EmbeddedKafka) -> None:
     assert topics(ledgers="1-5") == set()
 
 
-def test_brokers_that_do_not_answer_are_told(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_brokers_are_noted_in_reports(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the metadata store has is reported all the same."""
     monkeypatch.setattr("pyreplog.reports.cluster_partitions.TIMEOUT_S", 0.5)
     options = ReadOptions.of({"cluster": kafka.metadata_url, "secret": "not the secret of the brokers"})

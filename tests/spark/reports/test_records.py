@@ -130,19 +130,21 @@ def again(topic: pyreplog.Topic, like: Record) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_of_a_log(spark: SparkSession, log: tuple[Path, list[Record]], name: str) -> None:
+def test_report_of_a_log_equals_its_oracle(spark: SparkSession, log: tuple[Path, list[Record]], name: str) -> None:
     path, records = log
     check(report_of(name), {"path": str(path)}, FACTS, ORACLES[name](records), spark=spark)
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_of_topics(spark: SparkSession, topics: tuple[Path, dict[str, list[Record]]], name: str) -> None:
+def test_report_of_topics_equals_its_oracle(
+    spark: SparkSession, topics: tuple[Path, dict[str, list[Record]]], name: str
+) -> None:
     path, records = topics
     expected = ORACLES[name]([record for some in records.values() for record in some])
     check(report_of(name), {"path": str(path), "topics": "t, alone"}, FACTS, expected, spark=spark)
 
 
-def test_of_a_range(topics: tuple[Path, dict[str, list[Record]]]) -> None:
+def test_report_of_an_offset_range_equals_its_oracle(topics: tuple[Path, dict[str, list[Record]]]) -> None:
     path, records = topics
     low, high = len(records["alone"]) // 10, len(records["alone"]) // 2
     some = [record for record in records["alone"] if low <= record.offset < high]
@@ -167,7 +169,7 @@ def test_partitions_without_records_count(topics: tuple[Path, dict[str, list[Rec
     check(report_of("partition_skew"), {"path": str(path), "topicsPattern": ".*"}, snapshot, expected)
 
 
-def test_of_logs_that_are_called_the_same(tmp_path: Path) -> None:
+def test_logs_of_equal_names_are_reported_separately(tmp_path: Path) -> None:
     """One is older than the other, and lacks its beginning: neither is a fault of a log that both are."""
     records = list[Record]()
     for place, folder in enumerate("ab"):
@@ -201,7 +203,7 @@ def holey(records: Sequence[Record], *lost: int) -> list[Record]:
     return [record for record in records if record.offset not in lost]
 
 
-def test_of_records_made_by_hand(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_report_of_a_bookie_log_with_holes_equals_its_oracle(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Of a bookie's log: two ledgers side by side, with holes, and times that step back."""
     rng, records = random.Random(seed), list[Record]()
     config = LogConfig.of({"segment_bytes": 64 << 10, "durability": "appended"})
@@ -224,7 +226,7 @@ def test_of_records_made_by_hand(spark: SparkSession, tmp_path: Path, seed: int)
         check(report_of(name), {"path": str(tmp_path / "log")}, FACTS, ORACLES[name](records), spark=spark)
 
 
-def test_of_ledgers_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_ledgers_over_tcp_equals_its_oracle(spark: SparkSession, tmp_path: Path) -> None:
     with Nodes(tmp_path, "abc", secret=SECRET) as nodes:
         with pyreplog.Cluster.connect(nodes.url, secret=SECRET) as cluster:
             fill(cluster, (40, 7))
@@ -234,7 +236,7 @@ def test_of_ledgers_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
             check(report_of(name), given, FACTS, ORACLES[name](records), spark=spark, cuts=({"minPartitions": "3"},))
 
 
-def test_entries_that_nobody_has_are_gaps(tmp_path: Path) -> None:
+def test_unreadable_entries_are_reported_as_gaps(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(
         tmp_path / "data", bookies=2, durability="appended", segment_bytes=SEGMENT
     ) as cluster:

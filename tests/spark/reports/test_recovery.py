@@ -62,7 +62,7 @@ def us(value: Any) -> int:
     return round(value.timestamp() * 1e6)
 
 
-def said(name: str, values: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def findings_of(name: str, values: list[dict[str, Any]]) -> list[tuple[str, str]]:
     (question,) = [
         each for each in questions({name: outcome(name, values)}) if each.title.startswith("Are lost copies")
     ]
@@ -74,11 +74,11 @@ def test_the_health_and_its_reasons() -> None:
     assert [(row["health"], row["reason"], row["next_step"]) for row in actual_rows] == [
         ("red", "entries-lost", "bring back the disk"), ("amber", "away", "start it"),
     ]  # fmt: skip
-    assert said("cluster_health", actual_rows) == [
+    assert findings_of("cluster_health", actual_rows) == [
         ("bad", "2 entries are lost. Next: bring back the disk."), ("hot", "away: b2@x. Next: start it."),
     ]  # fmt: skip
     green = replace(OVERVIEW, health=replace(OVERVIEW.health, findings=(), colour=Colour.GREEN))
-    assert said("cluster_health", rows("cluster_health", green))[0][0] == "fine"
+    assert findings_of("cluster_health", rows("cluster_health", green))[0][0] == "fine"
 
 
 def test_the_state_in_one_row() -> None:
@@ -87,7 +87,7 @@ def test_the_state_in_one_row() -> None:
         "health": "red", "auditor": "host:1", "bookies": 3, "ledgers": 9, "missing_copies": 40, "one_copy_entries": 1200,
         "lost_entries": 2, "one_rack_ledgers": 1, "hold": "upgrade", "hold_s": 7200.0,
     }  # fmt: skip
-    assert [state for state, _ in said("recovery_state", actual_rows)] == ["bad", "hot"]
+    assert [state for state, _ in findings_of("recovery_state", actual_rows)] == ["bad", "hot"]
     assert rows("recovery_state", replace(OVERVIEW, hold=TimedReason(0, "?")))[0]["hold_s"] is None
     assert rows("recovery_state", replace(OVERVIEW, hold=None))[0]["hold"] is None
 
@@ -98,7 +98,7 @@ def test_orders_with_their_rates() -> None:
         "b2@x", "away", NOON_US - 60 * SECOND, 3 << 20, 3.0,
     )  # fmt: skip
     assert (other["since_ts"], other["left_s"]) == (None, None)
-    assert said("recovery_orders", actual_rows) == [
+    assert findings_of("recovery_orders", actual_rows) == [
         ("hot", "Copies of bookie b2@x are made again: 7 ledgers and 3.0 MiB are left, about 3 s."),
         ("hot", "Copies of bookie b3@x are made again: 1 ledger and 5 B are left, and nothing is copied."),
     ]
@@ -109,9 +109,9 @@ def test_the_curve_lasts_until_the_moment_of_the_report() -> None:
     assert [(us(row["from_ts"]), us(row["until_ts"]), row["ledgers_left"]) for row in actual_rows] == [
         (NOON_US - 90 * SECOND, NOON_US - 60 * SECOND, 12), (NOON_US - 60 * SECOND, NOON_US, 8),
     ]  # fmt: skip
-    assert "fine" not in {state for state, _ in said("recovery_progress", actual_rows)}, "it is not over"
+    assert "fine" not in {state for state, _ in findings_of("recovery_progress", actual_rows)}, "it is not over"
     done = replace(OVERVIEW, progress=((1, 30), (2, 0), *OVERVIEW.progress, (NOON_US - 50 * SECOND, 0)))
-    ((state, text),) = said("recovery_progress", rows("recovery_progress", done))
+    ((state, text),) = findings_of("recovery_progress", rows("recovery_progress", done))
     assert state == "fine" and text.startswith("The last copies of 12 ledgers were made again within 40 s, until ")
     assert rows("recovery_progress", replace(OVERVIEW, progress=())) == []
 
@@ -120,7 +120,7 @@ def test_disks_that_were_not_verified_for_long() -> None:
     first, other = actual_rows = rows("bookie_disks")
     assert (first["rack"], first["state"], first["verified_s"]) == ("r1", None, 30 * 86_400.0)
     assert (other["rack"], other["state"], other["verified_ts"]) == (None, "draining, read-only", None)
-    texts = [text for _, text in said("bookie_disks", actual_rows)]
+    texts = [text for _, text in findings_of("bookie_disks", actual_rows)]
     assert "Bookie b4@x is read-only." in texts
     assert any(text.startswith("Bookie b1@x has segments that were not verified for") for text in texts)
 

@@ -62,14 +62,14 @@ def expected_dead(sample: World, since_us: int) -> list[Row]:
     return rows
 
 
-def test_what_could_be_removed(sample: World, spark: SparkSession) -> None:
+def test_retention_forecast_names_deletable_segments_and_pins(sample: World, spark: SparkSession) -> None:
     rows = expected_segments(sample)
     assert {row["pinned_by"] for row in rows} >= {None, "audit", "billing"}
     assert {row["deletable"] for row in rows} == {True, False}
     check(RetentionForecast(), {"path": str(sample.path)}, sample.snapshot(), rows, spark=spark, cuts=())
 
 
-def test_as_retention_decides(sample: World) -> None:
+def test_deletable_segments_equal_those_that_retention_would_trim(sample: World) -> None:
     """What may be removed is what the owner would remove if no setting kept it."""
     snapshot = sample.snapshot()
     merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), snapshot).to_pylist()
@@ -207,5 +207,5 @@ def test_logs(tmp_path: Path) -> None:
         check(report, {"path": str(path)}, snapshot, [], cuts=())
 
 
-def test_nothing_to_tell() -> None:
+def test_retention_forecast_of_an_empty_source_is_empty() -> None:
     assert_rows(RetentionForecast().merge(RetentionForecast.parts.empty_table(), Snapshot(as_of_us=0)).to_pylist(), [])

@@ -63,7 +63,7 @@ def test_progress(log: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_of_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_report_of_an_empty_log_has_no_rows(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pyreplog.open(tmp_path / "empty").close()
     check(report_of(name), {"path": str(tmp_path / "empty")}, Snapshot(as_of_us=0), [], spark=spark, cuts=())
 
@@ -136,7 +136,7 @@ def test_damage(log: Path, tmp_path: Path) -> None:
 # ---- what is loaded --------------------------------------------------------------------------------------------
 
 
-def test_what_is_loaded() -> None:
+def test_importing_reports_loads_neither_pyspark_nor_pyarrow() -> None:
     code = (
         "import sys, pyreplog, pyreplog.reports\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"

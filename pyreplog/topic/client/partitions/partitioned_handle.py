@@ -289,6 +289,11 @@ class PartitionedHandle(Handle, Generic[T]):
                 with suppress(TopicOwnedError):  # it was logged
                     self._attach(consumer, partition, "earliest", options)
 
+    def _consumers(self) -> list[PartitionedConsumer]:
+        """Return the consumers. Other threads may be adding some: the references are copied at once."""
+        references = self._options.keyrefs()
+        return [consumer for reference in references if (consumer := reference()) is not None]
+
     def create_subscription(
         self,
         subscription: str,

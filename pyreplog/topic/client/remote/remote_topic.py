@@ -780,5 +780,5 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
             stack.callback(self._client.forget, self)
             for topic in self._parts:
                 stack.callback(topic.close)
-            for consumer in list(self._options):
+            for consumer in self._consumers():
                 stack.callback(consumer.close)

@@ -1,4 +1,4 @@
-"""Stand-ins between a cluster and its bookies, or its metadata store, which treat requests as a test says."""
+"""Fault injection between a cluster and its bookies, or its metadata store: a test says what happens to requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pyreplog.ledger.driver import Add
 from pyreplog.metadata.store import MetadataStore
 
 OnReply = Callable[[Reply | Exception], None]
-Deed = Callable[[str, Request, OnReply], None]
+Action = Callable[[str, Request, OnReply], None]
 
 
-class Meddler:
+class RequestInterceptor:
     """Intercepts requests to bookies: a rule says what happens to requests in place of sending them.
 
     Used in a `with` block, it is removed at the end, whatever the outcome of the test, as the next test may use the
@@ -27,13 +27,13 @@ class Meddler:
     def __init__(self, cluster: LedgerCluster) -> None:
         self._runtime: Any = cluster.runtime
         self._send = self._runtime.send
-        self._rules: list[tuple[int | None, str | None, Deed]] = []
+        self._rules: list[tuple[int | None, str | None, Action]] = []
         self._held: deque[tuple[str, Request, OnReply]] = deque()
-        self.seen: list[tuple[str, Request]] = []
-        self.came = threading.Condition()
+        self.requests: list[tuple[str, Request]] = []
+        self._arrived = threading.Condition()
         self._runtime.send, self._runtime.add = self.send, self.add
 
-    def __enter__(self) -> Meddler:
+    def __enter__(self) -> RequestInterceptor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,39 +46,39 @@ class Meddler:
             self.send(*add)
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
-        with self.came:
-            deed = self._deed_for(bookie, request)
-            if deed == self.hold:  # a thread that waits for this request may release it at once
+        with self._arrived:
+            action = self._action_for(bookie, request)
+            if action == self.hold:  # a thread that waits for this request may release it at once
                 self.hold(bookie, request, on_reply)
-            self.seen.append((bookie, request))
-            self.came.notify_all()
-        if deed != self.hold:
-            deed(bookie, request, on_reply)
+            self.requests.append((bookie, request))
+            self._arrived.notify_all()
+        if action != self.hold:
+            action(bookie, request, on_reply)
 
-    def _deed_for(self, bookie: str, request: Request) -> Deed:
-        for kind, who, deed in self._rules:
-            if kind in (None, request.kind) and who in (None, bookie):
-                return deed
-        pass_on: Deed = self._send
+    def _action_for(self, bookie: str, request: Request) -> Action:
+        for kind, to, action in self._rules:
+            if kind in (None, request.kind) and to in (None, bookie):
+                return action
+        pass_on: Action = self._send
         return pass_on
 
-    def rule(self, deed: Deed, *, kind: RequestKind | None = None, bookie: str | None = None) -> None:
-        """Apply a deed to requests of this kind to this bookie from now on. The first matching rule counts."""
-        self._rules.append((kind, bookie, deed))
+    def add_rule(self, action: Action, *, kind: RequestKind | None = None, bookie: str | None = None) -> None:
+        """Apply an action to requests of this kind to this bookie from now on. The first matching rule counts."""
+        self._rules.append((kind, bookie, action))
 
     def clear(self) -> None:
-        with self.came:
+        with self._arrived:
             self._rules.clear()
 
     def wait_for(self, kind: RequestKind, count: int = 1, bookie: str | None = None) -> None:
         """Wait until so many such requests were made."""
-        with self.came:
-            assert self.came.wait_for(lambda: self.count(kind, bookie) >= count, timeout=30)
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: self.count(kind, bookie) >= count, timeout=30)
 
     def count(self, kind: RequestKind, bookie: str | None = None) -> int:
-        return sum(request.kind == kind and bookie in (None, who) for who, request in self.seen)
+        return sum(request.kind == kind and bookie in (None, to) for to, request in self.requests)
 
-    # ---- deeds ----------------------------------------------------------------------------------------------
+    # ---- actions ----------------------------------------------------------------------------------------------
 
     def pass_on(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         """Send the request, as without a rule."""
@@ -96,7 +96,7 @@ class Meddler:
 
     def release(self, *bookies: str) -> None:
         """Send the requests that were held back for these bookies, or for all, in reverse order."""
-        with self.came:
+        with self._arrived:
             held, self._held = self._held, deque()
         for holder in reversed(held):
             if bookies and holder[0] not in bookies:
@@ -104,28 +104,28 @@ class Meddler:
             else:
                 self._send(*holder)
 
-    def end_held(self, deed: Deed) -> None:
-        """Apply a deed to the requests that were held back, in their order."""
+    def apply_to_held(self, action: Action) -> None:
+        """Apply an action to the requests that were held back, in their order."""
         while self._held:
-            deed(*self._held.popleft())
+            action(*self._held.popleft())
 
-    def answering(self, change: Callable[[Reply], Reply | Exception]) -> Deed:
-        """Return a deed that changes the answer of the bookie."""
+    def changing_reply(self, change: Callable[[Reply], Reply | Exception]) -> Action:
+        """Return an action that changes the answer of the bookie."""
 
-        def deed(bookie: str, request: Request, on_reply: OnReply) -> None:
+        def action(bookie: str, request: Request, on_reply: OnReply) -> None:
             self._send(
                 bookie, request, lambda reply: on_reply(reply if isinstance(reply, Exception) else change(reply))
             )
 
-        return deed
+        return action
 
-    def saying(self, **fields: Any) -> Deed:
-        """Return a deed that answers without asking the bookie."""
+    def replying(self, **fields: Any) -> Action:
+        """Return an action that answers without asking the bookie."""
 
-        def deed(bookie: str, request: Request, on_reply: OnReply) -> None:
+        def action(bookie: str, request: Request, on_reply: OnReply) -> None:
             on_reply(Reply(**{"ledger": request.ledger, "first": request.first, "last": request.last, **fields}))
 
-        return deed
+        return action
 
 
 class FailingStore:

@@ -17,7 +17,7 @@ from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites
 
 
-class Life:
+class KillableRuntime:
     """The runtime of one process' cluster handle. Once it is dead, none of its calls has an effect."""
 
     def __init__(self, runtime: Any, faults: Faults) -> None:
@@ -81,7 +81,7 @@ class Life:
         """Hold back all requests to bookies."""
         self._held = []
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         with self._lock:
             held, self._held = self._held or [], None
         for call in held:
@@ -89,19 +89,19 @@ class Life:
 
 
 @contextmanager
-def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
+def killable_process(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
     """Return another process' handle of a cluster. If the process dies, it leaves everything as it is."""
-    runtime: Any = Life(cluster.runtime, faults or Faults())
+    runtime: Any = KillableRuntime(cluster.runtime, faults or Faults())
     runtime.faults.pause()
     new_cluster = Cluster("a process", runtime, SystemClock())
     hasten(new_cluster)
-    runtime.faults.go_on()
+    runtime.faults.resume()
     try:
         yield new_cluster
     finally:
         if runtime.faults.is_dead:
             runtime.faults.settle()
-            bury(new_cluster)
+            release_killed(new_cluster)
         else:
             try:
                 new_cluster.close()
@@ -110,7 +110,7 @@ def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
                     raise
 
 
-def life_of(cluster: Cluster) -> Life:
+def runtime_of(cluster: Cluster) -> KillableRuntime:
     runtime: Any = cluster.runtime
     return runtime  # type: ignore[no-any-return]
 
@@ -124,13 +124,13 @@ def lose_lease(cluster: Cluster) -> None:
 
 def kill(cluster: Cluster) -> None:
     """Stop all effects of a process, and end its lease."""
-    life_of(cluster).faults.is_dead = True
-    life_of(cluster).faults._wake_waiters()
-    life_of(cluster).faults.settle()
+    runtime_of(cluster).faults.is_dead = True
+    runtime_of(cluster).faults._wake_waiters()
+    runtime_of(cluster).faults.settle()
     lose_lease(cluster)
 
 
-def bury(cluster: Cluster) -> None:
+def release_killed(cluster: Cluster) -> None:
     """Close what Python still has of a dead process, without any request."""
     lose_lease(cluster)
     topics, dead = cluster.topics, ClosedError("its process died")
