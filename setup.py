@@ -164,6 +164,13 @@ setup(
             extension("kafka/log_cleaner", checksums=True),
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
+            extension("machines/purgatory_base"),
+            extension("partition/leading_replica_base"),
+            extension("partition/replica_role_base"),
+            extension("partition/producer_states_base"),
+            extension("partition/producer_state_manager_base"),
+            extension("partition/partition_log_base", checksums=True),
+            extension("partition/partition_base", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

@@ -28,6 +28,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, TypeAlias
 
+from pyreplog._native.machines.purgatory_base import PurgatoryBase
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture, Outcome, set_result, settle_all
 from pyreplog.timing_wheel import TimingWheel
@@ -110,7 +111,7 @@ class _Line:
             heapify(self.late)
 
 
-class Purgatory:
+class Purgatory(PurgatoryBase):
     """Completes futures when numbers reach thresholds. Numbers only grow; each has a key, any hashable object.
 
     Any thread may call all methods, and none blocks. All methods except `advance` may settle futures, whose callbacks
@@ -120,7 +121,7 @@ class Purgatory:
     To complete k of n waiters costs O(k) if thresholds arrived in order, O(k log n) in the worst case.
     """
 
-    __slots__ = ("_idle", "_inbox", "_lines", "_wheel")
+    __slots__ = ("_idle", "_wheel")
 
     def __init__(self, tick_us: int = 1000) -> None:
         """tick_us: microseconds by which a deadline may be noticed late."""
@@ -177,22 +178,6 @@ class Purgatory:
         Takes no lock and completes no future: call `drain` afterwards, with no lock held.
         """
         self._inbox.append((Purgatory._advance, key, number))
-
-    def is_watched(self, *keys: Hashable) -> bool:
-        """Return whether `advance` may be needed for one of these keys. False: no key has a waiter.
-
-        For an owner that stores its numbers where waiters can read them, before it calls this. A caller of `watch`
-        whose registration this call has missed reads the number after `watch` returns, and finds the new one. The inbox
-        is read before the lines, since a registration is in the inbox until its line counts it.
-        """
-        if self._inbox:
-            return True
-        lines = self._lines
-        for key in keys:
-            line = lines.get(key)
-            if line is not None and line.live:
-                return True
-        return False
 
     def drain(self) -> None:
         """Complete the waiters of all numbers that were advanced."""

@@ -18,6 +18,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | topic/ | messages in entries, and what subscriptions have acknowledged |
 | tables/ | records and messages as Arrow columns |
 | kafka/ | requests, responses and record batches of Kafka's protocol |
+| partition/ | what a broker does for every append to a partition |
 """
 
 import sys

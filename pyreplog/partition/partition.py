@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader, peek_header
-from pyreplog._native.log.log_position import AppendedOffsets
+from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.record import Record
 from pyreplog._native.machines.named_tuples import make_named
+from pyreplog._native.partition.partition_base import PartitionBase
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -21,15 +21,12 @@ from pyreplog.errors import (
     InvalidMessageError,
     LockedError,
     OutOfRangeError,
-    RecordTooLargeError,
     ReplogError,
     StreamError,
     TruncatedError,
-    WindowFullError,
 )
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.config import RetentionConfig, TopicConfig
-from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
     AdvanceLogStart,
     AlterIsr,
@@ -40,7 +37,6 @@ from pyreplog.partition.protocol.effects import (
     LeadershipLost,
     LeadingEffect,
     LoadState,
-    ReadRecords,
     ResetLog,
     SendFetch,
     SendFetchResponse,
@@ -54,7 +50,7 @@ from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.record_batch import EPOCH_MAX, marker_of, producer_of
+from pyreplog.partition.protocol.record_batch import marker_of
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
@@ -64,7 +60,6 @@ from pyreplog.partition.requests import (
     FetchIsolation,
     FetchParams,
     FetchPartitionData,
-    Messages,
     PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,
@@ -74,7 +69,7 @@ from pyreplog.partition.requests import (
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
-from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
+from pyreplog.partition.store.producer_state_manager import ProducerStateManager
 from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
@@ -235,7 +230,7 @@ class PartitionRead(NamedTuple):
     start: LogPosition = ORIGIN
 
 
-class Partition:
+class Partition(PartitionBase):
     """A replica of a partition on this broker.
 
     Any thread may call any method, but must not hold locks, because a call may complete requests of other threads.
@@ -259,12 +254,23 @@ class Partition:
     """
 
     __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
-        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
-        "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_leading", "_lock", "_log",
-        "_low_watermark_advanced", "_low_watermark_awaited", "_producers", "_purgatory", "_replays", "_request_sync",
-        "_role", "_role_watcher", "_send_lock", "_state", "_store", "_unreplayed_from", "_version", "config", "failure",
+        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_failed", "_fetcher", "_files", "_following",
+        "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced", "_low_watermark_awaited",
+        "_replays", "_request_sync", "_role_watcher", "_send_lock", "_state", "_store", "_unreplayed_from", "_version",
         "member", "name",
     )  # fmt: skip
+
+    config: TopicConfig
+    failure: BaseException | None
+    """The error for which the replica is offline; None: it is online."""
+    _log: PartitionLog
+    _leading: LeadingReplica | None
+    _role: ReplicaRole
+    _producers: ProducerStateManager | None
+    _purgatory: Purgatory
+    _clock: Clock
+    # what native code makes and recognises
+    _no_error, _response_type, _high_watermark_advanced = NO_ERROR, PartitionProduceResponse, HighWatermarkAdvanced
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
@@ -273,13 +279,12 @@ class Partition:
         failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
-        self.failure: BaseException | None = None
-        """The error for which the replica is offline; None: it is online."""
+        self.failure = None
         self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
         self._clock, self._brokers = clock, brokers
         self._lock = threading.Lock()
         self._send_lock = threading.Lock()  # fetches are sent in the order in which the state machine makes them
-        self._leading: LeadingReplica | None = None
+        self._leading = None
         known = log.high_watermark if high_watermark is None else high_watermark
         self._following = FollowingReplica(member, log.replica_log, known)
         self._role = ReplicaRole(partition, is_leader=False)
@@ -288,7 +293,7 @@ class Partition:
         self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
         self._is_leaving_isr = False  # whether it is just being removed from the ISR
-        self._producers: ProducerStateManager | None = None  # made at the first use: it reads the tail of the log
+        self._producers = None  # made at the first use: it reads the tail of the log
         self._unreplayed_from = log.end_mark.position  # the end of the opened log, or of a truncation since
         self._leader_snapshot = b""  # producer snapshot of the response that is being applied
         # the highest low watermark that a deletion waits for, and the last one with which deletions were woken
@@ -1182,24 +1187,11 @@ class Partition:
 
     # ---- effects --------------------------------------------------------------------------------------------
 
-    def _perform(
-        self, effects: list[LeadingEffect] | list[FollowingEffect], deferred: Deferred
-    ) -> FetchResponse | None:  # fmt: skip
-        """Carry out effects of the state machine; return the response to a fetch if they have one."""
-        answer = None
-        for effect in effects:
-            if type(effect) is HighWatermarkAdvanced:  # first, because nearly every append has it
-                self._log.show_high_watermark(effect.high_watermark)
-                self._advance_marks()
-            elif isinstance(effect, SendFetchResponse):
-                answer = effect.response
-            elif not isinstance(effect, ReadRecords):
-                self._perform_one(effect, deferred)
-        return answer
-
-    def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> None:
+    def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> FetchResponse | None:
         log, leading, following = self._log, self._leading, self._following
         match effect:
+            case SendFetchResponse(_, response):
+                return response
             case AppendLeaderEpoch(epoch) if leading is not None:
                 log.lead(epoch, populate=not self.config.replicas.requires_sync)
                 self._perform(leading.appended(*log.ends, self._now_us()), deferred)
@@ -1228,6 +1220,7 @@ class Partition:
                 following.trimmed(self._trim_log(start))
             case AdvanceLogStart(offset):
                 log.delete_before(offset)
+        return None
 
     def _send_fetch(self, following: FollowingReplica, leader: str, fetch: Fetch) -> None:
         """Send a fetch, unless another thread has sent a later one: the fetcher would replace the later one by it."""
@@ -1293,17 +1286,10 @@ class Partition:
 
     # ---- marks ----------------------------------------------------------------------------------------------
 
-    def _advance_marks(self) -> None:
-        """Set the marks of the role, up to which requests read, and wake the requests that wait for them."""
-        leading = self._leading
-        if leading is None:
-            mark = self._following.high_watermark
-            self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
-            self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
-        else:
-            mark, producers = leading.high_watermark, self._producers
-            assert producers is not None, "a leader has replayed its log"
-            self._role.advance_all(self._purgatory, leading.end, mark, producers.transactions.last_stable(mark))
+    def _advance_follower_marks(self) -> None:
+        mark = self._following.high_watermark
+        self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
+        self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         """Return the last stable offset; of a follower that does not replay transactions the high watermark."""
@@ -1316,7 +1302,7 @@ class Partition:
     def _producer_state(self) -> ProducerStateManager:
         """Return the producers and transactions of the log; those of a follower are as old as its last replay."""
         if self._producers is None:
-            self._producers = ProducerStateManager(self._log, _decode_producer_change, self._files)
+            self._producers = ProducerStateManager(self._log, self._files)
             self._accept_lost_snapshot(self._producers)
         return self._producers
 
@@ -1356,27 +1342,6 @@ class Partition:
 
     # ---- appends --------------------------------------------------------------------------------------------
 
-    def append(
-        self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None
-    ) -> AppendResult:  # fmt: skip
-        """Append records, as leader. It does not sync them.
-
-        Args:
-            records: messages, or a record batch that has passed the checks that need no log.
-            checks: checks of the origin.
-            acks: acks of the produce: -1, 0 or 1.
-            verification: token of the transaction from `begin_verification`; None: the coordinator was not asked.
-
-        Returns:
-            The response if the outcome is known, with NONE or the error; otherwise the pending append.
-        """
-        deferred: Deferred = []
-        try:
-            with self._lock:
-                return self._append(records, checks, acks, verification, deferred)
-        finally:
-            self._run_deferred(deferred)
-
     def _leads_in(self, epoch: int) -> bool:
         return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
@@ -1398,122 +1363,26 @@ class Partition:
                 return None
             return transactions.begin_verification(producer_id, first_sequence)
 
-    def _append(
-        self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None,
-        deferred: Deferred,
-    ) -> AppendResult:  # fmt: skip
-        leading = self._leading
-        if self.failure is not None:
-            return self._error_response(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
-        if leading is None:
-            return self._error_response(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}"
-            )
-        if checks.leader_epoch is not None and checks.leader_epoch != leading.epoch.number:
-            return self._error_response(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
-            )
-        if (code := leading.admit(acks)) is not NO_ERROR:
-            return self._error_response(
-                code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
-            )
-        change: ProducerChange | None = None
-        if isinstance(records, ProducedBatch) and records.header.producer_id >= 0:
-            head = records.header
-            marker = marker_of(records.data) if head.control else None
-            duplicate, code = self._check_producer(head, marker, checks, verification)
-            if duplicate is not None:
-                return duplicate if acks == ACKS_ALL else duplicate.response
-            if code is not NO_ERROR:
-                return self._error_response(code, f"producer {head.producer_id}")
-            change = _producer_change(head, marker)
-        before, log_append_time_ms = leading.end, -1
-        try:
-            if isinstance(records, Messages):
-                appended = self._log.append_messages(records.values, records.keys, records.event_times)
-            else:
-                if self.config.log_append_time:
-                    log_append_time_ms = self._clock.now_us() // 1000
-                appended = self._append_batch(records, before.entry, leading.epoch, log_append_time_ms)
-        except RecordTooLargeError as error:
-            return self._error_response(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
-        except WindowFullError as error:
-            return self._error_response(ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(error))
-        except InvalidArgumentError as error:
-            return self._error_response(ErrorCode.INVALID_RECORD, str(error))
-        except (ReplogError, OSError) as error:
-            if not self._log.is_usable:
-                self._go_offline(error, deferred)
-            elif isinstance(error, OSError):  # another broker's disk may have space
-                deferred.append(self._leave_isr)
-            return self._error_response(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        now_us = 0 if change is None else self._clock.now_us()
-        producers = self._producers
-        assert producers is not None, "a leader has replayed its log"
-        producers.appended(change, before, appended, now_us)
-        return self._appended(leading, appended, acks, log_append_time_ms, deferred)
+    def _marker_of(self, batch: ProducedBatch) -> TransactionMarker | None:
+        return marker_of(batch.data)
 
-    def _appended(
-        self, leading: LeadingReplica, appended: AppendedOffsets, acks: int, log_append_time_ms: int,
-        deferred: Deferred,
-    ) -> AppendResult:  # fmt: skip
-        """Report an append to the state machine; return the response, or with acks=-1 perhaps a pending append."""
-        role, end, offsets = self._role, appended.end, appended.offsets
-        requires_sync = leading.config.requires_sync
-        if requires_sync:
-            effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
-        else:  # the synced position does not count
-            effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
-        if effects:
-            self._perform(effects, deferred)
-        role.advance_log_end(self._purgatory, end)
-        code: ErrorCode | None = NO_ERROR
-        if acks == ACKS_ALL:
-            if requires_sync:
-                self._sync_soon(deferred)
-            code = leading.check_enough_replicas_reach_offset(end)
-        log_start = max(leading.log_start, leading.start.entry)
-        response = make_named(
-            PartitionProduceResponse, NO_ERROR if code is None else code, offsets.start, offsets.stop, log_start,
-            log_append_time_ms, "",
-        )  # fmt: skip
-        return response if code is not None else PendingAppend(self, response, role, end)
+    def _duplicate_response(self, first_offset: int, last_offset: int, acks: int) -> AppendResult:
+        """Answer a batch that the log holds: with acks=-1 when that one is committed."""
+        response = PartitionProduceResponse(NO_ERROR, first_offset, last_offset + 1, self._log.log_start)
+        if acks != ACKS_ALL:
+            return response
+        return self._pending_append(response, self._role, self._end_mark_of(last_offset))
 
-    def _append_batch(
-        self, batch: ProducedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
-    ) -> AppendedOffsets:  # fmt: skip
-        header = batch.header
-        time_ms = append_time_ms if append_time_ms >= 0 else header.max_timestamp
-        data = batch.stamp(offset, epoch.number & EPOCH_MAX, append_time_ms)
-        return self._log.append_record_batch(
-            data, header.last_offset_delta + 1, None if time_ms < 0 else time_ms * 1000
-        )
+    def _pending_append(
+        self, response: PartitionProduceResponse, role: ReplicaRole, required: LogPosition
+    ) -> PendingAppend:  # fmt: skip
+        return make_named(PendingAppend, self, response, role, required)
 
-    def _check_producer(
-        self, head: RecordBatchHeader, marker: TransactionMarker | None, checks: OriginChecks, verification: int | None
-    ) -> tuple[PendingAppend | None, ErrorCode]:  # fmt: skip
-        """Check a batch of a producer: return the pending append of a duplicate, or NONE or the error."""
-        known = self._producer_state()
-        producers, transactions = known.producers, known.transactions
-        if marker is not None:
-            if not checks.coordinator_epochs:
-                return None, NO_ERROR
-            return None, transactions.check_marker(
-                marker, checks.transaction_version or self.config.transaction_version
-            )
-        producer = producer_of(head)
-        if producer is not None and checks.producer_epochs:
-            code, duplicate = producers.check(producer)
-            if checks.sequences and duplicate is not None:
-                response = PartitionProduceResponse(
-                    NO_ERROR, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
-                )
-                return PendingAppend(self, response, self._role, self._end_mark_of(duplicate.last_offset)), NO_ERROR
-            if code is not NO_ERROR and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
-                return None, code
-        if head.transactional and checks.transactions:
-            return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
-        return None, NO_ERROR
+    def _append_failed(self, error: ReplogError | OSError, deferred: Deferred) -> None:
+        if not self._log.is_usable:
+            self._go_offline(error, deferred)
+        elif isinstance(error, OSError):  # another broker's disk may have space
+            deferred.append(self._leave_isr)
 
     def _end_mark_of(self, offset: int) -> LogPosition:
         """Return the end of the record of an offset: a duplicate waits until the original batch is committed."""
@@ -1522,9 +1391,9 @@ class Partition:
         except OutOfRangeError:  # the record was trimmed
             return self._log.start_mark
 
-    def _error_response(self, code: ErrorCode, message: str = "") -> PartitionProduceResponse:
+    def _error_response(self, code: int, message: str = "") -> PartitionProduceResponse:
         start = -1 if self.failure is not None else self._log.log_start
-        return PartitionProduceResponse(code, log_start=start, message=message)
+        return PartitionProduceResponse(ErrorCode(code), log_start=start, message=message)
 
     def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
         """Return the outcome of an append with acks=-1.
@@ -1745,23 +1614,6 @@ def answered(response: FetchResponse) -> FetchPartitionData:
 
 def _read_error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
     return PartitionRead(FetchPartitionData(code, message=message), role)
-
-
-def _producer_change(head: RecordBatchHeader, marker: TransactionMarker | None) -> ProducerChange | None:
-    """Return the change of the producer state by a batch; None: no change."""
-    if head.producer_id < 0:
-        return None
-    producer = producer_of(head) if head.base_sequence >= 0 else None
-    is_part = head.transactional and not head.control
-    return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
-
-
-def _decode_producer_change(value: memoryview) -> ProducerChange | None:
-    """Return the change by a batch in the log, as `_producer_change` does."""
-    head = peek_header(value)
-    if head is None or head.producer_id < 0:
-        return None
-    return _producer_change(head, marker_of(value) if head.control else None)
 
 
 def _aborted_transactions(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

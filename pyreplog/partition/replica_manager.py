@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
@@ -306,13 +307,16 @@ class ReplicaManager:
                 if longest_of(data.values) > config.limits.max_message_bytes:
                     message = f"expected values of at most {config.limits.max_message_bytes} bytes"
                     return _error_response(ErrorCode.MESSAGE_TOO_LARGE, message)
-                return partition.append(data, checks, acks, verification)
-            batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
-            if isinstance(batch, tuple):
-                return _error_response(batch[0], batch[1])
-            if config.compaction is not None and (message := keyless(data, batch.header)):
-                return _error_response(ErrorCode.INVALID_RECORD, message)
-            return partition.append(batch, checks, acks, verification)
+                accepted: Messages | ProducedBatch = data
+            else:
+                batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
+                if isinstance(batch, tuple):
+                    return _error_response(batch[0], batch[1])
+                if config.compaction is not None and (message := keyless(data, batch.header)):
+                    return _error_response(ErrorCode.INVALID_RECORD, message)
+                accepted = batch
+            result: AppendResult = partition.append(accepted, checks, acks, verification)
+            return result
         except Exception as error:  # the appends to other partitions continue
             logger.exception("%s: an append failed", name)
             message = f"{type(error).__name__}: {error}"

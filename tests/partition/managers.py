@@ -84,13 +84,14 @@ class Cluster:
     `inbox`."""
 
     def __init__(
-        self, path: Path, *, min_isr: int = 2, topics: tuple[TopicPartition, ...] = (EVENTS,), **settings: Any
+        self, path: Path, *, min_isr: int = 2, topics: tuple[TopicPartition, ...] = (EVENTS,), replicas: str = NAMES,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = ManualClock(WALL_US)
         self.config = config(**settings)
         self.registered = {name: BrokerRegistration(1) for name in NAMES}
-        members = tuple(Member(name, 1) for name in NAMES)
-        self.states = {topic: (1, PartitionState(tuple(NAMES), members, min_isr=min_isr)) for topic in topics}
+        members = tuple(Member(name, 1) for name in replicas)
+        self.states = {topic: (1, PartitionState(tuple(replicas), members, min_isr=min_isr)) for topic in topics}
         self.inbox: list[Callable[[], object]] = []
         self.store_is_down = False
         self.fetch_bytes = 1 << 20

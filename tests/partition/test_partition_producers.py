@@ -159,7 +159,7 @@ def test_a_wrong_snapshot_of_the_leader_is_not_taken(cluster: Cluster, a: Broker
         append(a, messages(bytes(9000)))
         cluster.settle(4)
     assert a.partition.trim(20) is ErrorCode.NONE
-    manager = ProducerStateManager(a.log, lambda _: None)
+    manager = ProducerStateManager(a.log)
     data = manager.snapshot_at_start()
     assert data is not None
     for start, wrong in ((a.log.start_mark, data[:-1]), (a.log.mark_of(a.log.start + 1), data)):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-import struct
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog.errors import DiskFullError, FormatVersionError, InvalidMessageError
 from pyreplog.log.files import RealFiles
 from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
+from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, encode_batch, end_marker
 from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import decode_snapshot, snapshot_bases, snapshot_path
-from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
+from pyreplog.partition.store.producer_state_manager import ProducerStateManager
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import History, TermStart
 from tests.crash.disk import PowerCutFiles
@@ -25,29 +26,28 @@ from tests.ha.streams import SEGMENT_BYTES, config, kill
 
 from .partition_logs import ALL, UUID, catch_up, epoch, follow_from, open_replica
 
-_HEAD = struct.Struct("<cqhii?i")
 PADDING = 3000
 PRODUCERS = 5
 
 
-def encode(change: ProducerChange) -> bytes:
-    """As these tests write a batch."""
+class Change(NamedTuple):
+    """The change that a record batch makes."""
+
+    batch: ProducerBatch | None = None
+    is_transactional: bool = False
+    marker: TransactionMarker | None = None
+
+
+def encode(change: Change, padding: int = 0) -> bytes:
+    """A batch that makes a change. A marker has no padding."""
     if change.marker is not None:
-        number, producer_epoch, coordinator_epoch, is_commit = change.marker
-        return _HEAD.pack(b"M", number, producer_epoch, 0, 0, is_commit, coordinator_epoch)
+        return end_marker(change.marker, 0)
     assert change.batch is not None
     number, producer_epoch, first, records = change.batch
-    return _HEAD.pack(b"B", number, producer_epoch, first, records, change.transaction is not None, 0)
-
-
-def read_change(value: memoryview) -> ProducerChange | None:
-    if len(value) < _HEAD.size:
-        return None
-    kind, number, producer_epoch, first, records, flag, coordinator_epoch = _HEAD.unpack_from(value)
-    if kind == b"M":
-        return ProducerChange(marker=TransactionMarker(number, producer_epoch, coordinator_epoch, flag))
-    batch = ProducerBatch(number, producer_epoch, first, records)
-    return ProducerChange(batch, (number, producer_epoch) if flag else None)
+    return encode_batch(
+        b"r" * (padding + 20), records, attributes=TRANSACTIONAL if change.is_transactional else 0,
+        producer_id=number, producer_epoch=producer_epoch, base_sequence=first, timestamp_ms=0,
+    )  # fmt: skip
 
 
 class Appended(NamedTuple):
@@ -55,7 +55,7 @@ class Appended(NamedTuple):
 
     first: LogPosition
     end: LogPosition
-    change: ProducerChange
+    change: Change
 
 
 class Writer:
@@ -72,17 +72,17 @@ class Writer:
             number, records = self._rng.randrange(PRODUCERS), self._rng.randint(1, 20)
             draw = self._rng.random()
             if draw < 0.15:
-                change = ProducerChange(marker=TransactionMarker(number, 0, self._rng.randint(0, 3), draw < 0.07))
+                change = Change(marker=TransactionMarker(number, 0, self._rng.randint(0, 3), draw < 0.07))
                 records = 1
             else:
                 batch = ProducerBatch(number, 0, self._sequences[number], records)
                 self._sequences[number] += records
-                change = ProducerChange(batch, (number, 0) if draw < 0.7 else None)
-            value = encode(change) + bytes(self._rng.randint(0, PADDING))
+                change = Change(batch, draw < 0.7)
+            value = encode(change, self._rng.randint(0, PADDING))
             first = self.log.end_mark
             appended = self.log.append_records([value], [records])
             if manager is not None:
-                manager.appended(change, first, appended, 0)
+                manager.appended(peek_header(value), change.marker, first, appended.end, 0)
             self.appended.append(Appended(self.log.mark_of(first.entry), appended.end, change))
             if draw > 0.9:
                 self.log.append_messages([b"of no producer" * 40])
@@ -111,11 +111,11 @@ class Writer:
 
 
 def _note(producers: ProducerStates, transactions: LogTransactions, at: Appended) -> None:
-    batch, transaction, marker = at.change
+    batch, is_transactional, marker = at.change
     if batch is not None:
         producers.append(batch, at.first.entry, 0)
-    if transaction is not None:
-        transactions.append(*transaction, at.first)
+        if is_transactional:
+            transactions.append(batch.producer_id, batch.epoch, at.first)
     if marker is not None:
         transactions.end(marker, at.end)
 
@@ -128,7 +128,7 @@ def test_the_state_is_that_of_a_whole_replay(ram_path: Path, seed: int) -> None:
     """Whatever of the log was cut, removed, or read in a life before."""
     rng, path = Random(seed), ram_path / "a"
     log = open_replica(path)
-    writer, manager = Writer(log, rng), ProducerStateManager(log, read_change)
+    writer, manager = Writer(log, rng), ProducerStateManager(log)
     number = 0
     for turn in range(60):
         number += 1
@@ -151,7 +151,7 @@ def test_the_state_is_that_of_a_whole_replay(ram_path: Path, seed: int) -> None:
         elif kind in ("open", "kill"):
             (kill if kind == "kill" else PartitionLog.close)(log)
             writer.log = log = open_replica(path)
-            manager = ProducerStateManager(log, read_change)
+            manager = ProducerStateManager(log)
         elif kind == "trim" and turn > 10:
             manager.replay()
             log.show_high_watermark(log.end_mark)
@@ -169,7 +169,7 @@ def test_damaged_snapshots_are_made_again(tmp_path: Path, damage: str, seed: int
     rng, path = Random(seed), tmp_path / "a"
     log = open_replica(path)
     log.lead(epoch(1))
-    writer, manager = Writer(log, rng), ProducerStateManager(log, read_change)
+    writer, manager = Writer(log, rng), ProducerStateManager(log)
     writer.append(200)
     manager.replay()
     bases = snapshot_bases(path)
@@ -201,7 +201,7 @@ def test_damaged_snapshots_are_made_again(tmp_path: Path, damage: str, seed: int
             file.write_bytes(before[base])
     writer.log = log = open_replica(path)
     with log:
-        manager = ProducerStateManager(log, read_change)
+        manager = ProducerStateManager(log)
         writer.assert_state(manager)
         assert snapshot_bases(path) == bases
         if damage != "older":
@@ -214,7 +214,7 @@ def _of_another_log(folder: Path, base: int) -> bytes:
         log.lead(epoch(1))
         while log.end_mark.position < base + 5000:
             log.append_records([bytes(4000)], [1])
-        ProducerStateManager(log, read_change)
+        ProducerStateManager(log)
         return snapshot_path(path, base).read_bytes()
 
 
@@ -224,10 +224,10 @@ def test_a_snapshot_in_another_place_is_passed_over(tmp_path: Path, seed: int) -
         log.lead(epoch(1))
         writer = Writer(log, Random(seed))
         writer.append(150)
-        ProducerStateManager(log, read_change)
+        ProducerStateManager(log)
         first, second, *_ = (snapshot_path(log.path, base) for base in snapshot_bases(log.path))
         second.write_bytes(first.read_bytes())
-        writer.assert_state(ProducerStateManager(log, read_change))
+        writer.assert_state(ProducerStateManager(log))
 
 
 def test_a_snapshot_of_a_later_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,22 +236,22 @@ def test_a_snapshot_of_a_later_version_is_refused(tmp_path: Path, monkeypatch: p
         log.append_records([bytes(4000)] * 40, [1] * 40)
         with monkeypatch.context() as later:
             later.setattr("pyreplog.stream.terms.VERSION", 2)
-            ProducerStateManager(log, read_change)
+            ProducerStateManager(log)
         with pytest.raises(FormatVersionError):
-            ProducerStateManager(log, read_change)
+            ProducerStateManager(log)
 
 
 def test_followers_have_the_state_of_their_leader(tmp_path: Path, seed: int) -> None:
     rng, a, b = Random(seed), open_replica(tmp_path / "a"), open_replica(tmp_path / "b")
     with a, b:
         a.lead(epoch(1))
-        writer, manager = Writer(a, rng), ProducerStateManager(b, read_change)
+        writer, manager = Writer(a, rng), ProducerStateManager(b)
         for _ in range(10):
             writer.append(25)
             catch_up(a, b, rng)
             manager.replay()
             writer.assert_state(manager)
-        ProducerStateManager(a, read_change)
+        ProducerStateManager(a)
         assert len(snapshot_bases(b.path)) > 3
         for base in snapshot_bases(
             b.path
@@ -269,7 +269,7 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
     rng, a, b = Random(seed), open_replica(tmp_path / "a"), open_replica(tmp_path / "b")
     with a:
         a.lead(epoch(1))
-        writer, leader = Writer(a, rng), ProducerStateManager(a, read_change)
+        writer, leader = Writer(a, rng), ProducerStateManager(a)
         writer.append(150)
         a.lead(epoch(2))
         writer.append(50)
@@ -281,7 +281,7 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
         data = leader.snapshot_at_start()
         assert data is not None
 
-        follower = ProducerStateManager(b, read_change)
+        follower = ProducerStateManager(b)
         assert follower.is_complete
         follow_from(a, b)
         follower.truncated()
@@ -294,10 +294,10 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
         assert follower.snapshot_at_start() == data
         b.close()
         with open_replica(tmp_path / "b") as b:
-            writer.assert_state(ProducerStateManager(b, read_change))
+            writer.assert_state(ProducerStateManager(b))
 
         snapshot_path(a.path, start.position).unlink()
-        leader = ProducerStateManager(a, read_change)
+        leader = ProducerStateManager(a)
         assert not leader.is_complete
         leader.adopt(data)
         writer.assert_state(leader)
@@ -307,20 +307,20 @@ def test_accept_loss_gives_up_state_that_no_peer_has(tmp_path: Path, seed: int) 
     """Until then no segment is removed. Batches of producers that are in the log are known."""
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(1))
-        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log, read_change)
+        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log)
         writer.append(250)
         manager.replay()
         log.show_high_watermark(ALL)
         start = manager.trim_to(LogPosition(2 * SEGMENT_BYTES, 0))
         for base in snapshot_bases(log.path):
             snapshot_path(log.path, base).unlink()
-        manager = ProducerStateManager(log, read_change)
+        manager = ProducerStateManager(log)
         assert not manager.is_complete and not snapshot_bases(log.path)
         assert manager.trim_to(log.end_mark) == start
         manager.accept_loss()
         assert manager.is_complete and snapshot_bases(log.path)[0] == start.position
         writer.appended = [at for at in writer.appended if at.first >= start]
-        for kept in (manager, ProducerStateManager(log, read_change)):
+        for kept in (manager, ProducerStateManager(log)):
             assert dict(_without_times(kept.producers)) == dict(_without_times(writer.states()[0]))
         assert manager.trim_to(log.end_mark) > start
 
@@ -331,8 +331,8 @@ def test_accepted_loss_survives_a_restart_when_an_epoch_begins_with_the_log(tmp_
     with open_replica(tmp_path / "a") as log:
         log.reset(start, History((TermStart(epoch(1), ORIGIN),)))
         log.lead(epoch(2))
-        log.append_records([encode(ProducerChange(ProducerBatch(1, 0, 5, 3)))], [3])
-        manager = ProducerStateManager(log, read_change)
+        log.append_records([encode(Change(ProducerBatch(1, 0, 5, 3)))], [3])
+        manager = ProducerStateManager(log)
         assert not manager.is_complete
         manager.accept_loss()
         log.stop_leading()
@@ -340,7 +340,7 @@ def test_accepted_loss_survives_a_restart_when_an_epoch_begins_with_the_log(tmp_
         assert manager.is_complete
     with open_replica(tmp_path / "a") as log:
         assert log.history.starts == (TermStart(epoch(2), start),)
-        manager = ProducerStateManager(log, read_change)
+        manager = ProducerStateManager(log)
         assert manager.is_complete and len(manager.producers) == 1
         log.reset(start, History((TermStart(epoch(3), ORIGIN),)))
         manager.truncated()
@@ -361,7 +361,7 @@ def test_segments_without_a_snapshot_are_not_removed(
     files = Full()
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(1))
-        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log, read_change, files)
+        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log, files)
         with caplog.at_level(logging.WARNING):
             writer.append(100)
             manager.replay()
@@ -378,22 +378,22 @@ def test_segments_without_a_snapshot_are_not_removed(
         files.is_full = True
     writer.log = open_replica(tmp_path / "a")
     with writer.log as log:
-        writer.assert_state(ProducerStateManager(log, read_change))
+        writer.assert_state(ProducerStateManager(log))
 
 
 def test_an_aborted_transaction_over_several_segments_is_listed(tmp_path: Path) -> None:
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(1))
-        batches = [encode(ProducerChange(ProducerBatch(1, 0, number, 1), (1, 0))) + bytes(4000) for number in range(50)]
+        batches = [encode(Change(ProducerBatch(1, 0, number, 1), True), 4000) for number in range(50)]
         log.append_records(batches, [1] * 50)
-        log.append_records([encode(ProducerChange(marker=TransactionMarker(1, 0, 0, False)))], [1])
+        log.append_records([encode(Change(marker=TransactionMarker(1, 0, 0, False)))], [1])
         end = log.end_mark
-        log.append_records([encode(ProducerChange(ProducerBatch(2, 0, 0, 1))) + bytes(4000)] * 50, [1] * 50)
-        ProducerStateManager(log, read_change)
-        manager = ProducerStateManager(log, read_change)
+        log.append_records([encode(Change(ProducerBatch(2, 0, 0, 1)), 4000)] * 50, [1] * 50)
+        ProducerStateManager(log)
+        manager = ProducerStateManager(log)
         log.show_high_watermark(ALL)
         manager.trim_to(LogPosition(2 * SEGMENT_BYTES, 0))
-        manager = ProducerStateManager(log, read_change)
+        manager = ProducerStateManager(log)
         expected = EndedTransaction(1, LogPosition(4096 + 72, 0), end, True)
         (aborted,) = manager.transactions.aborted_between(log.start_mark, log.end_mark)
         assert (aborted.producer_id, aborted.first.entry, aborted.end) == (1, expected.first.entry, end)
@@ -410,7 +410,7 @@ class Producing(Operation):
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         log = PartitionLog.open_or_create(home / "log", config(), uuid=UUID, files=files)
         try:
-            manager = ProducerStateManager(log, read_change, files)
+            manager = ProducerStateManager(log, files)
             self._grow(log, manager, 45)
             log.stop_leading()
             cut = max(log.high_watermark, log.mark_of(max(log.end_mark.entry - 20, log.start)))
@@ -427,10 +427,10 @@ class Producing(Operation):
         log.lead(epoch(log.history.last.number + 1))
         for _ in range(count):
             offset = log.end_mark.entry
-            change = ProducerChange(ProducerBatch(offset % 3, 0, offset, 1), (offset % 3, 0))
+            change = Change(ProducerBatch(offset % 3, 0, offset, 1), True)
             if offset % 7 == 6:
-                change = ProducerChange(marker=TransactionMarker(offset % 3, 0, 0, offset % 2 == 0))
-            log.append_records([encode(change) + bytes(4000)], [1])
+                change = Change(marker=TransactionMarker(offset % 3, 0, 0, offset % 2 == 0))
+            log.append_records([encode(change, 4000)], [1])
             if offset % 5 == 0:
                 manager.replay()
         manager.replay()
@@ -442,7 +442,7 @@ class Producing(Operation):
         if not (left / "log" / "checkpoint").exists():
             return
         with open_replica(left / "log") as log:
-            manager = ProducerStateManager(log, read_change)
+            manager = ProducerStateManager(log)
             assert manager.is_complete
             producers, transactions = ProducerStates(), LogTransactions()
             for offset in range(log.end_mark.entry):
@@ -479,7 +479,7 @@ class BeginningAnew(Operation):
         leader = open_replica(home / "leader")
         leader.lead(epoch(1))
         Writer(leader, Random(1)).append(120)
-        manager = ProducerStateManager(leader, read_change)
+        manager = ProducerStateManager(leader)
         leader.sync()
         leader.show_high_watermark(ALL)
         manager.trim_to(LogPosition(2 * SEGMENT_BYTES, 0))
@@ -488,9 +488,9 @@ class BeginningAnew(Operation):
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         log = PartitionLog.open_or_create(home / "log", config(), uuid=UUID, files=files)
         with open_replica(home / "leader") as leader:
-            data = ProducerStateManager(leader, read_change).snapshot_at_start()
+            data = ProducerStateManager(leader).snapshot_at_start()
             assert data is not None
-            manager = ProducerStateManager(log, read_change, files)
+            manager = ProducerStateManager(log, files)
             manager.keep_for_reset(leader.start_mark, data)
             log.reset(leader.start_mark, leader.history)
             report("begun")
@@ -509,10 +509,10 @@ class BeginningAnew(Operation):
             assert "begun" not in reports or log.start == leader.start
             if log.start:  # the records say of which log it is
                 catch_up(leader, log)
-            manager = ProducerStateManager(log, read_change)
+            manager = ProducerStateManager(log)
             assert manager.is_complete
             if "copied" in reports:
-                expected = ProducerStateManager(leader, read_change).producers
+                expected = ProducerStateManager(leader).producers
                 assert dict(_without_times(manager.producers)) == dict(_without_times(expected))
 
 

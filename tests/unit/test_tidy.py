@@ -375,6 +375,7 @@ NATIVE_LAYERS = [
     "topic",
     "tables",
     "kafka",
+    "partition",
 ]
 
 

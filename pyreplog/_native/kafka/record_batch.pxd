@@ -1,9 +1,14 @@
 # Headers of record batches, and the walk over their records, for the modules that read them.
 from libc.stdint cimport int64_t, uint8_t
 
+from pyreplog._native.system.blocks cimport Block
+
 cdef enum:
     BATCH_HEADER = 61
     RECORD_MIN = 7
+    # bits of the attributes
+    TRANSACTIONAL = 16
+    CONTROL = 32
 
 # Columns of a walk, one behind the other in memory.
 cdef enum Column:
@@ -29,6 +34,12 @@ cdef class RecordBatchHeader:
     # Walk the records, of `size` bytes. columns: room for COLUMNS * count numbers.
     cdef int walk_body(self, const uint8_t *body, int64_t size, int64_t earliest, int64_t latest, int64_t *columns,
                        Walked *walked) except -1
+
+
+cdef class ProducedBatch:
+    cdef readonly RecordBatchHeader header
+    cdef Block copy
+    cpdef Block stamp(self, int64_t base_offset, int64_t leader_epoch, int64_t log_append_time=*)
 
 # Return the header of the batch at p, whose length, magic and checksum are checked.
 cdef RecordBatchHeader header_of(const uint8_t *p, Py_ssize_t space)

@@ -35,11 +35,10 @@ NO_TIMESTAMP = -1
 cdef enum:
     LENGTH_FROM = 12            # the length counts from here on
     CRC_FROM = 21
+    EPOCH_MASK = 0x7FFFFFFF     # a batch has the lowest 31 bits of the number of its leader epoch
     UNLOCKED_BYTES = 64 << 10   # shorter bodies are walked with the GIL
     CODEC_MASK = 7
     LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
-    CONTROL = 32
     DELETE_HORIZON = 64
     KNOWN_ATTRIBUTES = 127
 
@@ -317,15 +316,12 @@ cdef class ProducedBatch:
         header: its header.
     """
 
-    cdef readonly RecordBatchHeader header
-    cdef Block copy
-
     @property
     def data(self):
         """The bytes, as they were sent or stamped."""
         return self.copy
 
-    def stamp(self, int64_t base_offset, int leader_epoch, int64_t log_append_time=-1, /):
+    cpdef Block stamp(self, int64_t base_offset, int64_t leader_epoch, int64_t log_append_time=-1):
         """Write what a log sets, and return the bytes, which stay as they are until the next `stamp`.
 
         log_append_time: ms since 1970; -1: the records keep their timestamps. Otherwise the checksum is computed anew.
@@ -431,16 +427,16 @@ cdef object untimely(RecordBatchHeader header, int64_t oldest, int64_t newest):
     return None
 
 
-cdef void put_stamp(uint8_t *p, int64_t size, int64_t base_offset, int leader_epoch, int64_t log_append_time) noexcept:
+cdef void put_stamp(uint8_t *p, int64_t size, int64_t base_offset, int64_t leader_epoch, int64_t log_append_time) noexcept:
     put_int64(p, base_offset)
-    put_int32(p + 12, leader_epoch)
+    put_int32(p + 12, <int>(leader_epoch & EPOCH_MASK))
     if log_append_time >= 0:
         put_int16(p + 21, get_int16(p + 21) | LOG_APPEND_TIME)
         put_int64(p + 35, log_append_time)
         put_int32(p + 17, crc32c(0, p + CRC_FROM, size - CRC_FROM))
 
 
-def stamp_batch(data, int64_t base_offset, int leader_epoch, /, *, int64_t log_append_time=-1):
+def stamp_batch(data, int64_t base_offset, int64_t leader_epoch, /, *, int64_t log_append_time=-1):
     """Write what a log sets into the batch that `data`, writable, begins with. The length was checked before.
 
     log_append_time: ms since 1970; -1: the records keep their timestamps. Otherwise the checksum is computed anew.

@@ -627,27 +627,6 @@ cdef class Appender(LogViewBase):
         """
         return self.put_batch(values, keys, event_times, control, False)
 
-    def append_list_pending(self, list values not None):
-        """Append a list of bytes as one batch, without waiting for the sync.
-
-        Args:
-            values: the values, all of type bytes.
-
-        Returns:
-            An AppendedOffsets. None: nothing was appended, because another thread is inside, the bytes do not fit into
-            the active segment, or some are of another type: use `append_batch_pending`.
-        """
-        cdef int64_t time, entry
-        if not self.open or not values:
-            return None
-        time = self.now()  # a clock in Python may do anything: what follows runs no Python code
-        if self.inside or not self.open or self.staged or self.active is None or self.first_entry < 0:
-            return None
-        entry = self.next_entry
-        if not self.put_list(values, max(time, self.last_time)):
-            return None
-        return appended_at(entry, len(values), self.active.base + self.pos)
-
     cdef tuple put_batch(self, values, keys, event_times, control, bint waits):
         cdef SequenceParts batch = SequenceParts(values, keys, event_times, control)
         cdef int64_t entry, end

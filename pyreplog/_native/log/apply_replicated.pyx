@@ -89,10 +89,7 @@ cdef class MirrorLogBase(Appender):
     _received_end: position where the stream continues. _commit: mark at which readers stop.
     """
 
-    cdef public int64_t _received_end
-    cdef public object _commit
-
-    def show_reached(self, int64_t position, int64_t entry, /):
+    cpdef bint show_reached(self, int64_t position, int64_t entry) except -1:
         """Let readers see all before a place where a record ends. It never goes back. Any thread.
 
         Return False, and do nothing, if the log does not reach so far.
@@ -101,7 +98,7 @@ cdef class MirrorLogBase(Appender):
             return False
         if position > <int64_t>item(self._commit, 0):
             self._commit = mark_at(position, entry)
-        show_up_to(self, item(self._commit, 0), item(self._commit, 1))
+        show_before(self, item(self._commit, 0), item(self._commit, 1))
         return True
 
     def _apply_replicated(self, int64_t position, buffers, /):
@@ -188,11 +185,15 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
 
     Readers never see more than the log has, and never less than before.
     """
+    show_before(log, position, entry)
+
+
+cdef int show_before(Appender log, int64_t position, int64_t entry) except -1:
     cdef int64_t end = load(&log.tail.page.end)
     if position >= end:
         position, entry = end, load(&log.tail.page.end_entry)
     if position <= load(&log.tail.page.visible):
-        return
+        return 0
     store(&log.tail.page.visible_entry, entry)
     store(&log.tail.page.visible, position)
     if log.tail.fenced:
@@ -201,6 +202,7 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
     if load32(&log.tail.page.sleepers):  # as an append does: mostly no reader sleeps here
         wake_sleepers(log.tail)
     log.tell_readers()
+    return 0
 
 
 cdef object synced_of(Appender log, int64_t end, int64_t end_entry):

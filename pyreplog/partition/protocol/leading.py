@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyreplog._native.machines.named_tuples import make_named
+from pyreplog._native.partition.leading_replica_base import HighWatermark, LeadingReplicaBase
 from pyreplog.partition.protocol.effects import (
     AlterIsr,
     AppendLeaderEpoch,
@@ -23,13 +23,12 @@ from pyreplog.partition.protocol.effects import (
     ReadRecords,
     SendFetchResponse,
 )
-from pyreplog.partition.protocol.epochs import has_prefix, starts_between
+from pyreplog.partition.protocol.epochs import LeaderEpoch, has_prefix, starts_between
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCode
 from pyreplog.partition.protocol.isr import FollowerProgress, FollowerState, Isr
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, is_lost, may_join_isr
 from pyreplog.partition.protocol.replica_log import ReplicaLog
-from pyreplog.partition.protocol.watermark import HighWatermark
 from pyreplog.stream.log_position import LogPosition
 
 
@@ -47,7 +46,7 @@ class ReplicaConfig:
     lag_us: int = 30_000_000
 
 
-class LeadingReplica:
+class LeadingReplica(LeadingReplicaBase):
     """The leader of one epoch. Methods return effects, to be carried out in their order; one thread at a time.
 
     Args:
@@ -60,6 +59,15 @@ class LeadingReplica:
         brokers: the registrations.
         now_us: monotonic time, microseconds.
     """
+
+    isr: Isr
+    config: ReplicaConfig
+    epoch: LeaderEpoch
+    start: LogPosition
+    end: LogPosition
+    synced: LogPosition
+    _followers: dict[Member, FollowerState]
+    _high_watermark_advanced = HighWatermarkAdvanced  # which native code makes
 
     def __init__(
         self, member: Member, version: int, state: PartitionState, log: ReplicaLog, high_watermark: LogPosition,
@@ -82,10 +90,6 @@ class LeadingReplica:
         return [AppendLeaderEpoch(self.epoch)]
 
     @property
-    def high_watermark(self) -> LogPosition:
-        return self._high_watermark.value
-
-    @property
     def latest(self) -> LogPosition | None:
         """The latest offset for ListOffsets; None: OFFSET_NOT_AVAILABLE."""
         return self._high_watermark.value if self._high_watermark.is_known else None
@@ -99,11 +103,6 @@ class LeadingReplica:
         if acks == ACKS_ALL and self.isr.is_under_min:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return NO_ERROR
-
-    def appended(self, end: LogPosition, synced: LogPosition, now_us: int) -> list[LeadingEffect]:
-        """Note the end and the synced end of the log, after an append or a sync."""
-        self.end, self.synced = end, synced
-        return self._advance(now_us)
 
     def check_enough_replicas_reach_offset(self, required: LogPosition) -> ErrorCode | None:
         """Return the error code of a produce with acks=-1 whose records end at `required`; None: it has to wait.
@@ -241,16 +240,6 @@ class LeadingReplica:
         return follower.is_caught_up(self.start if mark is None else mark, self.end, now_us, self.config.lag_us)
 
     # ---- high watermark -------------------------------------------------------------------------------------
-
-    def _advance(self, now_us: int) -> list[LeadingEffect]:
-        if self.is_deposed or self.isr.is_under_min:
-            return []
-        own = self.synced if self.config.requires_sync else self.end
-        marks = (own, *self._marks_of_others(now_us)) if self._followers or len(self.isr.maximal) > 1 else (own,)
-        if not self._high_watermark.advance(marks):
-            return []
-        moved = make_named(HighWatermarkAdvanced, self._high_watermark.value)
-        return [moved, *self._expand(now_us)] if self._followers else [moved]
 
     def _marks_of_others(self, now_us: int) -> Iterator[LogPosition | None]:
         """Iterate over the positions of all other replicas that count: those of the maximal ISR, and followers about to

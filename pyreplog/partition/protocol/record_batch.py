@@ -19,7 +19,6 @@ from pyreplog._native.kafka.record_batch import (
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.producers import ProducerBatch
 from pyreplog.partition.protocol.transactions import TransactionMarker
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ MAGIC = 2
 HEAD_BYTES = 61
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-EPOCH_MAX = 0x7FFFFFFF
-"""Mask of epoch numbers: a batch has their lowest 31 bits."""
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -78,13 +75,6 @@ def check_batch(
     return taken
 
 
-def producer_of(head: RecordBatchHeader) -> ProducerBatch | None:
-    """Return the idempotent producer in a header; None: the batch has no producer, or is a control batch."""
-    if head.producer_id < 0 or head.control:
-        return None
-    return ProducerBatch(head.producer_id, head.producer_epoch, head.base_sequence, head.last_offset_delta + 1)
-
-
 def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_time_ms: int | None = None) -> bytearray:
     """Return a batch as its leader appends it, with offset, leader epoch and time stamped.
 
@@ -97,7 +87,7 @@ def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_t
     """
     copy = bytearray(batch)
     time_ms = -1 if append_time_ms is None else append_time_ms
-    stamp_batch(copy, base_offset, leader_epoch & EPOCH_MAX, log_append_time=time_ms)
+    stamp_batch(copy, base_offset, leader_epoch, log_append_time=time_ms)
     return copy
 
 

@@ -14,6 +14,7 @@ from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.apply_replicated import marks_of, stand_at
 from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.partition.partition_log_base import PartitionLogBase
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import (
@@ -93,7 +94,7 @@ class ReplicaEnds(NamedTuple):
     synced: LogPosition
 
 
-class PartitionLog(MirrorLog):
+class PartitionLog(MirrorLog, PartitionLogBase):
     """The log of a partition's replica. As follower it is a byte-identical copy of the leader's log.
 
     The log is opened as follower. `lead` and `stop_leading` change the role in place: readers, their positions and the
@@ -399,6 +400,7 @@ class PartitionLog(MirrorLog):
                 self.stop_leading()
                 raise
             self._history = self._history.begin(*start)
+            self.takes_appends = True
             return self.ends
 
     def _begin_leading(self, epoch: LeaderEpoch, control: bytes) -> None:
@@ -425,7 +427,7 @@ class PartitionLog(MirrorLog):
             self._enter()
             try:
                 self._set_segment_front(None)
-                self._epoch = None
+                self._epoch, self.takes_appends = None, False
                 self._pool.populates = False  # a follower does not write to mapped pages
                 self._received_end = self._state[1]
             finally:
@@ -477,51 +479,21 @@ class PartitionLog(MirrorLog):
             offsets, end = Appender.append_record_batches_pending(self, batches, counts, event_times)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
-    def append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets:
-        """Append one record batch, as `append_records` does.
-
-        Args:
-            batch: record batch, bytes-like.
-            count: number of its records.
-            event_time_us: event time, microseconds since 1970-01-01 UTC; None: no event time.
-
-        Returns:
-            The offsets of the records, and the end of the log.
-
-        Raises:
-            ReplogError: errors of `append_records`.
-        """
+    def _append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets:
+        """`append_record_batch`, when another thread is at work in the log."""
         with self._change_lock:
-            if self._epoch is None or self._error is not None or self._parents is not None:
-                self._check_leading()
+            self._check_leading()
             return Appender.append_record_batch_pending(self, batch, count, event_time_us)
 
-    def append_messages(
+    def _append_messages(
         self,
         values: Iterable[ReadableBuffer],
-        keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[Time | None] | None = None,
+        keys: Iterable[ReadableBuffer | None] | None,
+        event_times: Iterable[Time | None] | None,
     ) -> AppendedOffsets:
-        """Append native messages, as leader. Each takes one offset.
-
-        Args:
-            values: values, bytes-like.
-            keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many event times, each a time or None; None: no event times.
-
-        Returns:
-            The offsets of the messages, and the end of the log.
-
-        Raises:
-            ReplogError: errors of `append_records`.
-        """
+        """`append_messages`, of any form, and when another thread is at work in the log, or its tail has no room."""
         with self._change_lock:
-            if self._epoch is None or self._error is not None or self._parents is not None:
-                self._check_leading()
-            if type(values) is list and keys is None and event_times is None:
-                appended = Appender.append_list_pending(self, values)
-                if appended is not None:
-                    return appended
+            self._check_leading()
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
@@ -840,16 +812,6 @@ class PartitionLog(MirrorLog):
             return super().resume()
 
     # ---- high watermark, retention and compaction -----------------------------------------------------------
-
-    def show_high_watermark(self, high_watermark: LogPosition) -> None:
-        """Let readers read up to the high watermark, at most to the end of the log. It never decreases. Any thread.
-
-        Args:
-            high_watermark: the high watermark.
-        """
-        position, entry = high_watermark
-        if not self.show_reached(position, entry):
-            self.show(*min(high_watermark, self.end_mark))
 
     @property
     def stored_high_watermark(self) -> StoredHighWatermark | None:

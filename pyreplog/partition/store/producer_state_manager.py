@@ -12,21 +12,17 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
+from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog._native.log.log_position import AppendedOffsets
+from pyreplog._native.partition.producer_state_manager_base import ProducerStateManagerBase
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
-from pyreplog.partition.protocol.transactions import (
-    EndedTransaction,
-    LogTransactions,
-    TransactionMarker,
-    TransactionsSnapshot,
-)
+from pyreplog.partition.protocol.producers import ProducerStates
+from pyreplog.partition.protocol.record_batch import marker_of
+from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionsSnapshot
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import (
     FILE_MAX,
@@ -44,21 +40,7 @@ logger = logging.getLogger(__name__)
 _BATCH, _NUMBERED_MAX = 2, 2  # kinds of records
 
 
-class ProducerChange(NamedTuple):
-    """The change that a record batch of the log makes to producers and transactions.
-
-    Attributes:
-        batch: the header, if it is a batch of an idempotent producer.
-        transaction: (producer id, producer epoch), if the batch is a part of a transaction.
-        marker: the marker, if the batch is one.
-    """
-
-    batch: ProducerBatch | None = None
-    transaction: tuple[int, int] | None = None
-    marker: TransactionMarker | None = None
-
-
-class ProducerStateManager:
+class ProducerStateManager(ProducerStateManagerBase):
     """The producers and transactions of one log, as a replay of the whole log would restore them.
 
     The constructor restores the state of the log. Afterwards the owner calls `replay` or `appended` when the log has
@@ -68,7 +50,6 @@ class ProducerStateManager:
 
     Args:
         log: the log, which is open.
-        read_change: returns the change that a record batch makes; None: no change.
         files: the disk; None: the system's.
 
     Attributes:
@@ -80,10 +61,12 @@ class ProducerStateManager:
         CorruptionError: a record is damaged.
     """
 
-    def __init__(
-        self, log: PartitionLog, read_change: Callable[[memoryview], ProducerChange | None], files: Files | None = None
-    ) -> None:
-        self._log, self._read_change = log, read_change
+    producers: ProducerStates
+    transactions: LogTransactions
+    _replayed: LogPosition
+
+    def __init__(self, log: PartitionLog, files: Files | None = None) -> None:
+        self._log, self._segment_bytes = log, log.segment_bytes
         self._files = files if files is not None else RealFiles()
         self._replayed = log.start_mark
         self._segment = self._replayed.position  # base of the segment that is replayed
@@ -130,32 +113,6 @@ class ProducerStateManager:
         if write:
             self.write_snapshots()
 
-    def appended(
-        self, change: ProducerChange | None, before: LogPosition, appended: AppendedOffsets, time_us: int
-    ) -> None:  # fmt: skip
-        """Apply one record batch that the owner has just appended, without reading it again if possible.
-
-        Snapshots are not written; `write_snapshots` writes them.
-
-        Args:
-            change: the change that the batch makes; None: no change.
-            before: where the log ended before it.
-            appended: offsets and end of the batch.
-            time_us: wall time, microseconds since 1970-01-01 UTC.
-
-        Raises:
-            CorruptionError: a record is damaged.
-            ClosedError: the log was closed.
-        """
-        segment_bytes, (position, _), end = self._log.segment_bytes, before, appended.end
-        offset = position % segment_bytes
-        if not offset or offset + end.position - position >= segment_bytes or before != self._replayed:
-            self.replay(write=False)
-            return
-        if change is not None:
-            self._apply(change, LogPosition(position, appended.offsets.start), end, time_us)
-        self._replayed = end
-
     def _replay_batch(self, batch: RecordBatch) -> None:
         segment_bytes = self._log.segment_bytes
         bases = batch.position - batch.position % segment_bytes
@@ -174,20 +131,12 @@ class ProducerStateManager:
 
     def _replay_record(self, batch: RecordBatch, index: int) -> None:
         record = batch[index]
-        change = self._read_change(record.value_view)
-        if change is not None:
+        value = record.value_view
+        head = peek_header(value)
+        if head is not None and head.producer_id >= 0:
             first = LogPosition(record.position, record.entry - record.entry_count + 1)
             end = LogPosition(record.position + int(batch.stride[index]), record.entry + 1)
-            self._apply(change, first, end, record.timestamp)
-
-    def _apply(self, change: ProducerChange, first: LogPosition, end: LogPosition, time_us: int) -> None:
-        if change.batch is not None:
-            self.producers.append(change.batch, first.entry, time_us)
-        if change.transaction is not None:
-            self.transactions.append(*change.transaction, first)
-        if change.marker is not None:
-            self.transactions.end(change.marker, end)
-            self.producers.note_use(change.marker.producer_id, time_us)
+            self.apply(head, marker_of(value) if head.control else None, first, end, record.timestamp)
 
     def expire(self, before_us: int) -> int:
         """Remove producers that were idle since a time, except those with an unfinished transaction.
