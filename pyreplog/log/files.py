@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.log.disk import Steps, lock_file, punch_hole, unlock_file
-from pyreplog._native.log.pwrite import write, write_sync
+from pyreplog._native.log.pwrite import write, write_back, write_sync
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
 from pyreplog.regular_files import open_regular
 
 if TYPE_CHECKING:
     from pyreplog._native.log.segment import Segment
 
-_ZEROS = bytes(1 << 20)
+_ZEROS = bytes(256 << 10)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000  # <linux/fs.h>: FS_IOC_*FLAGS, FS_NOCOW_FL
 
@@ -125,7 +125,8 @@ class RealFiles:
             if zeroed:
                 for offset in range(0, size, len(_ZEROS)):
                     self.write(fd, memoryview(_ZEROS)[: size - offset], offset)
-                    os.fdatasync(fd)  # after each MiB: one sync of the whole file would delay syncs of other files
+                    # in small parts, and without a sync after each: syncs of other files would wait for them
+                    write_back(fd, offset, len(_ZEROS))
                 os.fsync(fd)
         except BaseException:
             os.close(fd)

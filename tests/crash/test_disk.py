@@ -133,7 +133,7 @@ def test_the_whole_disk_layer_is_modelled() -> None:
         for name, value in vars(files_module).items()
         if getattr(value, "__module__", "").startswith("pyreplog._native")
     }
-    assert native == {"write", "write_sync", "lock_file", "unlock_file", "punch_hole", "Steps"}
+    assert native == {"write", "write_back", "write_sync", "lock_file", "unlock_file", "punch_hole", "Steps"}
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
         "create", "open", "read", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",

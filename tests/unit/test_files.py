@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog._native.log.pwrite import write_back
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
 from pyreplog.log.files import RealFiles, boot_id, disk_error, lock_range, share, translate_open_errors
 
@@ -132,6 +133,24 @@ def test_a_file_is_made_with_all_its_blocks(zeroed: bool, tmp_path: Path) -> Non
         os.close(fd)
     with pytest.raises(FileExistsError):
         RealFiles().create(tmp_path / "a", size, zeroed=zeroed)
+
+
+def test_a_range_is_written_back(tmp_path: Path) -> None:
+    """That it reaches the disk is for the system to say: what is tested is that its answer arrives."""
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 8192)
+    with path.open("rb") as file:
+        write_back(file.fileno(), 0, 4096)
+        write_back(file.fileno(), 4096, 1 << 20)  # a range may reach beyond the end
+        with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+            write_back(file.fileno(), -1, 4096)
+    reader, writer = os.pipe()
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.ESPIPE)):
+            write_back(writer, 0, 4096)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_only_the_owner_of_a_directory_may_look_into_it(tmp_path: Path) -> None:
