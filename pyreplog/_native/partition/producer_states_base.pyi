@@ -2,6 +2,7 @@ from collections.abc import Container, ItemsView, Sequence
 
 from typing_extensions import disjoint_base
 
+@disjoint_base
 class ProducerEntry:
     @property
     def epoch(self) -> int: ...
