@@ -99,6 +99,7 @@ class Site:
         self.topics = 0
         self._identities = 0
         self.backup: Backup | None = None
+        self._restores = 0
         self.handover: Handover | None = None
         self._handed, self._target, self._gives_back_at, self._gives_up_at = "", self, 0.0, 0.0
         self._late: list[tuple[str, int, str, Generation]] = []  # taken from consumers, which do not know
@@ -217,10 +218,13 @@ class Site:
         """Take a backup: first of the messages, then of the subscriptions, maybe a moment later."""
         gaps = {origin: [*gaps] for origin, gaps in self.gaps.items()}
         files = TopicFiles(self.origin, [*self.log], {**self.vector}, gaps)
-        self.world.after(self.world.random.choice((0.0, 0.0, 0.4)), self._end_backup, files, self.backup)
+        self.world.after(
+            self.world.random.choice((0.0, 0.0, 0.4)), self._end_backup, files, self.backup, self._restores
+        )
 
-    def _end_backup(self, files: TopicFiles, former: Backup | None) -> None:
-        if files.origin == self.origin and self.backup is former:
+    def _end_backup(self, files: TopicFiles, former: Backup | None, restores: int) -> None:
+        """End a backup, unless it was overtaken by another one, or the cluster is no longer what it was."""
+        if files.origin == self.origin and self.backup is former and self._restores == restores:
             self.world.note(self, "has a backup up to", len(files.log))
             self.backup = Backup(files, [*self.journal], {**self.saved}, {*self.seen_dead}, {**self.marks})
 
@@ -231,6 +235,7 @@ class Site:
             return
         self.world.note(self, "is restored: it had", len(self.log), "and has", len(backup.topic.log))
         self.schedule.restored += 1
+        self._restores += 1
         self.truth.restored(self, backup)
         self.is_up = False
         for link in self.links:

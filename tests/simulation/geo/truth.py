@@ -137,13 +137,16 @@ class Truth:
         """Whether a consumer or an operator acknowledged a message, in this generation, under any of the births."""
         return any(message in self.acked.get((name, token, state.generation), ()) for token in state.tokens)
 
-    def may_pass(self, name: str, state: SubscriptionState, message: int) -> bool:
-        """Whether a message may count as acknowledged: it was, or all creators, or who sought, started behind it."""
-        if self.is_acked(name, state, message):
+    def may_pass(self, name: str, state: SubscriptionState, messages: set[int]) -> bool:
+        """Whether a message may count as acknowledged: it was, or all creators, or who sought, started behind it.
+
+        messages: that message, and others to which a restored cluster gave its identity.
+        """
+        if any(self.is_acked(name, state, message) for message in messages):
             return True
         if state.generation == FIRST_GENERATION:
-            return all(message in self.births[token] for token in state.tokens)
-        return any(message in self.seeks.get((name, token, state.generation), ()) for token in state.tokens)
+            return all(messages & self.births[token] for token in state.tokens)
+        return any(messages & self.seeks.get((name, token, state.generation), set()) for token in state.tokens)
 
     def check_cursor(self, site: Site, name: str) -> None:
         """Acknowledgements stem from consumers or commands; nothing else is passed over; all that counts is applied."""
@@ -152,11 +155,7 @@ class Truth:
         for local, entry in enumerate(site.log):
             key = entry.origin, entry.number
             passed = local in cursor.acked
-            if (
-                passed
-                and local not in cursor.expired
-                and not any(self.may_pass(name, state, message) for message in self.published[key])
-            ):
+            if passed and local not in cursor.expired and not self.may_pass(name, state, self.published[key]):
                 demand(False, "NothingUnacknowledgedIsPassedOver", f"{site} {name} {local}: {entry}")
             if not passed and state.is_passed(*key):
                 demand(False, "EarlyAcksPrecedeDelivery", f"{site} {name} would deliver {entry}")
