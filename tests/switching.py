@@ -1,4 +1,4 @@
-"""Threads that lose the GIL as often as they can, so that what is not safe fails soon."""
+"""Two threads that switch as often as possible, so that a test finds a data race soon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATIENCE_S = 60.0
 
 @contextmanager
 def eager_switching() -> Iterator[None]:
-    """Make threads lose the GIL as often as they can."""
+    """Let the interpreter switch between threads as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

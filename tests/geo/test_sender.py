@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -35,6 +33,7 @@ from pyreplog.geo.protocol.effects import (
 from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginState
 from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, position
+from tests.switching import race
 
 ALL = SendingSettings(forward_all=True)
 
@@ -473,34 +472,19 @@ def test_another_thread_asks_for_the_oldest_unsent_message_while_requests_are_se
     """`Replicator.status` does so, in the thread of its caller."""
     sending = Sending()
     sending.open()
-    requests = deque[SendEntries]()
+    requests, firsts = deque[SendEntries](), count()
     oldest: list[int | None] = []
-    is_over = threading.Event()
 
-    def ask() -> int | None:
-        while not is_over.is_set():
-            oldest.append(sending.sender.oldest_unsent_us)
-        return oldest[-1]
+    def send() -> None:
+        sending.grow(entry(next(firsts)))
+        sending.read()
+        requests.append(sending.sent())
+        if len(requests) > 40:
+            sending.acknowledge(requests.popleft())
+        sending.effects.clear()
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask)
-            try:
-                for first in range(3000):
-                    sending.grow(entry(first))
-                    sending.read()
-                    requests.append(sending.sent())
-                    if len(requests) > 40:
-                        sending.acknowledge(requests.popleft())
-                    sending.effects.clear()
-            finally:
-                is_over.set()
-            assert asked.result(30) == START_US
-    finally:
-        sys.setswitchinterval(interval)
-    assert START_US in oldest[: len(oldest) // 2]
+    race(3000, send, lambda: oldest.append(sending.sender.oldest_unsent_us))
+    assert oldest[-1] == START_US and START_US in oldest[: len(oldest) // 2]
 
 
 def test_errors_that_go_away_are_tried_again_and_others_rarely() -> None:
