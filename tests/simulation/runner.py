@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from .schedule import Schedule
 
@@ -24,10 +25,25 @@ Runs = Callable[..., Any]
 """`Schedule`, or another class of runs: made of a seed, with `run` and `world`."""
 
 
+def run_checked(schedule: Any) -> None:
+    """Run a schedule. Raise what it raises, or else the first exception that the shipped code only logged: a demand in a
+    callback of an AppendFuture does not end the run by itself."""
+    logged: list[BaseException] = []
+
+    def keep(logger: logging.Logger, text: object, *args: object, **_: object) -> None:
+        error = sys.exception()
+        logged.append(error if error is not None else AssertionError(f"{logger.name}: {text!s}", *args))
+
+    with mock.patch.object(logging.Logger, "exception", keep):  # also where logging is disabled
+        schedule.run()
+    if logged:
+        raise logged[0]
+
+
 def run(seed: int, schedule: Runs = Schedule) -> str:
     """What went wrong with a seed; "" nothing."""
     try:
-        schedule(seed).run()
+        run_checked(schedule(seed))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -38,7 +54,7 @@ def explain(seed: int, schedule: Runs = Schedule, program: str = PROGRAM) -> str
     traced = schedule(seed, tracing=True)
     end = "nothing went wrong"
     try:
-        traced.run()
+        run_checked(traced)
     except Exception:
         end = traceback.format_exc()
     return "\n".join([*traced.world.trace, end, f"repeat with: python -m {program} --seed {seed}"])

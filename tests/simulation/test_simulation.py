@@ -3,10 +3,14 @@ SEEDS=1000000` runs more."""
 
 from __future__ import annotations
 
+import pytest
+
+from pyreplog.future import AppendFuture, settle_all
 from tests.thorough import one_in
 
+from .invariants import BrokenInvariantError, demand
 from .program import simulate
-from .runner import explain
+from .runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation"
@@ -33,7 +37,7 @@ def test_runs_differ_and_are_worth_their_while() -> None:
     ends = set()
     for seed in range(300):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         metadata = schedule.store.metadata
         ends.add(metadata.last_entry)
         changed += len(metadata.fragments) > 1
@@ -50,4 +54,15 @@ def test_runs_differ_and_are_worth_their_while() -> None:
 
 def test_a_note_for_a_close_names_an_entry_that_the_bookie_is_to_hold() -> None:
     """A recovery gave the first entries of a bookie to another one; the writer closed on top of that."""
-    Schedule(524211732874307).run()
+    run_checked(Schedule(524211732874307))
+
+
+def test_a_demand_in_a_callback_that_the_shipped_code_only_logs_fails_the_run() -> None:
+    class Run:
+        def run(self) -> None:
+            future: AppendFuture[None] = AppendFuture()
+            future.add_done_callback(lambda _: demand(False, "Never", "this does not hold"))
+            settle_all([(future, None)])
+
+    with pytest.raises(BrokenInvariantError, match="Never: this does not hold"):
+        run_checked(Run())

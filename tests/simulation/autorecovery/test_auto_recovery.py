@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.autorecovery"
@@ -29,7 +29,7 @@ def test_runs_differ_and_are_worth_their_while() -> None:
     lost = drained = ordered = moved = repaired = actual = rescued = 0
     for seed in range(60):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         lost += schedule.disk_losses > 0
         drained += schedule.drains > 0
         ordered += schedule.orders_placed > 0
@@ -45,8 +45,8 @@ def test_runs_differ_and_are_worth_their_while() -> None:
 
 def test_a_member_without_entries_needs_no_proof() -> None:
     """A worker waited for ever for the proof of a fragment whose few entries lie on other members."""
-    Schedule(1).run()
+    run_checked(Schedule(1))
 
 
 def test_a_proof_is_void_when_surplus_copies_go() -> None:
-    Schedule(3).run()
+    run_checked(Schedule(3))

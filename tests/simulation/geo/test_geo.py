@@ -10,7 +10,7 @@ import pytest
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from . import failovers
 from .scenarios import LOSSES, REPEATS, FailOver, Story, behind_the_snapshot, compare, in_order, out_of_order
 from .schedule import Schedule
@@ -42,7 +42,7 @@ def test_runs_are_worth_their_while() -> None:
     failed_over = policies = restored = renewed = 0
     for seed in range(25):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         truth = schedule.truth
         early += truth.early
         dropped += truth.dropped

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.groups"
@@ -30,7 +30,7 @@ def test_runs_are_worth_their_while() -> None:
     reconciled = elections = lost = rewritten = acks = assigned = fetched = refused = transactions = 0
     for seed in range(60):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         log, invariants = schedule.log, schedule.invariants
         elections, lost, rewritten = elections + log.elections, lost + log.lost, rewritten + log.rewritten
         acks, assigned, fetched = acks + invariants.acks, assigned + invariants.assigned, fetched + invariants.fetched

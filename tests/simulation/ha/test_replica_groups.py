@@ -11,7 +11,7 @@ from tests.thorough import one_in
 
 from ..invariants import BrokenInvariantError
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.ha"
@@ -36,7 +36,7 @@ def test_promotion_at_every_step(seed: int) -> None:
             schedule = Schedule(chosen)
             schedule.world.at(moment, schedule.nodes[place].promote)
             try:
-                schedule.run()
+                run_checked(schedule)
             except BrokenInvariantError as error:
                 raise AssertionError(f"seed {chosen}, {schedule.nodes[place]} promoted at {moment}: {error}") from error
             elections += schedule.invariants.elections
@@ -53,7 +53,7 @@ def moments_of(seed: int) -> list[float]:
         at(time, call, *args)
 
     schedule.world.at = noted  # type: ignore[method-assign]
-    schedule.run()
+    run_checked(schedule)
     return sorted(time for time in times if time <= schedule.plan.busy_s)
 
 
@@ -70,7 +70,7 @@ def test_runs_are_worth_their_while() -> None:
     elected = cut = changed = alone = acknowledged = forced = owed = trimmed = behind = 0
     for seed in range(200):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         invariants = schedule.invariants
         acknowledged += invariants.acknowledged
         elected += invariants.elections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.partition"
@@ -37,7 +37,7 @@ def test_runs_are_worth_their_while() -> None:
     published = committed = fenced = 0
     for seed in range(150):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         for name in names:
             counts[name] += getattr(schedule.invariants, name)
         published += sum(producer.acknowledged for producer in schedule.producers)

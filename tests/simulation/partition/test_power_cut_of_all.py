@@ -13,6 +13,7 @@ import pytest
 
 from tests.thorough import one_in
 
+from ..runner import run_checked
 from .schedule import Plan, Schedule
 
 ROUNDS = 1000 // one_in(20)
@@ -52,7 +53,7 @@ def test_acknowledged_records_survive_if_they_are_synced(seed: int, requires_syn
     acknowledged = lost = unclean = 0
     for number in range(ROUNDS):
         run = PowerCutOfAll((seed << 20) + number, requires_sync=requires_sync)
-        run.run()
+        run_checked(run)
         acknowledged += run.invariants.acks
         lost += run.lost
         unclean += run.invariants.unclean

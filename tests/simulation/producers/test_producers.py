@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.producers"
@@ -30,7 +30,7 @@ def test_runs_are_worth_their_while() -> None:
     crashes = moves = repeated = duplicates = 0
     for seed in range(40):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         crashes += sum(place.crashes for place in schedule.places)
         moves += sum(mover.moves for mover in schedule.movers)
         repeated += sum(mover.repeated for mover in schedule.movers)

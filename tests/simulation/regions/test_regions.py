@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.thorough import one_in
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import SHAPES, Schedule
 
 PROGRAM = "tests.simulation.regions"
@@ -30,7 +30,7 @@ def test_runs_are_worth_their_while() -> None:
     shapes: set[str] = set()
     for seed in range(50):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         shapes.add(schedule.shape)
         crashes += schedule.crashes
         removals += schedule.removals

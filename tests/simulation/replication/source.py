@@ -101,7 +101,8 @@ class Log:
             self._causes[self.own, offset] = "before"
         for origin, end in self._ends.items():
             for offset in range(end):
-                self._causes[origin, offset] = "before"
+                is_skipped = self.cause(origin, offset) == "skipped"  # the entry behind it says so, if it is sent
+                self._causes[origin, offset] = "skipped before" if is_skipped else "before"
 
     def truth(self, origin: Origin, first: int) -> Truth | None:
         return self._truth.get((origin, first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.replication"
@@ -29,7 +29,7 @@ def test_runs_are_worth_their_while() -> None:
     causes: set[str] = set()
     for seed in range(80):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         crashes += schedule.target.crashes
         kills += schedule.kills
         connections += schedule.connections

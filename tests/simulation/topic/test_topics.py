@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import simulate
-from ..runner import explain
+from ..runner import explain, run_checked
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.topic"
@@ -29,7 +29,7 @@ def test_runs_are_worth_their_while() -> None:
     confirmed = taken = killed = refused = repeated = breaks = flushes = seeks = replicated = sessions = 0
     for seed in range(12):
         schedule = Schedule(seed)
-        schedule.run()
+        run_checked(schedule)
         invariants = schedule.invariants
         confirmed += len(invariants.confirmed)
         taken += invariants.attachments - 1
