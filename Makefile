@@ -15,6 +15,7 @@
 #              that was acknowledged from every bookie that metadata name
 #   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
 #              one is killed, and the tests of Go's clients, where there is Go; prints what passes
+#   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
 #   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -33,12 +34,16 @@ FUZZ_SECONDS ?= 60
 MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
+# Before neighbours compared what they hold of third clusters.
+OLDER ?= 7d77771f
 # What tests draw at random: the same whenever a tree is tested, other numbers after each change. PYREPLOG_SEED=N make test tries others.
 PYREPLOG_SEED ?= $(shell find pyreplog tests -name '*.py*' ! -name '*.pyc' | LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1)
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
-PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
+# One more than cores, because many tests wait for disks, clocks and other processes; at most 4.
+WORKERS ?= $(shell n=$$(nproc) && echo $$(( n < 4 ? n + 1 : 4 )))
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
 
-.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills foreign plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills foreign older plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -115,6 +120,9 @@ foreign: $(VENV)/test
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)
+
+older: $(VENV)/built
+	$(BIN)/python -m tests.older $(OLDER)
 
 plants: $(VENV)/test
 	$(BIN)/python -m tests.plants
