@@ -13,7 +13,7 @@ from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
+from pyreplog.errors import InvalidArgumentError, NoSuchSubscriptionError, NoSuchTopicError, ReplogError
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.geo_replication import decode_position, decode_readiness, decode_status, no_such_position
 from pyreplog.geo.planned_handover import HandoverStatus
@@ -26,8 +26,10 @@ from pyreplog.ledger.embedded import METADATA
 NAME = "geo"
 HELP = "replicate topics to other clusters"
 
+EXIT_NOT_READY = 10
+"""Exit code of `geo readiness` when a fail-over would not be exact, or that is unknown."""
 EXIT_ALARM = 11
-"""Exit code of `geo status` when a person has to solve a problem, as of `cluster health`."""
+"""Exit code of `geo status` and `geo readiness` when a person has to solve a problem, as of `cluster health`."""
 
 _LISTS = {"targets", "replicated_from"}
 
@@ -370,20 +372,37 @@ def _readiness(arguments: argparse.Namespace) -> int:
         with _open(arguments) as cluster:
             rows = cluster.geo.readiness(arguments.topic, everywhere=True, secret=secret, tls=context)
     if arguments.json:
-        print_json([dataclasses.asdict(row) for row in rows])
-        return EXIT_ALARM if any(row.alarm for row in rows) else 0
-    cells = [
-        (row.topic, row.subscription, row.target, row.state, _lost(row), f"{row.repeated:,}", f"{row.revived:,}")
-        for row in rows
-    ]  # fmt: skip
-    header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
-    print_tables([Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))])
-    for row in rows:
-        if row.alarm:
-            say(f"alarm: {row.topic}, {row.subscription} to {row.target}: {row.alarm}")
-        elif row.error:
-            say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
-    return EXIT_ALARM if any(row.alarm for row in rows) else 0
+        print_json([{**dataclasses.asdict(row), "state": row.state} for row in rows])
+    else:
+        cells = [(row.topic, row.subscription, row.target, row.state, *_counts(row)) for row in rows]
+        header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
+        print_tables([Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))])
+        for row in rows:
+            if row.alarm:
+                say(f"alarm: {row.topic}, {row.subscription} to {row.target}: {row.alarm}")
+            elif row.error:
+                say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
+    if not rows:
+        raise _nothing_replicated(arguments)
+    if any(row.alarm for row in rows):
+        return EXIT_ALARM
+    return 0 if all(row.is_ready and not row.error for row in rows) else EXIT_NOT_READY
+
+
+def _nothing_replicated(arguments: argparse.Namespace) -> ReplogError:
+    """Return the error of an answer without rows: a script must not take it for ready."""
+    where = "that this server has open" if arguments.target.startswith(targets.SCHEME) else "of this cluster"
+    found = f"no replicated subscription was found among the topics {where}: `geo show` lists the policies"
+    if arguments.topic is None:
+        return InvalidArgumentError(f"{arguments.target}: {found}")
+    return NoSuchSubscriptionError(arguments.topic, found)
+
+
+def _counts(row: SubscriptionReadiness) -> tuple[str, str, str]:
+    """Return the counts of messages; "-" if nobody counted them."""
+    if not (row.is_known or row.is_current or row.lost or row.repeated or row.revived):
+        return "-", "-", "-"
+    return _lost(row), f"{row.repeated:,}", f"{row.revived:,}"
 
 
 def _lost(row: SubscriptionReadiness) -> str:

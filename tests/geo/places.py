@@ -43,6 +43,7 @@ class TwoServers:
 
     Attributes:
         address: of the server that will be killed.
+        url: of both servers.
         wire: leads from a to b.
     """
 
@@ -50,12 +51,16 @@ class TwoServers:
         self.a, self.b, self.wire, self.processes, self._target = a, b, wire, processes, target
         self._servers = [processes.start("pyreplog", "serve", processes.url, "--json") for _ in range(2)]
         addresses = [server.wait_for("address") for server in self._servers]
-        self.address = f"pyreplog://{addresses[0]}"
+        self.address, self.url = f"pyreplog://{addresses[0]}", f"pyreplog://{','.join(addresses)}"
 
     def part(self) -> None:
         """Cut the connections to b, and refuse new ones."""
         self.wire.lead_to(NOWHERE)
         self.wire.cut()
+
+    def stop_owner(self) -> None:
+        """Stop the first server with SIGSTOP: it does not answer, and its lease ends."""
+        self._servers[0].signal(signal.SIGSTOP)
 
     def kill_owner(self) -> None:
         """Kill the first server, then accept connections to b again."""
