@@ -27,7 +27,7 @@ NAME = "geo"
 HELP = "replicate topics to other clusters"
 
 EXIT_NOT_READY = 10
-"""Exit code of `geo readiness` when a fail-over would not be exact, or that is unknown."""
+"""Exit code of `geo readiness` without an alarm, when a subscription is not ready, or that is unknown."""
 EXIT_ALARM = 11
 """Exit code of `geo status` and `geo readiness` when a person has to solve a problem, as of `cluster health`."""
 
@@ -102,6 +102,14 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _add_status(parser: argparse.ArgumentParser) -> None:
     targets.add_arguments(parser)
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of a topic (default: all)")
+
+
+def _add_readiness(parser: argparse.ArgumentParser) -> None:
+    _add_status(parser)
+    parser.epilog = (
+        f"Exit code 0: all subscriptions are ready, and their targets connected. {EXIT_NOT_READY}: one is not, or that "
+        f"is unknown. {EXIT_ALARM}: there is an alarm. 2: no replicated subscription was found."
+    )
 
 
 def _add_topic(parser: argparse.ArgumentParser) -> None:
@@ -468,7 +476,12 @@ _ACTIONS = (
     ("unset", "remove the policy of a topic or a prefix", _add_name, _unset),
     ("show", "show policies", _add_show, _show),
     ("status", "show unsent messages by target, and alarms", _add_status, _status),
-    ("readiness", "show how many messages a fail-over of subscriptions would lose or repeat", _add_status, _readiness),
+    (
+        "readiness",
+        "show how many messages a fail-over of subscriptions would lose or repeat",
+        _add_readiness,
+        _readiness,
+    ),
     ("where", "show the positions of a replicated subscription, by cluster and origin", _add_where, _where),
     ("pause", "stop sending a topic; its messages are kept", _add_order, _pause),
     ("resume", "send again, after pause", _add_order, _resume),

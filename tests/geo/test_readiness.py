@@ -229,6 +229,13 @@ def test_readiness_ends_with_11_if_there_is_an_alarm(places: tuple[Place, Place]
         assert code(a, "t") == 11
 
 
+def test_the_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["geo", "readiness", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Exit code 0: all subscriptions are ready" in text and "10: one is not" in text and "11: there is" in text
+
+
 @pytest.mark.parametrize("topic", ["other", "unreplicated"])
 def test_readiness_ends_with_2_if_there_is_nothing_to_tell(
     places: tuple[Place, Place], capsys: pytest.CaptureFixture[str], topic: str
