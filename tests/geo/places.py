@@ -58,9 +58,15 @@ class TwoServers:
         self.wire.lead_to(NOWHERE)
         self.wire.cut()
 
-    def stop_owner(self) -> None:
-        """Stop the first server with SIGSTOP: it does not answer, and its lease ends."""
+    def stop_servers(self) -> None:
+        """Kill the second server, so that nobody takes topics over; stop the first one with SIGSTOP, so that it answers
+        nothing, and its lease ends."""
+        self._servers[1].kill()
         self._servers[0].signal(signal.SIGSTOP)
+
+    def resume_owner(self) -> None:
+        """Let the first server go on."""
+        self._servers[0].signal(signal.SIGCONT)
 
     def kill_owner(self) -> None:
         """Kill the first server, then accept connections to b again."""
