@@ -13,7 +13,7 @@ from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
+from pyreplog.errors import InvalidArgumentError, NoSuchSubscriptionError, NoSuchTopicError, ReplogError
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.geo_replication import decode_position, decode_readiness, decode_status, no_such_position
 from pyreplog.geo.planned_handover import HandoverStatus
@@ -26,8 +26,10 @@ from pyreplog.ledger.embedded import METADATA
 NAME = "geo"
 HELP = "replicate topics to other clusters"
 
+EXIT_NOT_READY = 10
+"""Exit code of `geo readiness` without an alarm, when a subscription is not ready, or that is unknown."""
 EXIT_ALARM = 11
-"""Exit code of `geo status` when a person has to solve a problem, as of `cluster health`."""
+"""Exit code of `geo status` and `geo readiness` when a person has to solve a problem, as of `cluster health`."""
 
 _LISTS = {"targets", "replicated_from"}
 
@@ -100,6 +102,14 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _add_status(parser: argparse.ArgumentParser) -> None:
     targets.add_arguments(parser)
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of a topic (default: all)")
+
+
+def _add_readiness(parser: argparse.ArgumentParser) -> None:
+    _add_status(parser)
+    parser.epilog = (
+        f"Exit code 0: all subscriptions are ready, and their targets connected. {EXIT_NOT_READY}: one is not, or that "
+        f"is unknown. {EXIT_ALARM}: there is an alarm. 2: no replicated subscription was found."
+    )
 
 
 def _add_topic(parser: argparse.ArgumentParser) -> None:
@@ -370,20 +380,37 @@ def _readiness(arguments: argparse.Namespace) -> int:
         with _open(arguments) as cluster:
             rows = cluster.geo.readiness(arguments.topic, everywhere=True, secret=secret, tls=context)
     if arguments.json:
-        print_json([dataclasses.asdict(row) for row in rows])
-        return EXIT_ALARM if any(row.alarm for row in rows) else 0
-    cells = [
-        (row.topic, row.subscription, row.target, row.state, _lost(row), f"{row.repeated:,}", f"{row.revived:,}")
-        for row in rows
-    ]  # fmt: skip
-    header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
-    print_tables([Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))])
-    for row in rows:
-        if row.alarm:
-            say(f"alarm: {row.topic}, {row.subscription} to {row.target}: {row.alarm}")
-        elif row.error:
-            say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
-    return EXIT_ALARM if any(row.alarm for row in rows) else 0
+        print_json([{**dataclasses.asdict(row), "state": row.state} for row in rows])
+    else:
+        cells = [(row.topic, row.subscription, row.target, row.state, *_counts(row)) for row in rows]
+        header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
+        print_tables([Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))])
+        for row in rows:
+            if row.alarm:
+                say(f"alarm: {row.topic}, {row.subscription} to {row.target}: {row.alarm}")
+            elif row.error:
+                say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
+    if not rows:
+        raise _nothing_replicated(arguments)
+    if any(row.alarm for row in rows):
+        return EXIT_ALARM
+    return 0 if all(row.is_ready and not row.error for row in rows) else EXIT_NOT_READY
+
+
+def _nothing_replicated(arguments: argparse.Namespace) -> ReplogError:
+    """Return the error of an answer without rows: a script must not take it for ready."""
+    where = "that this server has open" if arguments.target.startswith(targets.SCHEME) else "of this cluster"
+    found = f"no replicated subscription was found among the topics {where}: `geo show` lists the policies"
+    if arguments.topic is None:
+        return InvalidArgumentError(f"{arguments.target}: {found}")
+    return NoSuchSubscriptionError(arguments.topic, found)
+
+
+def _counts(row: SubscriptionReadiness) -> tuple[str, str, str]:
+    """Return the counts of messages; "-" if nobody counted them."""
+    if not (row.is_known or row.is_current or row.lost or row.repeated or row.revived):
+        return "-", "-", "-"
+    return _lost(row), f"{row.repeated:,}", f"{row.revived:,}"
 
 
 def _lost(row: SubscriptionReadiness) -> str:
@@ -449,7 +476,12 @@ _ACTIONS = (
     ("unset", "remove the policy of a topic or a prefix", _add_name, _unset),
     ("show", "show policies", _add_show, _show),
     ("status", "show unsent messages by target, and alarms", _add_status, _status),
-    ("readiness", "show how many messages a fail-over of subscriptions would lose or repeat", _add_status, _readiness),
+    (
+        "readiness",
+        "show how many messages a fail-over of subscriptions would lose or repeat",
+        _add_readiness,
+        _readiness,
+    ),
     ("where", "show the positions of a replicated subscription, by cluster and origin", _add_where, _where),
     ("pause", "stop sending a topic; its messages are kept", _add_order, _pause),
     ("resume", "send again, after pause", _add_order, _resume),

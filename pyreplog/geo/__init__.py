@@ -21,6 +21,7 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `target_links` | the connections to all target clusters; makes the replicators that use them |
 | `subscription_replication` | replicates the durable subscriptions of one topic: drives `acks` |
 | `subscription_readiness` | `SubscriptionReadiness`: the effect of a fail-over of one subscription |
+| `stored_subscriptions` | the replicated subscriptions that the metadata name, for those whose owner tells nothing |
 | `origin_entries` | reads an entry of another cluster, to compare it with a neighbour's |
 | `planned_handover` | a planned handover of one subscription: its time limits and status |
 | `subscription_journal` | the durable records of a topic's replicated subscriptions |

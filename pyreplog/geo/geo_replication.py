@@ -54,6 +54,7 @@ from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_manager import ReplicatorFactory, ReplicatorManager, TopicsLike
 from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
+from pyreplog.geo.stored_subscriptions import stored_subscriptions
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
@@ -76,6 +77,20 @@ HANDOVER_POLL_S = 0.1
 """Seconds between two polls of a handover. Its owner may be another process, whose answers do not wait for events."""
 
 T = TypeVar("T", SubscriptionReadiness, SubscriptionPosition, HandoverStatus)
+
+
+class _Answer(NamedTuple):
+    """The answer of another server of this cluster.
+
+    Attributes:
+        address: its "host:port".
+        rows: the rows; none if it did not answer.
+        error: why it did not answer; None: it did.
+    """
+
+    address: str
+    rows: list[dict[str, Any]]
+    error: ReplogError | None = None
 
 
 class NamedPolicy(NamedTuple):
@@ -668,8 +683,8 @@ class GeoReplication(Handle):
         self, secret: bytes | Secret | None, tls: ssl.SSLContext | None
     ) -> Iterator[ReplicatorStatus]:
         """Yield the states that the other servers of this cluster report; silent servers are left out."""
-        for rows in self._ask_servers(lambda client: client.geo_status(), secret, tls):
-            for row in rows:
+        for answer in self._ask_servers(lambda client: client.geo_status(), secret, tls):
+            for row in answer.rows:
                 yield decode_status(row)
 
     def _ask_servers(
@@ -677,18 +692,18 @@ class GeoReplication(Handle):
         ask: Callable[[Client], list[dict[str, Any]]],
         secret: bytes | Secret | None,
         tls: ssl.SSLContext | None,
-    ) -> Iterator[list[dict[str, Any]]]:
-        """Yield the answers of the other servers of this cluster; silent servers are left out."""
+    ) -> Iterator[_Answer]:
+        """Yield the answers of the other servers of this cluster."""
         own = None if self._manager is None else self._manager.server
         for name, server in list_servers(self._store).items():
             if name == own or not server.address:
                 continue
             with connect(f"pyreplog://{server.address}", secret=secret, tls=tls, timeout=ASK_S) as client:
                 try:
-                    rows = ask(client)
-                except ReplogError:
-                    continue
-            yield rows
+                    answer = _Answer(server.address, ask(client))
+                except ReplogError as error:
+                    answer = _Answer(server.address, [], error)
+            yield answer
 
     def _unowned(self) -> Iterator[ReplicatorStatus]:
         """Yield the state of each topic with a policy for each target, as the metadata tell it."""
@@ -744,23 +759,35 @@ class GeoReplication(Handle):
 
         Args:
             topic: name of a topic; a partitioned topic stands for all partitions. None: all topics.
-            everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
+            everywhere: ask the other servers of this cluster, too, and list the subscriptions of topics whose owner did
+                not answer, or that have no owner, as unknown. False: only topics that this process owns.
             secret: secret of this cluster's servers, for `everywhere`.
             tls: TLS context of a client of these servers.
 
         Returns:
-            The rows, by topic, subscription and target. Topics without replicated subscriptions, and topics whose owner
-            was not asked, have no rows.
+            The rows, by topic, subscription and target. Topics without replicated subscriptions have no rows. An
+            unknown row is not ready, and its `error` has the reason and what to do.
 
         Raises:
+            InvalidMetadataError: with `everywhere`, the policy of one of the topics cannot be read.
             ReplogError: errors of the metadata store.
         """
         self._check_open()
         check_may_block("readiness")
         rows = [] if self._manager is None else self._manager.readiness()
         if check_bool("everywhere", everywhere):
+            stored = stored_subscriptions(self._store, topic)  # before: a lease may end while its server is asked
+            silent: dict[str, ReplogError] = {}
             for answer in self._ask_servers(lambda client: client.geo_readiness(), secret, tls):
-                rows += [decode_readiness(row) for row in answer]
+                rows += [decode_readiness(row) for row in answer.rows]
+                if answer.error is not None:
+                    silent[answer.address] = answer.error
+            told = {(row.topic, row.subscription, row.target) for row in rows}
+            rows += [
+                each.unknown_readiness(silent, is_open_here=self._owns(each.topic))
+                for each in stored
+                if (each.topic, each.subscription, each.target) not in told
+            ]
         if topic is not None:
             rows = [row for row in rows if topic in names_of(row.topic)]
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
@@ -799,10 +826,14 @@ class GeoReplication(Handle):
         rows = [] if self._manager is None else self._manager.where(topic, subscription)
         if check_bool("everywhere", everywhere):
             for answer in self._ask_servers(lambda client: client.geo_where(topic, subscription), secret, tls):
-                rows += [decode_position(row) for row in answer]
+                rows += [decode_position(row) for row in answer.rows]
         if not rows:
             raise no_such_position(topic, subscription)
         return sorted(rows, key=lambda row: (row.topic, row.at != "", row.at, row.origin != "", row.origin, row.token))
+
+    def _owns(self, topic: str) -> bool:
+        """Return whether this process owns a topic."""
+        return self._manager is not None and self._manager.has_open(topic)
 
     def where_rows(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Return `where` of this process as dicts, for clients of its server.

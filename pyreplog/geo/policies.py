@@ -225,6 +225,15 @@ class ReplicationConfig:
         policy = self.policy_of(topic)
         return () if policy is None or policy.direction != "send" else policy.targets
 
+    def subscription_targets_of(self, topic: str) -> tuple[str, ...]:
+        """Return the names of the clusters with which the subscriptions of a topic are replicated, in any direction.
+
+        Raises:
+            InvalidMetadataError: the policy cannot be read: it is unknown whether they are replicated.
+        """
+        policy = self.policy_of(topic)
+        return policy.targets if policy is not None and policy.replicated_subscriptions else ()
+
     def _policy_of(self, topic: str) -> ReplicationPolicy | InvalidMetadataError | None:
         for name in names_of(topic):
             if name in self.topics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 FailOverState = Literal["ready", "not ready", "before the seek", "unknown"]
 
@@ -26,7 +26,7 @@ class SubscriptionReadiness:
         lost: messages that are to be delivered, and that the target does not store.
         repeated: messages that are acknowledged, and that the target stores and would deliver.
         revived: messages that expired here without an acknowledgement, and that the target would deliver.
-        error: why the target is not connected; "": it is connected.
+        error: why the target is not connected, or why nothing is known; "": it is connected.
         alarm: the problem that a person has to solve; "": none.
         home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
         unreachable: of `lost`, the messages of third clusters that this cluster does not send there: they get there
@@ -46,6 +46,18 @@ class SubscriptionReadiness:
     alarm: str = ""
     home: str | None = None
     unreachable: int = 0
+
+    @classmethod
+    def unknown(cls, topic: str, subscription: str, target: str, error: str) -> Self:
+        """Return a row which says that nothing is known of a fail-over; nobody counted its messages.
+
+        Args:
+            topic: name of the topic.
+            subscription: name of the subscription.
+            target: name of the other cluster.
+            error: the reason, and what to do.
+        """
+        return cls(topic, subscription, target, False, False, False, 0, 0, 0, error=error)
 
     @property
     def state(self) -> FailOverState:

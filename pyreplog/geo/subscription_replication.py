@@ -1225,11 +1225,9 @@ class SubscriptionReplication:
             error: the reason.
         """
         return [
-            SubscriptionReadiness(
-                self.topic.name, subscription.name, target, False, False, False, 0, 0, 0, error=error
-            )
+            SubscriptionReadiness.unknown(self.topic.name, subscription.name, target, error)
             for subscription in self._durable_subscriptions()
-        ]  # fmt: skip
+        ]
 
     def _why_not_ready(self) -> str:
         return "the kept messages are still being read" if self.error is None else str(self.error)

@@ -63,15 +63,13 @@ def _expected(
     """Yield topic, subscription and target, as policies order."""
     for topic in topics:
         try:
-            policy = config.policy_of(topic.name)
+            targets = config.subscription_targets_of(topic.name)
         except InvalidMetadataError as error:  # `replication_snapshots` reports it
             logger.info("topic %s: %s", topic.name, error)
             continue
-        if policy is None or not policy.replicated_subscriptions:
-            continue
-        for subscription in subscriptions:
+        for subscription in subscriptions if targets else ():
             if subscription.on == topic.name and not subscription.is_system:
-                for target in policy.targets:
+                for target in targets:
                     yield topic, subscription.name, target
 
 

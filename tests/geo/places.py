@@ -43,6 +43,7 @@ class TwoServers:
 
     Attributes:
         address: of the server that will be killed.
+        url: of both servers.
         wire: leads from a to b.
     """
 
@@ -50,12 +51,22 @@ class TwoServers:
         self.a, self.b, self.wire, self.processes, self._target = a, b, wire, processes, target
         self._servers = [processes.start("pyreplog", "serve", processes.url, "--json") for _ in range(2)]
         addresses = [server.wait_for("address") for server in self._servers]
-        self.address = f"pyreplog://{addresses[0]}"
+        self.address, self.url = f"pyreplog://{addresses[0]}", f"pyreplog://{','.join(addresses)}"
 
     def part(self) -> None:
         """Cut the connections to b, and refuse new ones."""
         self.wire.lead_to(NOWHERE)
         self.wire.cut()
+
+    def stop_servers(self) -> None:
+        """Kill the second server, so that nobody takes topics over; stop the first one with SIGSTOP, so that it answers
+        nothing, and its lease ends."""
+        self._servers[1].kill()
+        self._servers[0].signal(signal.SIGSTOP)
+
+    def resume_owner(self) -> None:
+        """Let the first server go on."""
+        self._servers[0].signal(signal.SIGCONT)
 
     def kill_owner(self) -> None:
         """Kill the first server, then accept connections to b again."""

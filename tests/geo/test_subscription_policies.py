@@ -57,7 +57,7 @@ def test_policies_switch_it_on_and_off(places: tuple[Place, Place], capsys: pyte
     assert main(["geo", "readiness", f"pyreplog://{a.server.address}", "t"]) == 0
     words = capsys.readouterr().out.split()
     assert {"s", "b", "ready"} <= {*words}
-    assert main(["geo", "readiness", str(a.path), "other"]) == 0
+    assert main(["geo", "readiness", str(a.path), "other"]) == 2
     for target in (f"pyreplog://{a.server.address}", str(a.path)):
         assert main(["geo", "where", target, "t", "s", "--json"]) == 0
         here, there_too = json.loads(capsys.readouterr().out.splitlines()[-1])
