@@ -1,5 +1,5 @@
-"""A subscription that is acknowledged out of order goes on in another cluster, when its cluster is killed, and when it is
-handed over: what comes again there."""
+"""A subscription that is acknowledged out of order goes on in another cluster, when its cluster is killed, and when it
+is handed over: what comes again there."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def failover(plan: Plan) -> Section:
         "going to acknowledge, and how much of it B has persisted. It waits once, in the middle, until B has all. "
         "Bytes are those of the messages about subscriptions, without the frames around them. The row fails if a "
         "message is lost, comes twice at B, comes again although A knew that B had its acknowledgement, or if anything "
-        "is said while nothing changes. The handover is ordered at A directly after the last acknowledgement; consumers "
-        "there hold all other messages, and have no time to acknowledge them. The row fails if a message that was "
-        "acknowledged before the order comes again at B."
+        "is said while nothing changes. The handover is ordered at A directly after the last acknowledgement; the "
+        "consumer there holds all other messages, and has no time to acknowledge them. The row fails if a message that "
+        "was acknowledged before the order comes again at B."
     )
     return section
 
