@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 
@@ -46,6 +48,12 @@ class Region(Place):
         return disk_entries(self.path, self.topic())
 
 
+def messages(entry: DiskEntry) -> int:
+    """Return the number of messages of an entry."""
+    count: int = struct.unpack_from("<8xI", entry.value)[0]
+    return count
+
+
 @pytest.fixture
 def regions(tmp_path: Path) -> Iterator[dict[str, Region]]:
     """Cluster b receives from a and c, and forwards the messages of each to the other one."""
@@ -79,16 +87,21 @@ def test_bytes_more_of_replicated_entries_are_bounded_for_each_entry_of_the_sour
     for origin, source in disks.items():
         key = regions[origin].topic().origin.key
         originals = {entry.value: entry for entry in source if entry.origin is None}
+        ends = set(accumulate(map(messages, source), initial=0))
         for target in disks.keys() - {origin}:
             copies = [entry for entry in disks[target] if entry.origin is not None and entry.origin.key == key]
-            assert copies and len({entry.value for entry in copies}) == len(copies)
-            more, gaps = 0, 0
+            assert copies, f"{target} has no message of {origin}"
+            more, at = 0, 0
             for copy in copies:
                 assert copy.origin is not None
+                for gap in copy.origin.gaps:
+                    assert at <= gap.start and {gap.start, gap.end} <= ends, "each gap is of other entries, whole ones"
+                    at = gap.end
+                    gaps_seen.add(gap.cause)
+                assert at <= copy.origin.first
+                at = copy.origin.first + messages(copy)
                 added = copy.size - originals[copy.value].size
                 assert 0 < added <= stride(ATTRIBUTE_BYTES + GAP_BYTES * len(copy.origin.gaps))
-                more, gaps = more + added, gaps + len(copy.origin.gaps)
-                gaps_seen.update(gap.cause for gap in copy.origin.gaps)
-            assert gaps <= len(source) - len(copies), "each gap stands for an entry of the source without a copy"
+                more += added
             assert more <= stride(ATTRIBUTE_BYTES) * len(source) < GOAL_BYTES * len(source)
     assert gaps_seen == {GapCause.FOREIGN, GapCause.FILTERED}
