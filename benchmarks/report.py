@@ -51,7 +51,11 @@ def table(headers: list[str], rows: list[list[str]]) -> str:
 def _cells(found: Comparison) -> list[str]:
     goal, met = "", ""
     if found.goal is not None:
-        limit = f"{found.goal.limit:.1%}" if found.goal.absolute else f"{found.goal.limit:g}"
+        limit = f"{found.goal.limit:g}"
+        if found.goal.absolute and found.ours.unit == "share":
+            limit = f"{found.goal.limit:.1%}"
+        elif found.goal.absolute:
+            limit = str(dataclasses.replace(found.ours, value=found.goal.limit))
         goal = f"{found.goal.bound} {limit}"
         met = "yes" if found.met else "**no**"
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Unit = Literal["s", "/s", "B/s", "B", "share"]
+Unit = Literal["s", "/s", "B/s", "B", "share", "count"]
 Durability = Literal["appended", "synced", "reading"]
 """What holds when a call has returned. appended: the bytes survive the process; synced: the machine, too."""
 
@@ -26,6 +26,8 @@ class Figure:
             return f"{text} ({_rate(self.size / self.value)}B/s)" if self.size else text
         if self.unit == "share":
             return f"{self.value:.3%}"
+        if self.unit == "count":
+            return f"{self.value:,.0f}"
         if self.unit == "B":
             return f"{_rate(self.value)}B"
         text = f"{_rate(self.value)}{'B' if self.unit == 'B/s' else ''}/s"
@@ -110,4 +112,4 @@ def _rate(value: float) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 or not value else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

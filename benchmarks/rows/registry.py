@@ -25,6 +25,7 @@ from benchmarks.rows.geo.failover import failover
 from benchmarks.rows.geo.hop import hop
 from benchmarks.rows.geo.opening import opening
 from benchmarks.rows.geo.replication import replication
+from benchmarks.rows.geo.stored_bytes import stored_bytes
 from benchmarks.rows.geo.topics import topics as geo_topics
 from benchmarks.rows.ha.client import client
 from benchmarks.rows.ha.fanout import fanout
@@ -111,6 +112,7 @@ ROWS: dict[str, Row] = {
     "geo-failover": failover,
     "geo-topics": geo_topics,
     "geo-opening": opening,
+    "geo-stored": stored_bytes,
     "kafka-wire": decoding,
     "partitions-append": partitions_append,
     "partitions-catch-up": catch_up,

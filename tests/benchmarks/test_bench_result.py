@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import machine, report
-from benchmarks.result import Comparison, Figure, Goal, Section, Table
+from benchmarks.result import Comparison, Figure, Goal, Section, Table, Unit
 
 
 def comparison(ours: float, other: float, goal: Goal | None) -> Comparison:
@@ -54,11 +54,24 @@ def test_nothing_on_the_other_side_has_no_ratio() -> None:
         (Figure("", 23.9e6, "/s", "appended", 100), "23.9 M/s (2.39 GB/s)"),
         (Figure("", 3.097e9, "B/s", "synced"), "3.10 GB/s"),
         (Figure("", 131072, "B", "appended"), "131 kB"),
+        (Figure("", 0, "B", "synced"), "0 B"),
+        (Figure("", 12_345, "count", "synced"), "12,345"),
         (Figure("", 0.0003, "share", "reading"), "0.030%"),
     ],
 )
 def test_figures_as_text(figure: Figure, text: str) -> None:
     assert str(figure) == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "limit", "text"),
+    [("share", 0.005, "at most 0.5%"), ("B", 64, "at most 64.0 B"), ("count", 37, "at most 37")],
+)
+def test_absolute_goals_have_the_unit_of_their_figure(unit: Unit, limit: float, text: str) -> None:
+    ours, other = (Figure(name, 0, unit, "synced") for name in ("ours", "other"))
+    found = Comparison("idle", ours, other, Goal("at most", limit, absolute=True), "3 entries")
+    row = report.markdown(Section("idle", "Idle", [found])).splitlines()[4]
+    assert [cell.strip() for cell in row.split("|")[5:7]] == [text, "yes"]
 
 
 def test_markdown() -> None:

@@ -87,6 +87,17 @@ def test_cumulative_acknowledgements(sides: tuple[Side, Side]) -> None:
         assert rest(other, 19) == [13, 14, 16, 17, 18, 19]
 
 
+def test_skipped_messages_are_acknowledged_in_the_other_cluster(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 9)
+    a.topic.create_subscription("s", start="earliest")
+    a.topic.skip("s", 4)
+    has(b, [0, 1, 2, 3])
+    until(lambda: len(b.topic) == 9)
+    with b.subscribe() as consumer:
+        assert rest(consumer, 8) == [4, 5, 6, 7, 8]
+
+
 def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Side]) -> None:
     """The subscription exists in the other cluster without a consumer, and keeps messages there."""
     a, b = sides

@@ -44,9 +44,10 @@ def test_an_attribute_comes_back(key: int, gaps: list[Gap], behind: int, time_us
     assert tag == TAG_ORIGIN and OriginAttribute.from_bytes(value) == attribute
 
 
-def test_an_attribute_is_short() -> None:
-    assert len(OriginAttribute(1, 2, 3).to_bytes()) == 27
-    assert len(ATTRIBUTE.to_bytes()) == 44
+@pytest.mark.parametrize("count", [0, 1, 2, GAPS_MAX])
+def test_an_attribute_takes_27_bytes_and_17_for_each_gap(count: int) -> None:
+    gaps = tuple(Gap(at, at + 1, GapCause.FILTERED if at % 2 else GapCause.FOREIGN) for at in range(count))
+    assert len(OriginAttribute(1, count, 3, gaps).to_bytes()) == 27 + 17 * count
 
 
 @given(st.binary(max_size=120))

@@ -1,4 +1,5 @@
-"""A cluster is killed with a subscription that is acknowledged out of order: what comes again in the other one."""
+"""A subscription that is acknowledged out of order goes on in another cluster, when its cluster is killed, and when it
+is handed over: what comes again there."""
 
 from __future__ import annotations
 
@@ -41,16 +42,30 @@ class _Run(NamedTuple):
     all_s: float
 
 
+class _Handover(NamedTuple):
+    """One planned handover. seconds: of the command; the other fields as in `_Run`."""
+
+    acks: int
+    messages: int
+    repeated: int
+    lost: int
+    state_bytes: int
+    idle_bytes: int
+    seconds: float
+
+
 def failover(plan: Plan) -> Section:
-    """Kill A, and go on at B."""
+    """Kill A, and go on at B; then hand the subscription over from A to B, and go on there."""
     acks = plan.scaled(_ACKS, 512)
     section = Section(
-        "geo-failover", f"A is killed with {acks:,} individual acknowledgements out of order; the consumer goes on at B"
+        "geo-failover",
+        f"{acks:,} individual acknowledgements out of order; A is killed, or hands over, and the consumer goes on at B",
     )
     rounds = _ROUNDS if plan.budget >= 5 else 1
     runs = [_kill(plan, acks, acks * 5 // 4, seed) for seed in range(rounds)]
     worst = max(runs, key=lambda run: run.repeated / max(run.unknown, 1))
     largest = max(runs, key=lambda run: run.state_bytes)
+    planned = _hand_over(plan, acks, acks * 5 // 4, rounds)
     section.comparisons += [
         Comparison(
             "come again at B, of all acknowledgements",
@@ -65,6 +80,20 @@ def failover(plan: Plan) -> Section:
             Figure(f"two numbers for each of {largest.ranges:,} ranges", _RANGE_BYTES * largest.ranges, "B", "synced"),
             None,
             f"{largest.acks:,} acknowledgements",
+        ),
+        Comparison(
+            "state exchanged while nothing changes",
+            Figure("of messages, both ways", max(run.idle_bytes for run in (*runs, planned)), "B", "synced"),
+            Figure("while messages are acknowledged", largest.state_bytes, "B", "synced"),
+            Goal("at most", 0, absolute=True),
+            f"in {len(runs) + 1} runs",
+        ),
+        Comparison(
+            "planned handover: come again at B",
+            Figure("acknowledged messages", planned.repeated, "count", "synced"),
+            Figure("when A is killed", worst.repeated, "count", "synced"),
+            Goal("at most", 0, absolute=True),
+            f"{planned.messages:,} messages, {planned.acks:,} acknowledged, none lost",
         ),
     ]
     section.tables.append(
@@ -83,20 +112,35 @@ def failover(plan: Plan) -> Section:
             ],
         )
     )  # fmt: skip
+    section.tables.append(
+        Table(
+            "The planned handover",
+            ["acknowledged", "come again", "lost", "state, bytes", "idle, bytes", "handed over in"],
+            [
+                [
+                    f"{planned.acks:,}", f"{planned.repeated}", f"{planned.lost}", f"{planned.state_bytes:,}",
+                    f"{planned.idle_bytes}", f"{planned.seconds:.2f} s",
+                ]
+            ],
+        )
+    )  # fmt: skip
     section.notes.append(
         "A is a process, which is killed with SIGKILL while it acknowledges as fast as it can; it says what it is "
         "going to acknowledge, and how much of it B has persisted. It waits once, in the middle, until B has all. "
         "Bytes are those of the messages about subscriptions, without the frames around them. The row fails if a "
         "message is lost, comes twice at B, comes again although A knew that B had its acknowledgement, or if anything "
-        "is said while nothing changes."
+        "is said while nothing changes. The handover is ordered at A directly after the last acknowledgement; the "
+        "consumer there holds all other messages, and has no time to acknowledge them. The row fails if a message that "
+        "was acknowledged before the order comes again at B."
     )
     return section
 
 
-def _kill(plan: Plan, acks: int, messages: int, seed: int) -> _Run:
+@contextmanager
+def _two_clusters(plan: Plan, count: Count, acks: int, messages: int, seed: int) -> Iterator[tuple[Job, Topic, int]]:
+    """A, a process that has everything ready to acknowledge; the topic at B; and bytes said while nothing changed."""
     with (
         plan.folder() as folder,
-        counted() as count,
         Cluster.embedded(folder / "there", bookies=1) as there,
         TopicServer(there) as server,
         job("geo_region", str(folder / "here"), messages, acks, seed) as here,
@@ -106,13 +150,17 @@ def _kill(plan: Plan, acks: int, messages: int, seed: int) -> _Run:
         wait(lambda: TOPIC in there.topics.names())
         replicate_to(there, "here", url)
         here.answer()
-        idle_bytes = _while_idle(plan, count)
+        topic = there.topic(TOPIC, create=False)
+        assert isinstance(topic, Topic)
+        yield here, topic, _while_idle(plan, count)
+
+
+def _kill(plan: Plan, acks: int, messages: int, seed: int) -> _Run:
+    with counted() as count, _two_clusters(plan, count, acks, messages, seed) as (here, topic, idle_bytes):
         before = count.total
         here.ask("begin")
         known = _until_killed(here, acks)
         begin = time.perf_counter()
-        topic = there.topic(TOPIC, create=False)
-        assert isinstance(topic, Topic)
         numbers, first_s = _receive(topic, messages - 1, begin)
         all_s = time.perf_counter() - begin
         acknowledged = set(order_of(messages, acks, seed))
@@ -122,6 +170,26 @@ def _kill(plan: Plan, acks: int, messages: int, seed: int) -> _Run:
             len(set(range(messages)) - acknowledged - found), count.total - before, idle_bytes, first_s, all_s,
         )  # fmt: skip
         if run.lost or len(found) < len(numbers) or run.repeated > run.unknown or run.idle_bytes:
+            raise ValueError(f"{run}, {len(numbers) - len(found)} messages came twice")
+        return run
+
+
+def _hand_over(plan: Plan, acks: int, messages: int, seed: int) -> _Handover:
+    with counted() as count, _two_clusters(plan, count, acks, messages, seed) as (here, topic, idle_bytes):
+        before = count.total
+        here.ask("begin")
+        while here.answer().get("acknowledged") != acks:
+            pass
+        here.ask("hand over")
+        told = next(told for told in iter(here.answer, None) if "handed_over_s" in told)
+        state_bytes = count.total - before
+        numbers, _ = _receive(topic, messages - 1, time.perf_counter())
+        acknowledged, found = set(order_of(messages, acks, seed)), set(numbers)
+        lost = set(range(messages)) - acknowledged - found
+        run = _Handover(
+            acks, messages, len(found & acknowledged), len(lost), state_bytes, idle_bytes, told["handed_over_s"]
+        )
+        if run.lost or run.repeated or len(found) < len(numbers) or run.idle_bytes:
             raise ValueError(f"{run}, {len(numbers) - len(found)} messages came twice")
         return run
 

@@ -1,9 +1,11 @@
-"""A cluster in a process of its own, whose consumer acknowledges out of order until the process is killed."""
+"""A cluster in a process of its own, whose consumer acknowledges out of order until the process is killed, or hands the
+subscription over."""
 
 from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ def order_of(messages: int, acks: int, seed: int) -> list[int]:
 
 def run(folder: str, messages: int, acks: int, seed: int, report: Callable[[Any], None]) -> None:
     """Publish, receive, and acknowledge in bursts; say each burst before it begins, and what the other one knows after.
+    Then hand the subscription over, when it is told to.
 
     Args:
         folder: of the cluster.
@@ -85,4 +88,8 @@ def run(folder: str, messages: int, acks: int, seed: int, report: Callable[[Any]
                     wait(is_ready)
                 if (left := unknown()) is not None:
                     report({"known": max(end - left, 0)})
+            if sys.stdin.readline():
+                begin = time.perf_counter()
+                cluster.geo.handover(TOPIC, SUBSCRIPTION, "there", grace=0.0)
+                report({"handed_over_s": time.perf_counter() - begin})
             sys.stdin.readline()

@@ -85,6 +85,13 @@ def topics(plan: Plan) -> Section:
             f"{len(idle):,} topics with 1 message each",
         ),
         Comparison(
+            "threads of both clusters, while nothing happens",
+            Figure("replicated", after.threads, "count", "synced"),
+            Figure("not replicated", before.threads, "count", "synced"),
+            Goal("at most", before.threads + _SLACK_THREADS, absolute=True),
+            f"{len(idle):,} topics with 1 message each",
+        ),
+        Comparison(
             f"messages of {active} active topics, while all are published into",
             Figure("topic with the fewest", min(busy.rates), "/s", "synced", 100),
             Figure("topic with the most", max(busy.rates), "/s", "synced", 100),
