@@ -97,12 +97,8 @@ class Log:
     def begins_here(self) -> None:
         """What is there now is not sent to a new target."""
         self.begin = self.end
-        for offset in range(self.end):
-            self._causes[self.own, offset] = "before"
-        for origin, end in self._ends.items():
-            for offset in range(end):
-                is_skipped = self.cause(origin, offset) == "skipped"  # the entry behind it says so, if it is sent
-                self._causes[origin, offset] = "skipped before" if is_skipped else "before"
+        for place, cause in self._causes.items():
+            self._causes[place] = f"{cause} before"
 
     def truth(self, origin: Origin, first: int) -> Truth | None:
         return self._truth.get((origin, first))
