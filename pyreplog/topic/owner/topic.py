@@ -510,9 +510,6 @@ class Topic(Handle):
 
         Raises:
             ReplogError: as `create_subscription`.
-
-        Example:
-            >>> topic.copy_subscription("s", load_subscription(store, "t-partition-0", "s"))  # doctest: +SKIP
         """
         self._check_open()
         check_may_block("copy_subscription")
