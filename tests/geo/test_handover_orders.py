@@ -24,7 +24,6 @@ from pyreplog import (
     TopicServer,
 )
 from pyreplog.cli.app import main
-from pyreplog.cursors.subscription_metadata import load_subscription
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.geo_replication import decode_handover
 from pyreplog.geo.subscription_replication import SubscriptionReplication
@@ -149,49 +148,6 @@ def test_all_partitions_are_handed_over(tmp_path: Path) -> None:
             with b.cluster.topic("t", create=False).subscribe("s", type="shared") as other:
                 received += [int(other.receive(timeout=20.0).value) for _ in range(18)]
         assert sorted(received) == [*range(30)]
-
-
-@pytest.fixture
-def partitioned(tmp_path: Path) -> Iterator[tuple[Place, Place]]:
-    """Return two clusters with a topic of two partitions and the subscription s, whose home is a."""
-    with ExitStack() as stack:
-        a, b = Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
-        a.know(b)
-        b.know(a)
-        topic = a.cluster.topic("t", partitions=2, **SYNCED)
-        topic.create_subscription("s", start="earliest")
-        until(lambda: a.is_ready(2))
-        assert {row.phase for row in a.cluster.geo.take_over("t", "s")} == {"done"}
-        until(lambda: [row.home for row in b.cluster.geo.readiness("t")] == ["a"] * 2)
-        yield a, b
-
-
-def stored_home(place: Place, partition: int) -> str:
-    return load_subscription(place.cluster.metadata, f"t-partition-{partition}", "s").home
-
-
-@pytest.mark.parametrize("grower", ["a", "b"])
-def test_partitions_that_are_added_begin_with_the_home_of_the_first_one(
-    partitioned: tuple[Place, Place], grower: str
-) -> None:
-    a, b = partitioned
-    until(lambda: stored_home(b, 0) != "")
-    with b.cluster.topic("t", create=False).subscribe("s", start="earliest", type="shared") as other:
-        place = a if grower == "a" else b
-        place.cluster.topic("t", partitions=4)
-        topic = a.cluster.topic("t", partitions=4)
-        with topic.subscribe("s", start="earliest", type="shared") as consumer:
-            keys = [b"%d" % number for number in range(40)]
-            topic.publish_batch(keys, keys=keys)
-            assert sorted(numbers(consumer, 40)) == [*range(40)]
-            until(lambda: sum(len(b.cluster.topic(f"t-partition-{at}", create=False)) for at in range(4)) == 40)
-            until(lambda: [row.home for row in a.cluster.geo.readiness("t")] == [""] * 4)
-            until(lambda: [row.home for row in b.cluster.geo.readiness("t")] == ["a"] * 4)
-            until(lambda: b.cluster.topic("t", create=False).partitions == 4)  # its consumers follow
-            until(lambda: all("wait here" in row.alarm for row in b.cluster.geo.status("t")))
-            assert other.receive(timeout=0.0) is None
-    until(lambda: [stored_home(place, at) for place in (a, b) for at in (1, 2, 3)] == [""] * 6)
-    until(lambda: stored_home(a, 0) == stored_home(b, 0) == f"1/{a.cluster.topics.cluster_id.hex()}")
 
 
 def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
