@@ -29,10 +29,10 @@ class HandoverStatus:
         topic: name of the topic or partition.
         subscription: name of the subscription.
         target: name of the cluster that is to deliver the subscription.
-        phase: `opening`: the topic's owner is still reading the kept messages, or storing the home. `stopping`: consumers hold messages.
-            `draining`: the target lacks acknowledgements. `moving`: the home has moved to the target, which has not
-            confirmed it, or the metadata store here lacks it. `done`. `cancelled`: consumers here go on. `unconfirmed`: the handover was `moving` at its
-            timeout. `refused`: the handover cannot begin.
+        phase: `opening`: the topic's owner is still reading the kept messages, or storing the home. `stopping`:
+            consumers hold messages. `draining`: the target lacks acknowledgements. `moving`: the home has moved to the
+            target, which has not confirmed it, or the metadata store here lacks it. `done`. `cancelled`: consumers here
+            go on. `unconfirmed`: the handover was `moving` at its timeout. `refused`: the handover cannot begin.
         held: messages that consumers here have and did not acknowledge.
         error: the present obstacle, or the reason for the end; "": none.
     """

@@ -13,7 +13,13 @@ from weakref import WeakValueDictionary
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.clock import Clock
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.errors import InvalidArgumentError, NoSuchSubscriptionError, NoSuchTopicError, TopicExistsError, TopicOwnedError
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    TopicExistsError,
+    TopicOwnedError,
+)
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import check_connected
