@@ -75,9 +75,9 @@ def test_consumers_of_the_home_alone_get_messages_of_new_partitions(places: tupl
         with topic.subscribe("s", start="earliest", type="shared") as consumer:
             topic.publish_batch(KEYS, keys=KEYS)
             assert sorted(numbers(consumer, 40)) == [*range(40)]
+            until(lambda: b.cluster.topic("t", create=False).partitions == 4)  # its consumers follow
             until(lambda: sum(len(partition_of(b, at)) for at in range(4)) == 40)
             until(lambda: homes(a) == [""] * 4 and homes(b) == ["a"] * 4)
-            until(lambda: b.cluster.topic("t", create=False).partitions == 4)  # its consumers follow
             until(lambda: all("wait here" in row.alarm for row in b.cluster.geo.status("t")))
             assert other.receive(timeout=0.0) is None
     until(lambda: [stored(place, at) for place in (a, b) for at in (1, 2, 3)] == [""] * 6)
