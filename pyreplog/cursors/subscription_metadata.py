@@ -37,6 +37,9 @@ SETTINGS_PROPERTY = "pyreplog.settings"
 
 They are no field of their own, because readers of version 1 refuse unknown fields but keep all properties."""
 
+HOME_PROPERTY = "pyreplog.home"
+"""Name of the property with the home of a replicated subscription that a partition added later begins with."""
+
 _TYPES = {"token": str, "owner": str, "type": str, "created_us": int, "cursor_ledger": int, "cursor_from": int}
 
 
@@ -62,6 +65,8 @@ class SubscriptionMetadata(MetadataValue):
             version does not know are kept.
         durable: its cursor is stored.
         properties: its properties.
+        home: the home of a replicated subscription, see FORMAT.md; in partition 0 for partitions that are added later,
+            in such a partition until its journal has it; "": none.
         owner: token of the process that may change it and persist its cursor.
         snapshot: a cursor record; b"": none.
         cursor_ledger: ledger of newer records, which begin with a snapshot in entry `cursor_from`; -1: none.
@@ -71,7 +76,7 @@ class SubscriptionMetadata(MetadataValue):
 
     KIND: ClassVar[str] = "subscription metadata"
     VERSION: ClassVar[int] = 2
-    UNSTORED: ClassVar[frozenset[str]] = frozenset({"settings"})
+    UNSTORED: ClassVar[frozenset[str]] = frozenset({"settings", "home"})
 
     token: str
     created_us: int
@@ -79,6 +84,7 @@ class SubscriptionMetadata(MetadataValue):
     settings: Mapping[str, Any] = field(default_factory=dict)
     durable: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
+    home: str = ""
     owner: str = ""
     snapshot: bytes = b""
     cursor_ledger: int = -1
@@ -120,6 +126,8 @@ class SubscriptionMetadata(MetadataValue):
         properties = dict(self.properties)
         if self.settings:
             properties[SETTINGS_PROPERTY] = json.dumps(self.settings, separators=(",", ":"))
+        if self.home:
+            properties[HOME_PROPERTY] = self.home
         snapshot = base64.b64encode(self.snapshot).decode()
         return {**super()._encode_fields(), "properties": properties, "snapshot": snapshot}
 
@@ -133,7 +141,11 @@ class SubscriptionMetadata(MetadataValue):
         settings = json.loads(fields["properties"].pop(SETTINGS_PROPERTY, "{}"))
         if type(settings) is not dict:
             raise TypeError(f"settings: {settings!r}")
-        return {**fields, "snapshot": base64.b64decode(fields["snapshot"], validate=True), "settings": settings}
+        home = fields["properties"].pop(HOME_PROPERTY, "")
+        if type(home) is not str:
+            raise TypeError(f"home: {home!r}")
+        snapshot = base64.b64decode(fields["snapshot"], validate=True)
+        return {**fields, "snapshot": snapshot, "settings": settings, "home": home}
 
 
 Change = Callable[[SubscriptionMetadata], SubscriptionMetadata]

@@ -552,7 +552,8 @@ class GeoReplication(Handle):
     ) -> list[HandoverStatus]:
         """Poll the owner of the topic, or of each partition, until all orders have ended, or the time is over.
 
-        `ask` returns None as long as the owner has not applied the policy of the topic.
+        `ask` returns None as long as the owner has not applied the policy of the topic. Partitions that are added
+        meanwhile are part of the order.
         """
         self._check_subscriptions(topic)
         names = self._partitions(topic)
@@ -580,6 +581,9 @@ class GeoReplication(Handle):
                                 else HandoverStatus(name, "", "", "opening")
                             )
                 if len(rows) == len(names):
+                    if all(row.is_over for row in rows.values()) and len(grown := self._partitions(topic)) > len(names):
+                        names = grown  # partitions that were added meanwhile may have the former home
+                        continue
                     if all(row.is_over for row in rows.values()) or time.monotonic() > until + ASK_S:
                         return [rows[name] for name in names]
                     if time.monotonic() > until and all(row.phase == "opening" or row.is_over for row in rows.values()):

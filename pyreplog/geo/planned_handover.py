@@ -29,10 +29,10 @@ class HandoverStatus:
         topic: name of the topic or partition.
         subscription: name of the subscription.
         target: name of the cluster that is to deliver the subscription.
-        phase: `opening`: the topic's owner is still reading the kept messages. `stopping`: consumers hold messages.
-            `draining`: the target lacks acknowledgements. `moving`: the home has moved to the target, which has not
-            confirmed it. `done`. `cancelled`: consumers here go on. `unconfirmed`: the handover was `moving` at its
-            timeout. `refused`: the handover cannot begin.
+        phase: `opening`: the topic's owner is still reading the kept messages, or storing the home. `stopping`:
+            consumers hold messages. `draining`: the target lacks acknowledgements. `moving`: the home has moved to the
+            target, which has not confirmed it, or the metadata store here lacks it. `done`. `cancelled`: consumers here
+            go on. `unconfirmed`: the handover was `moving` at its timeout. `refused`: the handover cannot begin.
         held: messages that consumers here have and did not acknowledge.
         error: the present obstacle, or the reason for the end; "": none.
     """
@@ -108,6 +108,14 @@ class PlannedHandover:
             error: the present obstacle.
         """
         self._set(_PHASES[self.handover.phase], error, held)
+
+    def wait_for_metadata(self, obstacle: str) -> None:
+        """Stay in the phase `moving`, although the target has confirmed the handover.
+
+        Args:
+            obstacle: the step that is missing here.
+        """
+        self._set("moving", obstacle, 0)
 
     def end(self, phase: Phase, error: str) -> None:
         """End the handover.

@@ -464,7 +464,7 @@ class ReplicatorManager(Handle):
         if replicated is None and not self._targets(name) and not self._replicates_subscriptions(name):
             if topic in self._clean:
                 return
-            if not _cursors(topic):
+            if not _cursors(topic) and not topic.has_homes:
                 self._clean.add(topic)
                 return
         try:
@@ -570,8 +570,10 @@ class ReplicatorManager(Handle):
             if (subscriptions := replicated.subscriptions) is not None:
                 replicated.subscriptions = None  # first: they are not shown any more once the journal is deleted
                 subscriptions.remove()
-            elif not replicated.is_settled and JOURNAL in _cursors(topic):
-                topic.delete_subscription(JOURNAL)
+            elif not replicated.is_settled and (topic.has_homes or JOURNAL in _cursors(topic)):
+                topic.forget_homes()
+                if JOURNAL in _cursors(topic):
+                    topic.delete_subscription(JOURNAL)
                 topic.watch_subscriptions(None)  # deliveries were held back until the policy was known
             return
         neighbours, unreachable = {}, []

@@ -47,7 +47,7 @@ from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
-from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
+from pyreplog.geo.acks.subscription_state import FIRST_HOME, NO_CLUSTER, Home, SubscriptionState
 from pyreplog.geo.exchange_connection import ExchangeConnection
 from pyreplog.geo.origin_entries import read_entry
 from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
@@ -60,6 +60,7 @@ from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.origin import LastEntry, Origin
 from pyreplog.topic.model.positions import TopicPosition, position
+from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import Topic
@@ -118,6 +119,8 @@ class _Progress:
         self.acked = RangeSet()  # acknowledged offsets that the exchange does not know yet
         self.expired = RangeSet()
         self.header_at: int | None = None  # record with which the present header is durable; None: it was noted
+        self.home_at: int | None = None  # record with which the present home is durable; None: the metadata have it
+        self.has_home_job = False  # a job stores the home in the metadata
         self.passed_below = _EraOffset(-1, 0)  # the exchange knows all acknowledgements below this offset
         self.journaled_below = _EraOffset(-1, 0)  # all below this one are durable in the journal
         self.passed_by_record: deque[tuple[int, _EraOffset]] = deque()  # `passed_below`, by the record that stores it
@@ -157,6 +160,10 @@ class SubscriptionReplication:
         self._durability_waiters: deque[tuple[int, AppendFuture[None]]] = deque()  # by record
         self._handovers: dict[str, PlannedHandover] = {}  # the last one of each subscription
         self._homes_elsewhere: dict[str, bytes] = {}  # by subscription; replaced, never changed
+        self._malformed_homes: dict[str, str] = {}  # errors by subscription; replaced, never changed
+        part = partition_of(topic.name)
+        self._is_first_partition = part is not None and part[1] == 0
+        self._is_later_partition = part is not None and part[1] > 0
         self._is_check_scheduled = False
         self._first_end = 0
         self._is_ready = self._is_reading = self._is_growth_posted = self._is_flush_scheduled = self._is_over = False
@@ -218,7 +225,8 @@ class SubscriptionReplication:
         self.topic.watch_subscriptions(self)
         if not was_replicated:  # no other cluster has acknowledged messages that may be in flight to consumers
             for subscription in self._durable_subscriptions():
-                subscription.limit_to(self._first_end)
+                if self._home_at_birth(subscription).admits(self.topic.origin.cluster):
+                    subscription.limit_to(self._first_end)
         managed.on_grow.append(self._on_grow)
         self._read_next()
 
@@ -290,6 +298,10 @@ class SubscriptionReplication:
             self._pages.remove()
         except ReplogError as error:
             logger.warning("topic %s: its pages of positions were not deleted: %s", self.topic.name, error)
+        try:
+            self.topic.forget_homes()
+        except ReplogError as error:
+            logger.warning("topic %s: the homes of its subscriptions were not deleted: %s", self.topic.name, error)
 
     def _on_lost(self, error: ReplogError) -> None:
         logger.warning("topic %s: replication of its subscriptions has ended: %s", self.topic.name, error)
@@ -375,8 +387,10 @@ class SubscriptionReplication:
         existing = {subscription.name: subscription for subscription in self._durable_subscriptions()}
         for name in self._exchange.names():
             self._locals[name] = _Progress()
+            self._locals[name].home_at = self._issued_sequence
             if name in existing:
                 self._restore(existing[name])
+                self._inherit_home(existing[name])
             else:
                 self._rebuild(name)
         for name in existing.keys() - {*self._exchange.names()}:
@@ -444,6 +458,7 @@ class SubscriptionReplication:
             self._note_durable()
             for name, local in self._locals.items():
                 self._note_header(name, local)
+                self._note_home(name, local)
             while self._durability_waiters and self._durability_waiters[0][0] <= sequence:
                 set_result(self._durability_waiters.popleft()[1], None)
 
@@ -599,9 +614,12 @@ class SubscriptionReplication:
         """Replicate a new subscription; see `SubscriptionWatcher`."""
 
         def created() -> None:
-            is_known = self._state(subscription.name) is not None or subscription.name in self._deletions
-            if self._is_ready and not self._is_over and not is_known:
+            if not self._is_ready or self._is_over or subscription.name in self._deletions:
+                return
+            if self._state(subscription.name) is None:
                 self._create(subscription)
+            else:
+                self._inherit_home(subscription)
 
         self._events.post(created)
 
@@ -612,8 +630,9 @@ class SubscriptionReplication:
         local = self._locals[name] = _Progress()
         local.era = ranges.era
         bases = self._positions.translation.held_below(min(prefix_of(ranges.acked), self._positions.end))
-        self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases))
-        local.header_at = self._issued_sequence
+        home = self._home_at_birth(subscription)
+        self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases, home))
+        local.header_at = local.home_at = self._issued_sequence
         self._pass_acks(subscription, local)
         self._carry_out(self._exchange.flush())
         self._limit(name)
@@ -764,6 +783,9 @@ class SubscriptionReplication:
         if local is not None and subscription is not None and local.era is not None:
             nothing = np.zeros(0, np.int64)
             self._deliver_after(name, local, subscription.acknowledge_elsewhere(nothing, nothing))
+        if local is not None:
+            local.home_at = self._issued_sequence + 1  # the record of this change follows
+        self._malformed_homes = {other: text for other, text in self._malformed_homes.items() if other != name}
         self._limit(name)
 
     def _rebuild(self, name: str) -> None:
@@ -860,7 +882,75 @@ class SubscriptionReplication:
         applied = subscription.acknowledge_elsewhere(*passed, if_=lambda: subscription.era == era)
         self._deliver_after(name, local, applied)
         self._note_header(name, local)
+        self._note_home(name, local)
         self._flush_later()
+
+    # ---- the home of partitions that are added later ----------------------------------------------------------
+
+    def _home_at_birth(self, subscription: Subscription) -> Home:
+        """Return the home that a subscription of a partition that was added later begins with."""
+        if not self._is_later_partition:
+            return FIRST_HOME
+        try:
+            return Home.of_text(subscription.home)
+        except InvalidArgumentError as error:
+            name, topic = subscription.name, self.topic.name
+            if name not in self._malformed_homes:
+                logger.error("topic %s: subscription %s begins without a home: %s", topic, name, error)
+            self._malformed_homes = {**self._malformed_homes, name: str(error)}
+            return FIRST_HOME
+
+    def _inherit_home(self, subscription: Subscription) -> None:
+        """Merge the home at birth into a state that came from another cluster first, or from an earlier owner."""
+        local = self._locals.get(subscription.name)
+        if local is None or self._exchange is None or not subscription.home:
+            return
+        self._carry_out(self._exchange.inherit(subscription.name, self._home_at_birth(subscription)))
+        local.home_at = self._issued_sequence
+        self._note_home(subscription.name, local)
+
+    def _note_home(self, name: str, local: _Progress) -> None:
+        """Store the home in the metadata, once the journal has it: growth copies it from partition 0.
+
+        In other partitions it is deleted: from now on the journal has it.
+        """
+        state, subscription = self._state(name), self._find(name)
+        if local.home_at is None or local.home_at > self._durable_sequence or local.has_home_job or self._is_over:
+            return
+        if state is None or subscription is None or self._locals.get(name) is not local:
+            return
+        home = state.home.text() if self._is_first_partition else ""
+        if subscription.home == home:
+            local.home_at = None
+            return
+        local.has_home_job = True
+        self._context.work(partial(self._store_home, subscription, home, local))
+
+    def _store_home(self, subscription: Subscription, home: str, local: _Progress) -> None:
+        """Store a home; in a thread that may wait."""
+        failure: ReplogError | None = None
+        is_stored = True
+        try:
+            is_stored = self.topic.store_home(subscription, home, if_=lambda: not self._is_over)
+        except NoSuchSubscriptionError:
+            is_stored = False
+        except ReplogError as error:
+            failure = error
+
+        def stored() -> None:
+            local.has_home_job = False
+            if failure is not None:
+                self._retry_later(failure, partial(self._note_home, subscription.name, local))
+            elif is_stored and self._locals.get(subscription.name) is local:
+                self._note_home(subscription.name, local)  # it may have changed meanwhile
+                self._advance_handovers()
+
+        self._events.post(stored)
+
+    def _is_home_noted(self, name: str) -> bool:
+        """Return whether partitions that are added from now on begin with the present home."""
+        local = self._locals.get(name)
+        return local is None or local.home_at is None
 
     # ---- other clusters -------------------------------------------------------------------------------------
 
@@ -1085,6 +1175,8 @@ class SubscriptionReplication:
             handover.phase is HandoverPhase.DONE and state.home.cluster != peer
         ):
             ordered.end("cancelled", f"the subscription was taken over: its home is the cluster {self._home_of(state)}")
+        elif handover.phase is HandoverPhase.DONE and not self._is_home_noted(name):
+            ordered.wait_for_metadata("its home is not stored in the metadata store yet")
         elif handover.phase is HandoverPhase.DONE:
             ordered.end("done", "")
             logger.info("topic %s: subscription %s was handed over to %s", self.topic.name, name, ordered.status.target)
@@ -1115,7 +1207,8 @@ class SubscriptionReplication:
         if stored is None:
             return asdict(status)
         self._context.runtime.wait(stored)
-        return asdict(HandoverStatus(self.topic.name, subscription, "", "done"))
+        is_noted = self._call_as_step(lambda: self._is_home_noted(subscription))
+        return asdict(HandoverStatus(self.topic.name, subscription, "", "done") if is_noted else status)
 
     def _move_home_here(self, name: str, *, any_cluster: bool) -> AppendFuture[None] | None:
         """Return a future that is done when the home is durable; None: the kept messages are still being read."""
@@ -1150,8 +1243,12 @@ class SubscriptionReplication:
         return cluster.hex() if neighbour is None else neighbour.name
 
     def waiting(self) -> dict[str, str]:
-        """Return an alarm for each subscription whose consumers here wait in vain, by subscription. Never waits."""
-        alarms = {}
+        """Return alarms of homes, by subscription: consumers here wait in vain, or it is malformed. Never waits."""
+        alarms = {
+            name: f"subscription {name} of this partition began without a home, and consumers of all clusters get its "
+            f"messages: order `geo take-over` in the home. {text}"
+            for name, text in self._malformed_homes.items()
+        }  # fmt: skip
         for name, home in self._homes_elsewhere.items():
             subscription = self._find(name)
             if subscription is not None and (consumers := subscription.consumers):

@@ -18,13 +18,13 @@ from pyreplog.geo.acks.effects import (
     Send,
 )
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
-from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, decode, encode
+from pyreplog.geo.acks.messages import AcksItem, Delta, StateItem, Stored, TombstoneItem, decode, encode
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.readiness import readiness
-from pyreplog.geo.acks.subscription_state import NO_CLUSTER, Generation
+from pyreplog.geo.acks.subscription_state import FIRST_HOME, NO_CLUSTER, Generation, Home
 from pyreplog.origins.origin import LastEntry, OriginState
 
-from .exchanging import Clusters, bases, cluster_id, origin, span, whole
+from .exchanging import Clusters, Side, bases, cluster_id, origin, span, whole
 
 
 def linked(letters: str = "ab", links: tuple[str, ...] | None = None, base: OriginRanges | None = None) -> Clusters:
@@ -708,3 +708,77 @@ def test_neighbour_that_knows_fewer_confirmations_of_a_deletion_is_sent_the_othe
         sent = [message for send in a.outbox if isinstance(message := decode(send.data), Delta)]
         expected = [] if sequence == 1 else [TombstoneItem("s", "t1", frozenset({a.id, b.id}))]
         assert [item for delta in sent for item in delta.items] == expected
+
+
+# ---- homes at birth --------------------------------------------------------------------------------------------------
+
+
+def home_of(side: Side) -> Home:
+    state = side.exchange.state("s")
+    assert state is not None
+    return state.home
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_births_with_different_homes_agree_on_the_higher_number(is_connected: bool) -> None:
+    """Clusters subscribe to a new partition at the same moment, and know different homes of partition 0."""
+    clusters = Clusters("abc")
+    if is_connected:
+        clusters.connect_all()
+    homes = {"a": Home(4, cluster_id("a")), "b": Home(5, cluster_id("b")), "c": FIRST_HOME}
+    for letter, home in homes.items():
+        side = clusters[letter]
+        side.do(side.exchange.create("s", f"t{letter}", OriginRanges(), home))
+        assert home_of(side) == home
+    if not is_connected:
+        clusters.connect_all()
+    clusters.settle()
+    states = [clusters[letter].exchange.state("s") for letter in "abc"]
+    assert [home_of(clusters[letter]) for letter in "abc"] == [homes["b"]] * 3
+    assert len({state.header_digest() for state in states if state is not None}) == 1
+    for letter in "ac":
+        changes = [effect for effect in clusters[letter].effects if isinstance(effect, HomeChanged)]
+        assert changes[-1] == HomeChanged("s", homes["b"])
+
+
+def test_home_at_birth_survives_a_crash_and_an_order_wins_over_it() -> None:
+    clusters = Clusters()
+    clusters.connect_all()
+    side, other = clusters["a"], clusters["b"]
+    side.do(side.exchange.create("s", "t1", OriginRanges(), Home(7, side.id)))
+    side.boot()
+    clusters.connect_all()
+    assert home_of(other) == Home(7, side.id)
+    other.do(other.exchange.move("s", other.id))
+    clusters.settle()
+    assert home_of(side) == Home(8, other.id)
+
+
+def test_home_at_birth_is_merged_into_a_state_that_came_from_another_cluster() -> None:
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    home = Home(3, side.id)
+    other.do(other.exchange.inherit("s", home))
+    assert HomeChanged("s", home) in other.effects
+    clusters.settle()
+    assert home_of(side) == home
+    records = len(other.journal)
+    for lower in (home, Home(2, other.id), FIRST_HOME):  # an older one changes nothing
+        assert other.exchange.inherit("s", lower) == []
+    assert other.exchange.inherit("none", home) == []
+    assert len(other.journal) == records
+    other.boot()
+    assert home_of(other) == home
+
+
+def test_home_at_birth_is_sent_in_the_form_that_earlier_versions_take() -> None:
+    """A cluster that knows no homes at birth takes it like that of a handover, and holds its consumers back."""
+    clusters = Clusters()
+    clusters.connect_all()
+    side, home = clusters["a"], Home(2, cluster_id("a"))
+    side.do(side.exchange.create("s", "t1", OriginRanges(), home))
+    deltas = [message for send in side.outbox if isinstance(message := decode(send.data), Delta)]
+    items = [item for delta in deltas for item in delta.items if isinstance(item, StateItem)]
+    assert [(item.name, item.home) for item in items] == [("s", home)]
+    clusters.settle()
+    assert HomeChanged("s", home) in clusters["b"].effects

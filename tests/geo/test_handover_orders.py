@@ -150,29 +150,6 @@ def test_all_partitions_are_handed_over(tmp_path: Path) -> None:
         assert sorted(received) == [*range(30)]
 
 
-def test_a_partition_that_is_added_later_gets_the_home_by_another_order(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        a, b = Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
-        a.know(b)
-        b.know(a)
-        topic = a.cluster.topic("t", partitions=2, **SYNCED)
-        topic.create_subscription("s", start="earliest")
-        until(lambda: a.is_ready(2))
-        a.cluster.geo.take_over("t", "s")
-        topic = a.cluster.topic("t", partitions=3)
-        with topic.subscribe("s", start="earliest", type="shared") as consumer:
-            until(lambda: a.is_ready(3))
-            assert [row.home for row in a.cluster.geo.readiness("t")] == ["", "", None]
-            assert {row.phase for row in a.cluster.geo.take_over("t", "s")} == {"done"}
-            until(lambda: [row.home for row in b.cluster.geo.readiness("t")] == ["a"] * 3)
-            keys = [b"%d" % number for number in range(30)]
-            topic.publish_batch(keys, keys=keys)
-            with b.cluster.topic("t", create=False).subscribe("s", start="earliest", type="shared"):
-                assert sorted(numbers(consumer, 30)) == [*range(30)]
-                until(lambda: sum(len(b.cluster.topic(f"t-partition-{at}", create=False)) for at in range(3)) == 30)
-                until(lambda: all("wait here" in row.alarm for row in b.cluster.geo.status("t")))
-
-
 def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
     """A server opens the topic and runs the handover."""
     a, _ = places

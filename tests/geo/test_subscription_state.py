@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of, subtract
 from pyreplog.geo.acks.subscription_state import Generation, Home, SubscriptionState
 
 from .exchanging import bases, cluster_id, origin, span
 
+HOMES = (
+    Home(0, bytes(16)), Home(1, cluster_id("a")), Home(1, cluster_id("b")), Home(2, cluster_id("a")), Home(3, bytes(16)),
+)  # fmt: skip
 MESSAGES = st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=20)
 
 
@@ -40,7 +45,7 @@ def states(draw: st.DrawFn) -> SubscriptionState:
     return SubscriptionState(
         frozenset(draw(st.sets(st.sampled_from(("t1", "t2", "t3")), min_size=1))),
         generation,
-        draw(st.sampled_from((Home(0, bytes(16)), Home(1, cluster_id("a")), Home(1, cluster_id("b"))))),
+        draw(st.sampled_from(HOMES)),
         ranges_with(base),
         ranges_with(draw(MESSAGES)),
     )
@@ -122,3 +127,22 @@ def test_tombstones_are_settled_by_all() -> None:
     assert lifecycle.is_settled("t1", [cluster_id("a"), cluster_id("b")])
     lifecycle.forget("t1")
     assert lifecycle.is_empty and not np.any([lifecycle.confirm("t1", cluster_id("a"))])
+
+
+def test_home_in_metadata_is_text() -> None:
+    assert [home.text() for home in HOMES[:2]] == ["", f"1/{'61' * 16}"]
+    assert [Home.of_text(home.text()) for home in HOMES] == [*HOMES]
+    assert Home.of_text(Home(1 << 62, cluster_id("a")).text()).number == 1 << 62
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a", "/", "1/", f"0/{'61' * 16}", f"01/{'61' * 16}", f"-1/{'61' * 16}", f"1/{'61' * 15}", f"1/{'61' * 17}",
+        f"1/{'6A' * 16}", f"1/{'61' * 16}\n", f"{(1 << 62) + 1}/{'61' * 16}", f"{1 << 64}/{'61' * 16}", "9" * 5000,
+        f"\u0661/{'61' * 16}",
+    ],
+)  # fmt: skip
+def test_malformed_home_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"home of a subscription: expected a number .*, found"):
+        Home.of_text(text)

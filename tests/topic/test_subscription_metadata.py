@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyreplog.cursors.cursor_pages import PAGE_BYTES, Chains, Pages, parse_page
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.cursors.subscription_metadata import (
+    HOME_PROPERTY,
     SETTINGS_PROPERTY,
     SNAPSHOT_BYTES_MAX,
     SubscriptionMetadata,
@@ -105,6 +106,18 @@ def test_settings_are_a_property_that_older_readers_keep() -> None:
     assert (stored.config, MADE.config) == (config, SubscriptionConfig(type="shared"))
     assert stored.with_config(SubscriptionConfig(type="shared")) == MADE
     assert SETTINGS_PROPERTY not in json.loads(MADE.encode())["properties"]
+
+
+def test_home_is_a_property_that_older_readers_keep() -> None:
+    stored = dataclasses.replace(MADE, home="1/ab")
+    body = json.loads(stored.encode())
+    assert body.keys() == OLDER_FIELDS
+    assert body["properties"] == {**MADE.properties, HOME_PROPERTY: "1/ab"}
+    assert SubscriptionMetadata.decode(stored.encode()) == stored
+    assert HOME_PROPERTY not in json.loads(MADE.encode())["properties"]
+    body["properties"][HOME_PROPERTY] = ["1/ab"]
+    with pytest.raises(InvalidMetadataError, match="home"):
+        SubscriptionMetadata.decode(json.dumps(body).encode())
 
 
 def test_settings_that_a_newer_build_stored_are_kept() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.cursors.subscription_config import SubscriptionConfig
-from pyreplog.cursors.subscription_metadata import SETTINGS_PROPERTY, load_subscription, subscription_key
+from pyreplog.cursors.subscription_metadata import HOME_PROPERTY, SETTINGS_PROPERTY, load_subscription, subscription_key
 from pyreplog.errors import ConfigError, InvalidArgumentError, MetadataUnavailableError, SubscriptionBusyError
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.owner import subscriptions
@@ -75,8 +75,9 @@ def test_settings_of_a_subscription_with_consumers_cannot_be_changed(
         topic.create_subscription("s", none_of_these=1)
     with pytest.raises(InvalidArgumentError, match="another topic"):
         topic.create_subscription("s", dead_letter="t")
-    with pytest.raises(InvalidArgumentError, match="reserved"):
-        topic.create_subscription("other", properties={SETTINGS_PROPERTY: "{}"})
+    for reserved in (SETTINGS_PROPERTY, HOME_PROPERTY):
+        with pytest.raises(InvalidArgumentError, match=f"'{reserved}' is reserved"):
+            topic.create_subscription("other", properties={reserved: "{}"})
     assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
 
 

@@ -49,7 +49,7 @@ from pyreplog.geo.acks.messages import (
 )
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, copy_ranges, ranges_of, subtract
 from pyreplog.geo.acks.peer import Peer
-from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, SubscriptionState
+from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, Home, SubscriptionState
 from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 SNAPSHOT_BYTES: Final = 1 << 16
@@ -212,21 +212,36 @@ class SubscriptionExchange:
 
     # ---- consumers and operators here ------------------------------------------------------------------------------
 
-    def create(self, name: str, token: str, bases: OriginRanges) -> list[Effect]:
+    def create(self, name: str, token: str, bases: OriginRanges, home: Home = FIRST_HOME) -> list[Effect]:
         """Create a subscription.
 
         Args:
             name: name of the subscription.
             token: a random token, never used before.
             bases: the messages before its start, of those that this cluster holds.
+            home: its home at birth: for a partition that is added later, that of partition 0.
 
         Raises:
             InvalidArgumentError: the subscription exists.
         """
         lifecycle = self._lifecycles.setdefault(name, SubscriptionLifecycle())
-        if not lifecycle.create(token, bases):
+        if not lifecycle.create(token, bases, home):
             raise InvalidArgumentError(f"subscription {name!r}: expected a new name, found a subscription")
         self._header_changed(name, None)
+        return self._store_changes()
+
+    def inherit(self, name: str, home: Home) -> list[Effect]:
+        """Merge a home at birth into a subscription whose state came from another cluster first; the higher one wins.
+
+        Args:
+            name: name of the subscription; one that does not exist is left alone.
+            home: its home at birth here.
+        """
+        state = self.state(name)
+        if state is not None and home > state.home:
+            state.home = home
+            self._effects.append(HomeChanged(name, home))
+            self._header_changed(name, None)
         return self._store_changes()
 
     def acknowledge(

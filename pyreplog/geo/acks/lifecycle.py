@@ -60,16 +60,17 @@ class SubscriptionLifecycle:
         """Whether the name has no state and no tombstones."""
         return self.state is None and not self.tombstones
 
-    def create(self, token: str, bases: OriginRanges) -> bool:
+    def create(self, token: str, bases: OriginRanges, home: Home = FIRST_HOME) -> bool:
         """Create the subscription; return False if it exists.
 
         Args:
             token: random token of this creation alone.
             bases: the messages before the start of the subscription, of those that its cluster holds.
+            home: its home at birth.
         """
         if self.state is not None:
             return False
-        self.state = SubscriptionState(frozenset({token}), FIRST_GENERATION, FIRST_HOME, bases.copy())
+        self.state = SubscriptionState(frozenset({token}), FIRST_GENERATION, home, bases.copy())
         return True
 
     def merge(self, other: SubscriptionState) -> Change:

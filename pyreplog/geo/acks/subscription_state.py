@@ -8,16 +8,20 @@ commutative, associative and idempotent. A seek begins another generation; the h
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple, Self
 
 from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges, copy_ranges, ranges_of
 from pyreplog.origins.origin import CLUSTER_BYTES, Origin
 
 NO_CLUSTER = bytes(CLUSTER_BYTES)
+_HOME: Final = re.compile(rf"([1-9]\d{{0,18}})/([0-9a-f]{{{2 * CLUSTER_BYTES}}})", re.ASCII)
+_HOME_NUMBER_MAX: Final = 1 << 62
 
 
 class Generation(NamedTuple):
@@ -46,6 +50,23 @@ class Home(NamedTuple):
     def admits(self, cluster: bytes) -> bool:
         """Return whether consumers of `cluster` may receive messages."""
         return self.cluster in (NO_CLUSTER, cluster)
+
+    def text(self) -> str:
+        """Return it as text for the metadata of a subscription; "": it never changed."""
+        return f"{self.number}/{self.cluster.hex()}" if self.number else ""
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the home of a text. Raises InvalidArgumentError if the text is malformed."""
+        if not text:
+            return cls(0, NO_CLUSTER)
+        match = _HOME.fullmatch(text)
+        if match is None or int(match[1]) > _HOME_NUMBER_MAX:
+            raise InvalidArgumentError(
+                f"home of a subscription: expected a number from 1 to {_HOME_NUMBER_MAX}, '/' and the id of a cluster "
+                f"in {2 * CLUSTER_BYTES} hexadecimal digits, found {text[:80]!r}"
+            )
+        return cls(int(match[1]), bytes.fromhex(match[2]))
 
 
 FIRST_GENERATION = Generation(0, NO_CLUSTER)

@@ -6,14 +6,20 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.clock import Clock
-from pyreplog.cursors.subscription_metadata import list_subscriptions, load_subscription
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError, TopicOwnedError
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    TopicExistsError,
+    TopicOwnedError,
+)
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import check_connected
@@ -325,20 +331,29 @@ class PartitionedTopics:
             settings = vars(chain.chain.config.changed(settings))
         with self._topics.ownership.claim(name, wait=wait), ExitStack() as stack:
             metadata = find_partitioned(self._store, name)
-            for partition in range(wanted if metadata is None else metadata.partitions, wanted):
-                check_connected()  # there may be thousands
-                coming = partition_name(name, partition)
-                self._coming.add(coming)
-                stack.callback(self._coming.discard, coming)
-                topic = self._topics.open(coming, wait=wait, settings=settings)
-                for subscription in list_subscriptions(self._store, first):
-                    if is_system(subscription):
-                        continue
-                    known = load_subscription(self._store, first, subscription)
-                    topic.create_subscription(
-                        subscription, start="earliest", properties=known.properties, **vars(known.config)
-                    )
+            added = range(wanted if metadata is None else metadata.partitions, wanted)
+            for partition in added:
+                self._coming.add(partition_name(name, partition))
+                stack.callback(self._coming.discard, partition_name(name, partition))
+            copied: dict[str, str] | None = None
+            subscriptions = self._durable_subscriptions(first)
+            while copied != (homes := {known: stored.home for known, stored in subscriptions.items() if stored.home}):
+                for partition in added:
+                    check_connected()  # there may be thousands
+                    topic = self._topics.open(partition_name(name, partition), wait=wait, settings=settings)
+                    for subscription, stored in subscriptions.items():
+                        topic.copy_subscription(subscription, stored)
+                copied, subscriptions = homes, self._durable_subscriptions(first)  # a home may have changed meanwhile
             return grow_partitioned(self._store, name, wanted).partitions
+
+    def _durable_subscriptions(self, topic: str) -> dict[str, SubscriptionMetadata]:
+        """Return the metadata of the durable subscriptions of a partition, by name, without those of pyreplog."""
+        subscriptions = {}
+        for subscription in list_subscriptions(self._store, topic):
+            if not is_system(subscription):
+                with suppress(NoSuchSubscriptionError):  # it was deleted just now
+                    subscriptions[subscription] = load_subscription(self._store, topic, subscription)
+        return subscriptions
 
     def remove(self, name: str) -> None:
         """Remove the metadata of a topic whose partitions were deleted.

@@ -226,6 +226,8 @@ class Subscription:
         self.stored_settings: SubscriptionConfig | None = None
         """Its settings in the metadata store; None: not stored, or unknown."""
         self.properties: Mapping[str, str] = {}
+        self.home = ""
+        """The stored home, see `SubscriptionMetadata`; "": none."""
         self.created_us = clock.now_us()
         self.used_us = clock.monotonic_us()
         """When it last had a consumer, or this process took it over, on the monotonic clock."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyreplog.arguments import check_mapping
 from pyreplog.cursors.cursor_log import RecoveredSubscription
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.cursors.subscription_metadata import (
+    HOME_PROPERTY,
     SETTINGS_PROPERTY,
     SubscriptionMetadata,
     change_subscription,
@@ -38,6 +40,7 @@ from pyreplog.topic.model.backlog import SYSTEM_PREFIX, is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, check_start, position
+from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.owner.dead_letters import check_dead_letters, publish_dead
 from pyreplog.topic.owner.subscription import Subscription, SubscriptionWatcher
 from pyreplog.topic.owner.topic_context import TopicContext
@@ -71,6 +74,8 @@ class Subscriptions:
         self._watcher: SubscriptionWatcher | None = None
         self._is_held = False  # all wait for a watcher
         self._is_changing = False  # some do not have the present watcher yet
+        part = partition_of(context.name)
+        self._is_first_partition = part is None or part[1] == 0  # its homes are those that other partitions begin with
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -113,32 +118,36 @@ class Subscriptions:
         properties: Mapping[str, str],
         *,
         later: bool = False,
+        home: str = "",
     ) -> Subscription:
         """Return an existing subscription, with these settings, or a new one.
 
-        later: changed settings of an existing subscription may be stored later. Raises the errors of
-        `Topic.create_subscription`.
+        later: changed settings of an existing subscription may be stored later. home: its home at birth, see
+        `SubscriptionMetadata`. Raises the errors of `Topic.create_subscription`.
         """
         check_name(name, "subscription")
         check_start(start)
         check_mapping("properties", properties)
         if is_system(name):
             raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
-        if SETTINGS_PROPERTY in properties:
-            raise InvalidArgumentError(f"properties: the name {SETTINGS_PROPERTY!r} is reserved for pyreplog")
+        for reserved in (SETTINGS_PROPERTY, HOME_PROPERTY):
+            if reserved in properties:
+                raise InvalidArgumentError(f"properties: the name {reserved!r} is reserved for pyreplog")
         config = SubscriptionConfig.of(dict(settings))
         with self._changing:
             subscription = self.find(name)
             if subscription is not None and not subscription.is_over:
                 self._configure(subscription, settings, later=later)
+                self._pass_home(subscription, home)
                 return subscription
             check_dead_letters(self._topic, name, config)
             mark = wait_while_connected(self._context.runtime.wait, position(self._context.managed, start))
             if not durable:
                 return self._add(self._new(Cursor(name, mark, durable=False), config))
-            self._create(name, Cursor(name, mark), config, properties)
+            self._create(name, Cursor(name, mark), config, properties, home)
             subscription = self._recover(name)
             self._configure(subscription, settings, later=later)  # it existed, unknown to this owner
+            self._pass_home(subscription, home)
             return subscription
 
     def attach(
@@ -220,10 +229,12 @@ class Subscriptions:
         finally:
             self._changing.release()
 
-    def _create(self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str]) -> None:
+    def _create(
+        self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str], home: str
+    ) -> None:
         topic, managed, now_us = self._topic, self._context.managed, self._context.clock.now_us()
         metadata = SubscriptionMetadata(
-            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties),
+            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties), home=home,
             snapshot=cursor.snapshot_record()[1], moved_us=now_us,
         ).with_config(config)  # fmt: skip
         try:
@@ -241,7 +252,9 @@ class Subscriptions:
     def _recover(self, name: str) -> Subscription:
         recovered = self._take_over(name)
         cursor = Cursor.restore(name, recovered.records)
-        subscription = self._new(cursor, recovered.metadata.config)
+        home = recovered.metadata.home
+        subscription = self._new(cursor, recovered.metadata.config, waits=bool(home) and not self._is_first_partition)
+        subscription.home = home
         subscription.stored_settings = subscription.settings
         subscription.properties = recovered.metadata.properties
         subscription.created_us = recovered.metadata.created_us
@@ -289,14 +302,42 @@ class Subscriptions:
         with self._lock:
             return self._is_held or self._is_changing
 
-    def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
+    def _new(self, cursor: Cursor, settings: SubscriptionConfig, *, waits: bool = False) -> Subscription:
+        """Return a new object. waits: it delivers nothing until a watcher, or the end of the replication, says so."""
         subscription = self._make_subscription(cursor, settings)
         with self._lock:
             watcher, is_held = self._watcher, self._is_held
-        if cursor.durable and (is_held or watcher is not None):
+        if cursor.durable and (waits or is_held or watcher is not None):
             subscription.watch(watcher)
             subscription.limit_to(0)
         return subscription
+
+    def _pass_home(self, subscription: Subscription, home: str) -> None:
+        """Store the home at birth of an existing subscription, and tell the watcher."""
+        if not home or not subscription.cursor.durable or subscription.home == home:
+            return
+        self._store_home(subscription, home)
+        if self._watcher is not None:
+            self._watcher.created(subscription)
+
+    def store_home(self, subscription: Subscription, home: str, if_: Callable[[], bool]) -> bool:
+        """Store the home of a durable subscription; return False if it is over, or `if_` is false.
+
+        Raises the errors of `change_subscription`.
+        """
+        with self._changing:
+            if subscription.is_over or not if_():
+                return False
+            self._store_home(subscription, home)
+            return True
+
+    def _store_home(self, subscription: Subscription, home: str) -> None:
+        assert subscription.persister is not None
+        change_subscription(
+            self._metadata, self._topic, subscription.name, subscription.persister.owner,
+            lambda stored: dataclasses.replace(stored, home=home),
+        )  # fmt: skip
+        subscription.home = home
 
     def _make_subscription(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         context = self._context

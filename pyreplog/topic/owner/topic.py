@@ -21,6 +21,7 @@ from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.future import AppendFuture, after_all, set_result
 from pyreplog.handles import Handle
@@ -498,6 +499,24 @@ class Topic(Handle):
         check_may_block("create_subscription")
         self._subscriptions.open(subscription, start, True, settings, properties or {})
 
+    def copy_subscription(self, subscription: str, metadata: SubscriptionMetadata) -> None:
+        """Create a subscription with the settings, properties and home of another partition's.
+
+        It begins with the first message. If it exists, its settings change; its properties stay.
+
+        Args:
+            subscription: name of the subscription.
+            metadata: that of the other partition.
+
+        Raises:
+            ReplogError: as `create_subscription`.
+        """
+        self._check_open()
+        check_may_block("copy_subscription")
+        self._subscriptions.open(
+            subscription, "earliest", True, vars(metadata.config), metadata.properties, home=metadata.home
+        )
+
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription with its acknowledgements; it keeps no messages any more.
 
@@ -551,6 +570,37 @@ class Topic(Handle):
             former: the watcher that ends; if another one watches, nothing changes. None: whichever watches.
         """
         self._subscriptions.watch(watcher, former=former)
+
+    def store_home(self, subscription: Subscription, home: str, *, if_: Callable[[], bool]) -> bool:
+        """Store the home of a durable subscription with its metadata, see `SubscriptionMetadata`. Waits.
+
+        Args:
+            subscription: a durable subscription of this topic.
+            home: the home; "": none.
+            if_: called before the change, while no other call changes subscriptions; False: the home stays.
+
+        Returns:
+            False if the subscription is over, or `if_` returned False.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        return self._subscriptions.store_home(subscription, home, if_)
+
+    @property
+    def has_homes(self) -> bool:
+        """Whether the metadata of a subscription have a home."""
+        return any(subscription.home for subscription in self.all_subscriptions())
+
+    def forget_homes(self) -> None:
+        """Delete the stored homes of all subscriptions: they are not replicated any more. Waits.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        for subscription in self.all_subscriptions():
+            if subscription.home:
+                self.store_home(subscription, "", if_=lambda: True)
 
     # ---- changes --------------------------------------------------------------------------------------------
 
