@@ -44,7 +44,7 @@ from pyreplog.geo.acks.effects import (
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
-from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
+from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
@@ -542,7 +542,11 @@ class SubscriptionReplication:
         for offsets, more in zip((local.acked, local.expired), taken, strict=True):
             offsets.add_ranges(*more.intersect())
         end = self._positions.end  # offsets beyond it cannot be translated yet
-        self._pass_ranges(subscription.name, local.acked.intersect(0, end))
+        start = min(self.topic.managed.start.offset, end)
+        self._pass_ranges(subscription.name, local.acked.intersect(start, end))
+        # The cursor has all removed messages as acknowledged, and the exchange knows which of them were: the others
+        # were passed over in this cluster alone.
+        self._pass_ranges(subscription.name, local.acked.intersect(0, start), expires=True)
         self._pass_ranges(subscription.name, local.expired.intersect(0, end), expires=True)
         local.acked.remove(0, end)
         local.expired.remove(0, end)
@@ -577,21 +581,11 @@ class SubscriptionReplication:
             state = self._state(name)
             if local is None or self._exchange is None or state is None or era != subscription.era:
                 continue  # the cursor was moved again since
-            effects = self._exchange.seek(name, self._bases(state, offset))
+            base = self._positions.base_of_seek(state, offset, self.topic.managed.start.offset)
+            effects = self._exchange.seek(name, base)
             local.era, local.acked, local.expired = era, RangeSet(), RangeSet()
             self._carry_out([effect for effect in effects if not isinstance(effect, Rebuild)])
             local.header_at = self._issued_sequence
-
-    def _bases(self, state: SubscriptionState, offset: int) -> OriginRanges:
-        """Return the messages that a seek to an offset passes over.
-
-        Messages that were removed here have no position. Other clusters may still have them: acknowledgements below the
-        first position are kept.
-        """
-        bases = self._positions.translation.held_below(offset)
-        for origin in state.origins():
-            bases.add(origin, *state.passed(origin, 0, self._positions.first(origin)))
-        return bases
 
     # ---- creation and deletion ------------------------------------------------------------------------------
 
