@@ -41,7 +41,7 @@ from pyreplog.geo.acks.effects import (
     SeekLost,
     Send,
 )
-from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.exchange import HOLES_MAX, SubscriptionExchange
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
@@ -351,11 +351,27 @@ class SubscriptionReplication:
                 return  # acknowledgements of these messages may still come: the next batch is another chance
         self._pass_all_acks()
         self._positions.trim(start)
+        self._note_removed()
+
+    def _note_removed(self) -> None:
+        """Tell the exchange which messages of each origin were removed here."""
+        assert self._exchange is not None
+        starts = {origin: self._positions.first(origin) for origin in self._positions.ends()}
+        self._carry_out(self._exchange.remove(starts | {self._positions.own: self._positions.start}))
 
     @property
     def position_runs(self) -> int:
         """Number of runs of neighbouring messages in the position maps of all other origins. Any thread."""
         return self._positions.translation.runs
+
+    @property
+    def ack_ranges(self) -> int:
+        """Number of ranges of acknowledged messages that are kept and exchanged, of all subscriptions. Waits."""
+        return self._call_as_step(self._count_ack_ranges)
+
+    def _count_ack_ranges(self) -> int:
+        states = [] if self._exchange is None else [self._exchange.state(name) for name in self._exchange.names()]
+        return sum(state.acks.ranges + state.bases.ranges for state in states if state is not None)
 
     def _read_failed(self, error: BaseException) -> None:
         self._is_reading = False
@@ -372,6 +388,7 @@ class SubscriptionReplication:
         self._is_ready = True
         for origin, end in self._positions.ends().items():
             self._exchange.arrive(origin, end)  # cursors are set as a whole
+        self._note_removed()
         existing = {subscription.name: subscription for subscription in self._durable_subscriptions()}
         for name in self._exchange.names():
             self._locals[name] = _Progress()
@@ -606,6 +623,9 @@ class SubscriptionReplication:
         local = self._locals[name] = _Progress()
         local.era = ranges.era
         bases = self._positions.translation.held_below(min(prefix_of(ranges.acked), self._positions.end))
+        removed = ranges.acked.intersect(0, min(self.topic.managed.start.offset, self._positions.end))
+        for origin, passed in self._positions.translation.to_origins(removed).items():
+            bases.add(origin, *passed)  # removed messages are no acknowledgements later
         self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases))
         local.header_at = self._issued_sequence
         self._pass_acks(subscription, local)
@@ -1156,6 +1176,19 @@ class SubscriptionReplication:
                 )
         return alarms
 
+    def alarms(self) -> dict[str, str]:
+        """Return an alarm for each subscription that needs a person, by subscription. Never waits."""
+        alarms, exchange = self.waiting(), self._exchange
+        for name, holes in ({} if exchange is None else exchange.excess_holes).items():
+            alarms.setdefault(
+                name,
+                f"subscription {name} has acknowledgements in {holes} ranges, more than {HOLES_MAX}: the messages "
+                "between them were removed here, and another cluster may still deliver them. They are joined once "
+                "each cluster is connected, has this version, and has removed these messages, too: consume them there, "
+                "or let them expire; if a cluster is gone for good, take it off the policy (`geo set`)",
+            )
+        return alarms
+
     # ---- readiness ------------------------------------------------------------------------------------------
 
     def readiness(self) -> list[SubscriptionReadiness]:
@@ -1180,7 +1213,7 @@ class SubscriptionReplication:
             why = self._why_not_ready()
             return [row for neighbour in self._neighbours.values() for row in self.unknown(neighbour.name, why)]
         self._pass_all_acks()
-        waiting = self.waiting()
+        alarms = self.alarms()
         rows = []
         for peer, neighbour in self._neighbours.items():
             connection = self._connections[peer]
@@ -1201,7 +1234,7 @@ class SubscriptionReplication:
                 effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, may_have)
                 state = self._exchange.state(name)
                 assert state is not None
-                alarm = self._alarms.get(peer, "") or waiting.get(name, "")
+                alarm = self._alarms.get(peer, "") or alarms.get(name, "")
                 rows.append(
                     SubscriptionReadiness(
                         self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,

@@ -26,6 +26,7 @@ from pyreplog.origins.origin import Origin, OriginState
 from pyreplog.topic.model.wire.protocol import ORIGINS
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch
 from pyreplog.topic.owner.origins import Origins
+from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.server import topic_server
 from tests.geo.replicated import Side, rest, take, two
 from tests.waiting import until
@@ -247,6 +248,31 @@ def test_a_seek_passes_over_no_messages_that_expired_and_were_removed_here(sides
     has(b, sorted({1, 4, *range(start, 18)}))
     with b.subscribe() as other:
         assert {*rest(other, 19)} == {*range(start), 18, 19} - {1, 4}
+
+
+def test_a_subscription_that_is_replicated_again_passes_over_what_was_acknowledged_and_removed(
+    sides: tuple[Side, Side],
+) -> None:
+    """The other cluster has deleted it meanwhile, and still has the messages: those that expired here come there."""
+    a, b = sides
+    trims_soon(a, b)
+    odd = [*range(1, 20, 2)]
+    with a.subscribe() as consumer:
+        a.publish(0, 20, per_entry=1)
+        messages = take(consumer, 20)
+        for number in odd:
+            consumer.acknowledge(messages[number])
+        has(b, odd)
+    a.topic.subscription("s").skip_to(16, expires=True).result(20.0)
+    trim(a, 10)
+    for side in sides:
+        assert side.subscriptions is not None
+        side.subscriptions.remove()
+        until(lambda side=side: JOURNAL not in [cursor.name for cursor in side.topic.system_cursors.all()])  # type: ignore[misc]
+    b.topic.delete_subscription("s")
+    a.exchange_with(b)
+    b.exchange_with(a)
+    has(b, odd)
 
 
 def test_messages_are_kept_until_their_acknowledgements_are_durable_in_the_journal(
