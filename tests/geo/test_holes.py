@@ -6,6 +6,7 @@ Too many holes are closed, but only those of messages that no cluster can delive
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -202,6 +203,66 @@ def test_readiness_counts_no_message_that_the_target_has_removed() -> None:
     clusters.settle()
     a.acknowledge("s", "a", 60, 62)
     assert report() == (2, 18)
+
+
+@pytest.mark.parametrize("links", [("ab",), ("ab", "ac", "bc"), ("ab", "bc"), ("ab", "bc", "cd")])
+def test_no_message_that_a_cluster_stores_is_passed_over_unless_it_was_acknowledged(
+    links: tuple[str, ...], seed: int
+) -> None:
+    """Clusters acknowledge and remove messages, lose connections and begin again, at random. In the end all remove
+    them: holes are bounded where a cluster is connected to all others."""
+    chance = Random(seed)
+    letters = "".join(sorted({*"".join(links)}))
+    clusters = Clusters(letters, links)
+    for side in clusters.sides.values():
+        near = [*map(cluster_id, side.links)]
+        side.do(side.exchange.configure([side.id, *near], near))
+    clusters.connect_all()
+    clusters["a"].do(clusters["a"].exchange.create("s", "t1", OriginRanges()))
+    clusters.settle()
+    acked, starts = set[int](), dict.fromkeys(letters, 0)
+
+    def check() -> None:
+        for letter, side in clusters.sides.items():
+            passed = {offset for offset in side.acked("s", "a") if offset >= starts[letter]}
+            assert passed <= acked, f"{letter} passes over {sorted(passed - acked)[:5]}"
+
+    for _ in range(150):
+        side = clusters[chance.choice(letters)]
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                stored = [offset for offset in range(starts[side.letter], 300) if offset not in acked]
+                chosen = chance.sample(stored, min(len(stored), 10))
+                acked.update(chosen)
+                side.acknowledge("s", "a", *sorted(chosen))
+            case 3 | 4:
+                starts[side.letter] = min(starts[side.letter] + chance.randrange(30), 300)
+                remove(side, starts[side.letter])
+            case 5:
+                clusters.cut(chance.choice(links))
+            case 6:
+                clusters.connect(chance.choice(links))
+            case 7:
+                for pair in links:
+                    if side.letter in pair:
+                        clusters.cut(pair)
+                side.boot()
+                near = [*map(cluster_id, side.links)]
+                side.do(side.exchange.configure([side.id, *near], near))
+                remove(side, starts[side.letter])
+        for _ in range(chance.randrange(3)):
+            side.do(side.exchange.flush())
+            clusters.carry()
+        check()
+    for letter in letters:
+        starts[letter] = 300
+        remove(clusters[letter], 300)
+    clusters.connect_all()
+    check()
+    if len(letters) < 4:
+        for side in clusters.sides.values():
+            state = side.exchange.state("s")
+            assert state is not None and state.acks.ranges <= MOST and not side.exchange.excess_holes
 
 
 def test_messages_that_expire_between_acknowledged_ones_are_bounded_in_both(tmp_path: Path) -> None:
