@@ -154,6 +154,7 @@ class SubscriptionExchange:
         self._undurable_headers: Counter[str] = Counter()  # names whose header is not durable yet
         self._expired: dict[str, OriginRanges] = {}
         self._removed = RemovedMessages()
+        self._counted_ranges: dict[str, int] = {}  # ranges of a subscription when its holes were counted
         self.excess_holes: Mapping[str, int] = {}
         """Subscriptions with more than `HOLES_MAX` holes that cannot be closed, and their number. Replaced, never
         changed: any thread may read it."""
@@ -354,22 +355,31 @@ class SubscriptionExchange:
     def _removed_everywhere(self, origin: Origin) -> int:
         return self._removed.everywhere(origin, self._participants - {self.cluster}, self._peers.values())
 
-    def _bound_holes(self) -> None:
+    def _bound_holes(self, *, only_grown: bool = False) -> None:
         """Close holes between acknowledged messages, if a subscription has too many.
 
         A hole is a message that expired, or that no cluster got from another one. It is closed only if no cluster can
         deliver it any more: as an acknowledgement it then changes no delivery, in any cluster.
+
+        Args:
+            only_grown: only in subscriptions whose ranges are more by an eighth than when they were counted.
         """
-        excess: dict[str, int] = {}
+        excess, counted = dict[str, int](), dict[str, int]()
         for name in self.names():
             state = self.state(name)
-            if state is None or state.acks.ranges + state.bases.ranges <= HOLES_MAX:
+            if state is None or (ranges := state.acks.ranges + state.bases.ranges) <= HOLES_MAX:
                 continue
-            if self._holes(state) > HOLES_MAX:
-                self._close_holes(name, state)
+            counted[name] = self._counted_ranges.get(name, 0)
+            holes = self.excess_holes.get(name, 0)
+            if not only_grown or ranges > counted[name] + counted[name] // 8:  # counting takes time: rarely enough
                 if (holes := self._holes(state)) > HOLES_MAX:
-                    excess[name] = holes
-        if excess or self.excess_holes:
+                    self._close_holes(name, state)
+                    holes = self._holes(state)
+                counted[name] = state.acks.ranges + state.bases.ranges
+            if holes > HOLES_MAX:
+                excess[name] = holes
+        self._counted_ranges = counted
+        if excess != self.excess_holes:
             self.excess_holes = excess
 
     def _holes(self, state: SubscriptionState) -> int:
@@ -763,7 +773,7 @@ class SubscriptionExchange:
                 if self._flushes % REPORT_FLUSHES == 0 or not peer.histories.is_reported(origin):
                     self._report_due(peer, origin)
             peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
-        self._bound_holes()
+        self._bound_holes(only_grown=True)
         self._send_deltas()
         return self._store_changes()
 
