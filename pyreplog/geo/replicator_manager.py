@@ -761,11 +761,11 @@ class ReplicatorManager(Handle):
             if wanted is not None and replicated.topic.name not in wanted:
                 continue
             subscriptions = replicated.subscriptions  # a round in another thread may take it away
-            waiting = {} if subscriptions is None else subscriptions.waiting()
+            alarms = {} if subscriptions is None else subscriptions.alarms()
             for replication in list(replicated.replications.values()):
                 row = replication.replicator.status()
-                if waiting and not row.alarm:
-                    row = replace(row, alarm="; ".join(waiting.values()))
+                if alarms and not row.alarm:
+                    row = replace(row, alarm="; ".join(alarms.values()))
                 rows.append(row)
             missing = list(replicated.missing.items())  # at once, for the same reason
             rows += [_missing_target_status(replicated.topic, target, why) for target, why in missing]

@@ -41,10 +41,10 @@ from pyreplog.geo.acks.effects import (
     SeekLost,
     Send,
 )
-from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.exchange import HOLES_MAX, SubscriptionExchange
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
-from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
+from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import FIRST_HOME, NO_CLUSTER, Home, SubscriptionState
@@ -363,11 +363,27 @@ class SubscriptionReplication:
                 return  # acknowledgements of these messages may still come: the next batch is another chance
         self._pass_all_acks()
         self._positions.trim(start)
+        self._note_removed()
+
+    def _note_removed(self) -> None:
+        """Tell the exchange which messages of each origin were removed here."""
+        assert self._exchange is not None
+        starts = {origin: self._positions.first(origin) for origin in self._positions.ends()}
+        self._carry_out(self._exchange.remove(starts | {self._positions.own: self._positions.start}))
 
     @property
     def position_runs(self) -> int:
         """Number of runs of neighbouring messages in the position maps of all other origins. Any thread."""
         return self._positions.translation.runs
+
+    @property
+    def ack_ranges(self) -> int:
+        """Number of ranges of acknowledged messages that are kept and exchanged, of all subscriptions. Waits."""
+        return self._call_as_step(self._count_ack_ranges)
+
+    def _count_ack_ranges(self) -> int:
+        states = [] if self._exchange is None else [self._exchange.state(name) for name in self._exchange.names()]
+        return sum(state.acks.ranges + state.bases.ranges for state in states if state is not None)
 
     def _read_failed(self, error: BaseException) -> None:
         self._is_reading = False
@@ -384,6 +400,7 @@ class SubscriptionReplication:
         self._is_ready = True
         for origin, end in self._positions.ends().items():
             self._exchange.arrive(origin, end)  # cursors are set as a whole
+        self._note_removed()
         existing = {subscription.name: subscription for subscription in self._durable_subscriptions()}
         for name in self._exchange.names():
             self._locals[name] = _Progress()
@@ -557,7 +574,11 @@ class SubscriptionReplication:
         for offsets, more in zip((local.acked, local.expired), taken, strict=True):
             offsets.add_ranges(*more.intersect())
         end = self._positions.end  # offsets beyond it cannot be translated yet
-        self._pass_ranges(subscription.name, local.acked.intersect(0, end))
+        start = min(self.topic.managed.start.offset, end)
+        self._pass_ranges(subscription.name, local.acked.intersect(start, end))
+        # The cursor has all removed messages as acknowledged, and the exchange knows which of them were: the others
+        # were passed over in this cluster alone.
+        self._pass_ranges(subscription.name, local.acked.intersect(0, start), expires=True)
         self._pass_ranges(subscription.name, local.expired.intersect(0, end), expires=True)
         local.acked.remove(0, end)
         local.expired.remove(0, end)
@@ -592,21 +613,11 @@ class SubscriptionReplication:
             state = self._state(name)
             if local is None or self._exchange is None or state is None or era != subscription.era:
                 continue  # the cursor was moved again since
-            effects = self._exchange.seek(name, self._bases(state, offset))
+            base = self._positions.base_of_seek(state, offset, self.topic.managed.start.offset)
+            effects = self._exchange.seek(name, base)
             local.era, local.acked, local.expired = era, RangeSet(), RangeSet()
             self._carry_out([effect for effect in effects if not isinstance(effect, Rebuild)])
             local.header_at = self._issued_sequence
-
-    def _bases(self, state: SubscriptionState, offset: int) -> OriginRanges:
-        """Return the messages that a seek to an offset passes over.
-
-        Messages that were removed here have no position. Other clusters may still have them: acknowledgements below the
-        first position are kept.
-        """
-        bases = self._positions.translation.held_below(offset)
-        for origin in state.origins():
-            bases.add(origin, *state.passed(origin, 0, self._positions.first(origin)))
-        return bases
 
     # ---- creation and deletion ------------------------------------------------------------------------------
 
@@ -630,6 +641,9 @@ class SubscriptionReplication:
         local = self._locals[name] = _Progress()
         local.era = ranges.era
         bases = self._positions.translation.held_below(min(prefix_of(ranges.acked), self._positions.end))
+        removed = ranges.acked.intersect(0, min(self.topic.managed.start.offset, self._positions.end))
+        for origin, passed in self._positions.translation.to_origins(removed).items():
+            bases.add(origin, *passed)  # removed messages are no acknowledgements later
         home = self._home_at_birth(subscription)
         self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases, home))
         local.header_at = local.home_at = self._issued_sequence
@@ -1259,6 +1273,19 @@ class SubscriptionReplication:
                 )
         return alarms
 
+    def alarms(self) -> dict[str, str]:
+        """Return an alarm for each subscription that needs a person, by subscription. Never waits."""
+        alarms, exchange = self.waiting(), self._exchange
+        for name, holes in ({} if exchange is None else exchange.excess_holes).items():
+            alarms.setdefault(
+                name,
+                f"subscription {name} has acknowledgements in {holes} ranges, more than {HOLES_MAX}: the messages "
+                "between them were removed here, and another cluster may still deliver them. They are joined once "
+                "each cluster is connected, has this version, and has removed these messages, too: consume them there, "
+                "or let them expire; if a cluster is gone for good, take it off the policy (`geo set`)",
+            )
+        return alarms
+
     # ---- readiness ------------------------------------------------------------------------------------------
 
     def readiness(self) -> list[SubscriptionReadiness]:
@@ -1283,7 +1310,7 @@ class SubscriptionReplication:
             why = self._why_not_ready()
             return [row for neighbour in self._neighbours.values() for row in self.unknown(neighbour.name, why)]
         self._pass_all_acks()
-        waiting = self.waiting()
+        alarms = self.alarms()
         rows = []
         for peer, neighbour in self._neighbours.items():
             connection = self._connections[peer]
@@ -1304,7 +1331,7 @@ class SubscriptionReplication:
                 effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, may_have)
                 state = self._exchange.state(name)
                 assert state is not None
-                alarm = self._alarms.get(peer, "") or waiting.get(name, "")
+                alarm = self._alarms.get(peer, "") or alarms.get(name, "")
                 rows.append(
                     SubscriptionReadiness(
                         self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges
+from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, subtract
+from pyreplog.geo.acks.subscription_state import SubscriptionState
 from pyreplog.geo.acks.translation import Translation
 from pyreplog.origins.origin import Origin
 from pyreplog.origins.position_page import SealedLedger, decode, encode
@@ -117,6 +118,26 @@ class TopicPositions:
         """Return the offset at another origin below which the topic keeps none of its messages; 0: none was read."""
         positions = self.translation.map_of(origin)
         return 0 if positions is None else positions.first
+
+    def base_of_seek(self, state: SubscriptionState, offset: int, start: int) -> OriginRanges:
+        """Return the messages that a seek to `offset` passes over: those that are kept here before it.
+
+        Messages that were removed here may still be stored in other clusters: of these, what the state has passed stays
+        passed, and nothing else is.
+
+        Args:
+            state: the state before the seek.
+            offset: the new position, not before `start`.
+            start: start of the topic; the messages below it were removed.
+        """
+        base, removed = self.translation.held_below(offset), self.translation.held_below(start)
+        for origin in removed:
+            base.remove(origin, *removed.between(origin))
+        for origin in state.origins():
+            passed = state.passed_set(origin)
+            base.add(origin, *subtract(passed, subtract(passed, removed.of(origin))).intersect())
+            base.add(origin, *passed.intersect(0, self.first(origin)))
+        return base
 
     def held(self) -> OriginRanges:
         """Return all messages of the topic."""

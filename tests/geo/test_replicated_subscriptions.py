@@ -26,6 +26,7 @@ from pyreplog.origins.origin import Origin, OriginState
 from pyreplog.topic.model.wire.protocol import ORIGINS
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch
 from pyreplog.topic.owner.origins import Origins
+from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.server import topic_server
 from tests.geo.replicated import Side, rest, take, two
 from tests.waiting import until
@@ -188,6 +189,101 @@ def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: t
     left = [int(value) for batch in a.topic.read(a.topic.end - 3) for value in batch.values()]
     assert a.topic.seek("s", a.topic.end - 3) == a.topic.end - 3
     has(b, sorted({*range(41)} - {*left}))
+
+
+def trims_soon(a: Side, b: Side) -> None:
+    """Let a cluster trim its messages as soon as nothing needs them, and begin again."""
+    cluster = b.cluster
+    a.topic.configure(retention_bytes=0, roll_entries=2)
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+
+
+def trim(side: Side, start: int) -> None:
+    """Remove the messages below an offset, or more. Each attempt may free what the next one removes."""
+
+    def is_trimmed() -> bool:
+        for stored in side.topic.system_cursors.store_after(completed_future()):
+            stored.result(20.0)
+        side.topic.trim()
+        return side.topic.start >= start
+
+    until(is_trimmed, pause_s=0.05)
+
+
+def test_a_seek_in_another_cluster_delivers_messages_there_that_were_removed_here(sides: tuple[Side, Side]) -> None:
+    """They do not count as acknowledged here in the new generation, neither at once nor after a restart."""
+    a, b = sides
+    trims_soon(a, b)
+    with a.subscribe() as consumer:
+        for number in range(0, 20, 2):
+            a.publish(number, number + 1)
+            b.publish(number + 1, number + 2)
+            for message in take(consumer, 2).values():
+                consumer.acknowledge(message)
+        has(b, [*range(20)])
+    trim(a, 10)
+    assert b.topic.seek("s", 0) == 0
+    has(b, [])
+    a.publish(20, 21)
+    with a.subscribe() as consumer:  # acknowledgements of before the seek are passed on with this one, if at all
+        consumer.acknowledge(take(consumer, a.topic.end - a.topic.start)[20])
+        has(b, [20])
+    until(lambda: a.is_ready() and b.is_ready())
+    a.end()
+    a.begin_again()
+    a.follow(b, b.cluster)
+    a.publish(21, 22)
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, a.topic.end - a.topic.start - 1)[21])
+        has(b, [20, 21])
+    with b.subscribe() as other:
+        assert {*take(other, 20)} == {*range(20)}
+
+
+def test_a_seek_passes_over_no_messages_that_expired_and_were_removed_here(sides: tuple[Side, Side]) -> None:
+    """They stay to be delivered in the other cluster."""
+    a, b = sides
+    trims_soon(a, b)
+    with a.subscribe() as consumer:
+        a.publish(0, 20, per_entry=1)
+        messages = take(consumer, 20)
+        for number in (1, 4, 17, 18):
+            consumer.acknowledge(messages[number])
+        has(b, [1, 4, 17, 18])
+    a.topic.subscription("s").skip_to(16, expires=True).result(20.0)
+    trim(a, 10)
+    start = a.topic.start
+    assert a.topic.seek("s", 18) == 18
+    has(b, sorted({1, 4, *range(start, 18)}))
+    with b.subscribe() as other:
+        assert {*rest(other, 19)} == {*range(start), 18, 19} - {1, 4}
+
+
+def test_a_subscription_that_is_replicated_again_passes_over_what_was_acknowledged_and_removed(
+    sides: tuple[Side, Side],
+) -> None:
+    """The other cluster has deleted it meanwhile, and still has the messages: those that expired here come there."""
+    a, b = sides
+    trims_soon(a, b)
+    odd = [*range(1, 20, 2)]
+    with a.subscribe() as consumer:
+        a.publish(0, 20, per_entry=1)
+        messages = take(consumer, 20)
+        for number in odd:
+            consumer.acknowledge(messages[number])
+        has(b, odd)
+    a.topic.subscription("s").skip_to(16, expires=True).result(20.0)
+    trim(a, 10)
+    for side in sides:
+        assert side.subscriptions is not None
+        side.subscriptions.remove()
+        until(lambda side=side: JOURNAL not in [cursor.name for cursor in side.topic.system_cursors.all()])  # type: ignore[misc]
+    b.topic.delete_subscription("s")
+    a.exchange_with(b)
+    b.exchange_with(a)
+    has(b, odd)
 
 
 def test_messages_are_kept_until_their_acknowledgements_are_durable_in_the_journal(

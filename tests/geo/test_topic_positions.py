@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.subscription_state import SubscriptionState
 from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.origins.origin import Origin
 
-from .exchanging import origin
+from .exchanging import origin, span
 
 OWN, FORMER = origin("a"), ((origin("x"), 8), (origin("y"), 15))
 ORIGINS = {1: origin("b"), 2: origin("c")}
@@ -87,3 +89,22 @@ def test_batches_give_what_a_scan_gives(
             for letter, (starts, ends) in positions.translation.to_origins(one).items()
         }
         assert translated == {at: (number, number + 1)}
+
+
+def test_the_base_of_a_seek_has_of_removed_messages_only_those_that_were_passed() -> None:
+    """Those of the topic, and of another origin, that were removed here may be stored in other clusters."""
+    log = log_of([(0, 0, 10), (1, 0, 10), (0, 0, 10), (1, 0, 10)])
+    positions = TopicPositions(OWN, 0, ORIGINS.get)
+    positions.add(batch_of(log))
+    state = SubscriptionState(frozenset({"token"}))
+    state.acks.add(OWN, *span(1, 22))
+    state.acks.add(ORIGINS[1], *span(3, 8))
+    base = positions.base_of_seek(state, 35, 15)
+    assert offsets(base, OWN) == [1, *range(20, 30)], "foreign offsets name no message"
+    assert offsets(base, ORIGINS[1]) == [3, *range(5, 15)]
+    positions.trim(15)
+    assert offsets(positions.base_of_seek(state, 35, 15), ORIGINS[1]) == [3, *range(5, 15)]
+
+
+def offsets(ranges: OriginRanges, of: Origin) -> list[int]:
+    return [offset for start, end in zip(*ranges.between(of), strict=True) for offset in range(int(start), int(end))]

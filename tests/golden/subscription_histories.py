@@ -18,7 +18,7 @@ def histories() -> dict[str, Message]:
     """Return a message of each kind, and of each result of a comparison."""
     stored = OriginState(1000, LastEntry(990, 1000, 0xDEADBEEF, 1_700_000_000_000_000))
     return {
-        "summary": Summary(7, (("s", bytes(range(8))),), True, knows_histories=True),
+        "summary": Summary(7, (("s", bytes(range(8))),), True, knows_histories=True, knows_starts=False),
         "history": History(7, ORIGIN, stored),
         "history-same": History(7, ORIGIN, stored, is_same=True),
         "history-differs": History(7, ORIGIN, stored, is_same=False),

@@ -61,7 +61,9 @@ def messages() -> dict[str, Message]:
     line = digest_line("s", whole.acks_identity(), whole.acks.of(ORIGIN))
     every = ranges_of(np.array([0]), np.array([70_000]))
     return {
-        "summary": Summary(7, (("s", whole.header_digest()), ("déjà", bytes(8))), True, knows_histories=False),
+        "summary": Summary(
+            7, (("s", whole.header_digest()), ("déjà", bytes(8))), True, knows_histories=False, knows_starts=False
+        ),
         "digest": Digest(7, ORIGIN, (line, digest_line("t", whole.acks_identity(), every)), False),
         "delta": Delta(7, 1, items()),
         "stored": Stored(7, 1),

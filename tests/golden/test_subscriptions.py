@@ -10,6 +10,7 @@ import pytest
 from pyreplog.geo.acks.journal import VERSION, encode_record, replay
 from pyreplog.geo.acks.messages import decode, encode
 from tests.golden.subscription_histories import histories
+from tests.golden.subscription_starts import starts
 from tests.golden.subscriptions import ORIGIN, items, messages, state
 
 RECORDED = {
@@ -36,6 +37,14 @@ def test_messages(version: int, name: str) -> None:
 def test_histories(name: str) -> None:
     recorded = json.loads(Path(__file__).with_name("subscription-histories-v1.json").read_text())
     data, message = bytes.fromhex(recorded[name]), histories()[name]
+    assert encode(message) == data
+    assert decode(data) == message
+
+
+@pytest.mark.parametrize("name", starts())
+def test_start_offsets(name: str) -> None:
+    recorded = json.loads(Path(__file__).with_name("subscription-starts-v1.json").read_text())
+    data, message = bytes.fromhex(recorded[name]), starts()[name]
     assert encode(message) == data
     assert decode(data) == message
 

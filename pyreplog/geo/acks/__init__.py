@@ -15,6 +15,7 @@ times.
 | `digests` | compares acknowledgements of an origin by digests |
 | `peer` | the items that one neighbour lacks, and those in flight to it |
 | `histories` | compares the histories of origins of third clusters with one neighbour |
+| `removed_messages` | the messages that no cluster stores any more |
 | `exchange` | `SubscriptionExchange`: the state machine of all replicated subscriptions of one topic |
 | `early_acks` | acknowledgements that arrive before their messages |
 | `translation` | translates offsets in a topic to offsets at origins, and back |

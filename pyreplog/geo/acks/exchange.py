@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.digests import digest_line
@@ -39,6 +41,7 @@ from pyreplog.geo.acks.messages import (
     History,
     Item,
     Message,
+    StartOffsets,
     StateItem,
     Stored,
     Summary,
@@ -47,8 +50,9 @@ from pyreplog.geo.acks.messages import (
     encode,
     split_ranges,
 )
-from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, copy_ranges, ranges_of, subtract
+from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, ranges_of, subtract
 from pyreplog.geo.acks.peer import Peer
+from pyreplog.geo.acks.removed_messages import RemovedMessages
 from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, Home, SubscriptionState
 from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
@@ -60,6 +64,9 @@ LATER_FLUSHES: Final = 13
 """Flushes until the one with the higher id of two neighbours does so: in most cases the other one was first."""
 REPORT_FLUSHES: Final = 5
 """Flushes between two reports of the position in an origin of a third cluster, while messages arrive."""
+HOLES_MAX: Final = 65_536
+"""Most holes of one subscription, between acknowledged messages that were removed here, unless another cluster may
+store messages in them."""
 SUMMARY_NAMES: Final = 4096
 DIGEST_BLOCKS: Final = 65_536
 
@@ -146,6 +153,11 @@ class SubscriptionExchange:
         self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
         self._undurable_headers: Counter[str] = Counter()  # names whose header is not durable yet
         self._expired: dict[str, OriginRanges] = {}
+        self._removed = RemovedMessages()
+        self._counted_ranges: dict[str, int] = {}  # ranges of a subscription when its holes were counted
+        self.excess_holes: Mapping[str, int] = {}
+        """Subscriptions with more than `HOLES_MAX` holes that cannot be closed, and their number. Replaced, never
+        changed: any thread may read it."""
         self._flushes = 0
         self._journal_bytes = self._snapshot_bytes = 0
         self._effects: list[Effect] = []
@@ -199,7 +211,10 @@ class SubscriptionExchange:
         return any(isinstance(release, _HeaderRelease) and release.name == name for release in self._releases)
 
     def expired_here(self, name: str) -> OriginRanges:
-        """Return the messages that expired or were evicted here without an acknowledgement."""
+        """Return the messages that expired or were evicted here without an acknowledgement.
+
+        Of messages that were removed, those between them are included.
+        """
         expired = self._expired.get(name)
         return expired.copy() if expired is not None else OriginRanges()
 
@@ -277,7 +292,10 @@ class SubscriptionExchange:
 
     def seek(self, name: str, bases: OriginRanges) -> list[Effect]:
         """Begin another generation: of the messages that are held here, only `bases` count as acknowledged."""
-        lifecycle = self._existing(name)
+        lifecycle, bases = self._existing(name), bases.copy()
+        for origin in [*bases]:
+            if end := self._removed_everywhere(origin):
+                bases.add(origin, *_below(end))
         lifecycle.seek(self.cluster, bases)
         self._generation_changed(name)
         self._effects.append(Rebuild(name))
@@ -323,6 +341,72 @@ class SubscriptionExchange:
                 self._compare_history(peer, origin)
         return self._take_effects()
 
+    def remove(self, starts: Mapping[Origin, int]) -> list[Effect]:
+        """Note that messages were removed here.
+
+        Args:
+            starts: for each origin, the offset below which no message is stored here, or will be.
+        """
+        if not self._removed.note(starts):
+            return []
+        for expired in self._expired.values():
+            for origin in [*expired]:
+                first, start = expired.of(origin).first, self._removed.starts.get(origin, 0)
+                if first is not None and first < start:  # one range, so that the memory stays bounded
+                    expired.add(origin, np.array([first], np.int64), np.array([start], np.int64))
+        self._send_starts()
+        self._bound_holes()
+        return self._store_changes()
+
+    def _send_starts(self) -> None:
+        """Tell each neighbour which messages were removed here, if that has changed."""
+        for peer in self._peers.values():
+            others = self._participants - {self.cluster, peer.cluster}
+            told = self._removed.starts, others
+            if self._removed.starts and peer.takes_starts and peer.session is not None and peer.sent_starts != told:
+                peer.sent_starts = dict(self._removed.starts), others
+                self._send(peer.cluster, StartOffsets(peer.session, others, tuple(self._removed.starts.items())))
+
+    def _removed_everywhere(self, origin: Origin) -> int:
+        return self._removed.everywhere(origin, self._participants - {self.cluster}, self._peers.values())
+
+    def _bound_holes(self, *, only_grown: bool = False) -> None:
+        """Close holes between acknowledged messages, if a subscription has too many.
+
+        A hole is a message that expired, or that no cluster got from another one. It is closed only if no cluster can
+        deliver it any more: as an acknowledgement it then changes no delivery, in any cluster.
+
+        Args:
+            only_grown: only in subscriptions whose ranges are more by an eighth than when they were counted.
+        """
+        excess, counted = dict[str, int](), dict[str, int]()
+        for name in self.names():
+            state = self.state(name)
+            if state is None or (ranges := state.acks.ranges + state.bases.ranges) <= HOLES_MAX:
+                continue
+            counted[name] = self._counted_ranges.get(name, 0)
+            holes = self.excess_holes.get(name, 0)
+            if not only_grown or ranges > counted[name] + counted[name] // 8:  # counting takes time: rarely enough
+                if (holes := self._holes(state)) > HOLES_MAX:
+                    self._close_holes(name, state)
+                    holes = self._holes(state)
+                counted[name] = state.acks.ranges + state.bases.ranges
+            if holes > HOLES_MAX:
+                excess[name] = holes
+        self._counted_ranges = counted
+        if excess != self.excess_holes:
+            self.excess_holes = excess
+
+    def _holes(self, state: SubscriptionState) -> int:
+        """Return the number of holes in the acknowledgements of messages that were removed here."""
+        starts = self._removed.starts
+        return sum(len(state.passed(origin, 0, starts.get(origin, 0))[0]) for origin in state.origins())
+
+    def _close_holes(self, name: str, state: SubscriptionState) -> None:
+        for origin in state.origins():
+            if (end := self._removed_everywhere(origin)) and state.acks.add(origin, *_below(end)):
+                self._dirty.setdefault((name, origin), RangeSet()).add(0, end)
+
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def configure(self, participants: Collection[bytes], neighbours: Collection[bytes]) -> list[Effect]:
@@ -333,6 +417,7 @@ class SubscriptionExchange:
         for cluster in sorted({*neighbours} - self._peers.keys()):
             self._peers[cluster] = Peer(cluster)
         self._send_connected()
+        self._send_starts()
         for name, lifecycle in self._lifecycles.items():
             for token in lifecycle.tombstones:
                 if lifecycle.is_settled(token, self._participants):  # neighbours learn that it is
@@ -523,6 +608,8 @@ class SubscriptionExchange:
                     self._report_histories(neighbour)
                 if message.is_last:
                     self._send_connected()
+                    neighbour.takes_starts = message.knows_starts
+                    self._send_starts()
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:
@@ -533,6 +620,11 @@ class SubscriptionExchange:
                 return self._store_changes()
             case Connected():
                 self._take_connected(neighbour, message)
+            case StartOffsets():
+                neighbour.starts.update(message.starts)
+                neighbour.starts_with = message.clusters
+                self._bound_holes()
+                return self._store_changes()
             case Stored():
                 self._confirmed(neighbour, neighbour.stored(message.sequence))
             case Delta():
@@ -696,6 +788,7 @@ class SubscriptionExchange:
                 if self._flushes % REPORT_FLUSHES == 0 or not peer.histories.is_reported(origin):
                     self._report_due(peer, origin)
             peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
+        self._bound_holes(only_grown=True)
         self._send_deltas()
         return self._store_changes()
 
@@ -804,3 +897,7 @@ class SubscriptionExchange:
     def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+
+def _below(end: int) -> Ranges:
+    return np.zeros(1, np.int64), np.array([end], np.int64)

@@ -28,9 +28,9 @@ BITS_MIN: Final = 8
 """Least bits of an offset within a block of a digest."""
 COUNTER_MAX: Final = (1 << 63) - 1
 
-SUMMARY, DIGEST, DELTA, STORED, HISTORY, CONNECTED = 1, 2, 3, 4, 5, 6
+SUMMARY, DIGEST, DELTA, STORED, HISTORY, CONNECTED, STARTS = 1, 2, 3, 4, 5, 6, 7
 STATE, ACKS, TOMBSTONE, FORGOTTEN = 1, 2, 3, 4
-LAST, KNOWS_HISTORIES = 1, 2
+LAST, KNOWS_HISTORIES, KNOWS_STARTS = 1, 2, 4
 SAME, OTHER = 1, 2
 
 _HEAD = struct.Struct("<BBHIQ")  # version, kind, flags, count, session
@@ -43,6 +43,7 @@ _STATE = struct.Struct("<Q16sQ16sHH")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _GENERATION = struct.Struct("<Q16s")
+_OFFSET = struct.Struct("<q")
 _NO_ENTRY = LastEntry(-1, 0, 0, 0)
 
 
@@ -126,6 +127,7 @@ class Summary(NamedTuple):
     digests: tuple[tuple[str, bytes], ...]
     is_last: bool
     knows_histories: bool = True  # whether its sender takes `History` and `Connected`: older ones end the connection
+    knows_starts: bool = True  # likewise `StartOffsets`
 
 
 class Digest(NamedTuple):
@@ -176,7 +178,21 @@ class Connected(NamedTuple):
     clusters: frozenset[bytes]
 
 
-Message: TypeAlias = Summary | Digest | Delta | Stored | History | Connected
+class StartOffsets(NamedTuple):
+    """The messages that the sender has removed.
+
+    Attributes:
+        session: session of the connection.
+        clusters: the other clusters that the topic is replicated in, as far as the sender knows, without the receiver.
+        starts: for each origin, the offset below which the sender stores no message, and will get none.
+    """
+
+    session: int
+    clusters: frozenset[bytes]
+    starts: tuple[tuple[Origin, int], ...]
+
+
+Message: TypeAlias = Summary | Digest | Delta | Stored | History | Connected | StartOffsets
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------
@@ -235,8 +251,9 @@ def encode_items(items: Iterable[Item]) -> Iterator[bytes]:
 def encode(message: Message) -> bytes:
     """Encode a message. Raises InvalidArgumentError if it exceeds a bound."""
     match message:
-        case Summary(session, digests, is_last, knows_histories):
+        case Summary(session, digests, is_last, knows_histories, knows_starts):
             flags = (LAST if is_last else 0) | (KNOWS_HISTORIES if knows_histories else 0)
+            flags |= KNOWS_STARTS if knows_starts else 0
             parts = [_HEAD.pack(VERSION, SUMMARY, flags, len(digests), session)]
             parts += [text_bytes(name, NAME_BYTES_MAX, "name of a subscription") + digest for name, digest in digests]
         case Digest(session, origin, lines, is_last):
@@ -256,6 +273,10 @@ def encode(message: Message) -> bytes:
             parts = [_HEAD.pack(VERSION, HISTORY, flags, 0, session), _origin_bytes(origin), position]
         case Connected(session, clusters):
             parts = [_HEAD.pack(VERSION, CONNECTED, 0, len(clusters), session), *sorted(clusters)]
+        case StartOffsets(session, clusters, starts):
+            parts = [_HEAD.pack(VERSION, STARTS, 0, len(starts), session), _U16.pack(len(clusters)), *sorted(clusters)]
+            for origin, start in starts:
+                parts += (_origin_bytes(origin), _OFFSET.pack(start))
     data = b"".join(parts)
     if len(data) > MESSAGE_BYTES_MAX:
         raise InvalidArgumentError(f"message: expected at most {MESSAGE_BYTES_MAX} bytes, found {len(data)}")
@@ -388,6 +409,14 @@ def _decode_line(cursor: Cursor) -> DigestLine:
     return DigestLine(name, identity, prefix, bits, tuple(blocks))
 
 
+def _decode_offset(cursor: Cursor) -> int:
+    at = cursor.at
+    (offset,) = cursor.fields(_OFFSET)
+    if not isinstance(offset, int) or not 0 <= offset <= OFFSET_END:
+        raise InvalidRecordsError(at, f"an offset of 0 to {OFFSET_END}", str(offset))
+    return offset
+
+
 def _decode_position(cursor: Cursor) -> OriginState:
     at = cursor.at
     fields = cursor.fields(_POSITION)
@@ -418,7 +447,8 @@ def decode(data: bytes) -> Message:
     match kind:
         case 1:
             digests = [(cursor.text(NAME_BYTES_MAX, "name of a subscription"), cursor.take(8)) for _ in range(count)]
-            message = Summary(session, tuple(digests), bool(flags & LAST), bool(flags & KNOWS_HISTORIES))
+            knows_histories, knows_starts = bool(flags & KNOWS_HISTORIES), bool(flags & KNOWS_STARTS)
+            message = Summary(session, tuple(digests), bool(flags & LAST), knows_histories, knows_starts)
         case 2:
             origin = cursor.origin()
             lines = tuple(_decode_line(cursor) for _ in range(count))
@@ -433,8 +463,13 @@ def decode(data: bytes) -> Message:
             message = History(session, origin, state, bool(flags & SAME) if flags & (SAME | OTHER) else None)
         case 6:
             message = Connected(session, frozenset(cursor.take(CLUSTER_BYTES) for _ in range(count)))
+        case 7:
+            size = cursor.number(_U16, CLUSTERS_MAX, "clusters")
+            clusters = frozenset(cursor.take(CLUSTER_BYTES) for _ in range(size))
+            starts = tuple((cursor.origin(), _decode_offset(cursor)) for _ in range(count))
+            message = StartOffsets(session, clusters, starts)
         case _:
-            raise InvalidRecordsError(1, "a kind of 1 to 6", str(kind))
+            raise InvalidRecordsError(1, "a kind of 1 to 7", str(kind))
     if cursor.at != len(data):
         raise InvalidRecordsError(cursor.at, "the end of the message", f"{len(data) - cursor.at} bytes more")
     return message

@@ -42,6 +42,11 @@ class Peer:
         histories: its positions in origins of third clusters.
         connected: the other clusters that it is connected to, which get its acknowledgements from itself.
         sent_connected: those that this cluster is connected to, as it told the neighbour.
+        takes_starts: whether the neighbour takes start offsets: it is connected, and no older version.
+        starts: for each origin, the offset below which it stores no message, and will get none, as it told in this
+            session.
+        starts_with: the other clusters that the topic is replicated in, as it told with them, without this one.
+        sent_starts: the start offsets and the clusters that this cluster told the neighbour in this session.
     """
 
     def __init__(self, cluster: bytes) -> None:
@@ -51,6 +56,10 @@ class Peer:
         self.histories = Histories()
         self.connected: frozenset[bytes] = frozenset()
         self.sent_connected: frozenset[bytes] = frozenset()
+        self.takes_starts = False
+        self.starts: dict[Origin, int] = {}
+        self.starts_with: frozenset[bytes] = frozenset()
+        self.sent_starts: tuple[dict[Origin, int], frozenset[bytes]] | None = None
         self.compared: set[Origin] = set()
         self.positions: dict[Origin, int] = {}
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
@@ -88,7 +97,9 @@ class Peer:
         self._is_compared = False
         self.proved.clear()
         self.histories.clear()
-        self.connected = self.sent_connected = frozenset()
+        self.connected = self.sent_connected = self.starts_with = frozenset()
+        self.takes_starts, self.sent_starts = False, None
+        self.starts.clear()
         self.hasten()
         self._admitted.clear()
         self._named.clear()

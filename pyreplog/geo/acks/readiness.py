@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
@@ -85,6 +87,9 @@ def readiness(
             repeated.remove(origin, *foreign(origin, named.first or 0, repeated.last(origin) + 1))
         revived.add(origin, *expired.between(origin, 0, arriving))
         revived.remove(origin, *state.passed(origin))
+        if origin in peer.proved and (start := peer.starts.get(origin, 0)):
+            for deliverable in (repeated, revived):  # the target has told that it stores none below
+                deliverable.remove(origin, np.zeros(1, np.int64), np.array([start], np.int64))
     return Readiness(
         name,
         target,

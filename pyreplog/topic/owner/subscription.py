@@ -125,6 +125,8 @@ class _Attachment(NamedTuple):
 HEADER, EXPIRED = "replicated", "expired"
 """Names of properties of replicated cursors: which state of all clusters the acknowledgements belong to, and the offset
 below which messages may have expired without an acknowledgement."""
+EXPIRED_RANGES_MAX = 65_536
+"""Most ranges of removed messages of which it is known which expired, and which were acknowledged."""
 RANGE_MESSAGES = 64
 """A range of so many messages is acknowledged as one, shorter ones as offsets."""
 
@@ -387,6 +389,9 @@ class Subscription:
             if self.cursor.mark.offset < start.offset:
                 self._note_expired(start.offset)
                 moved = self._dispatcher.advance(start, now_us)
+            first = self._expired.first
+            if first is not None and first < start.offset and len(self._expired) > EXPIRED_RANGES_MAX:
+                self._expired.add(first, start.offset)
             return moved + self._dispatcher.trimmed(start.offset, now_us)
 
         self._do(trimmed)
