@@ -76,6 +76,7 @@ class FakeTopic:
         self.delete_guards: list[Callable[[], object]] = []
         self.managed = SimpleNamespace(start=TopicPosition(0, 0, 0), end=END)
         self.config, self.maintenance = TopicConfig(durability="synced"), SimpleNamespace(trim_guards=[])
+        self.has_homes = False
 
     def internal_stats(self) -> Any:
         return SimpleNamespace(cursors=())
