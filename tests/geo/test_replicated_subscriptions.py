@@ -131,6 +131,37 @@ def test_acknowledgements_that_come_before_their_messages(
         assert "messages from 4 on wait for acknowledgements of other clusters" in waits[0]
 
 
+def test_early_acknowledgements_pass_no_message_that_has_arrived(sides: tuple[Side, Side]) -> None:
+    """In KAFKA-12468, MirrorMaker 2 translated positions to ones ahead of the target's messages. Here the target
+    restarts, and reads the acknowledgements of messages that it lacks from its journal.
+    """
+    a, b = sides
+    a.publish(0, 4)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: len(b.topic) == 4 and "s" in b.topic.subscriptions())
+    assert a.replicator is not None
+    a.replicator.pause()
+    until(lambda: a.replicator is not None and a.replicator.status().state == "paused")
+    a.publish(4, 8)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 8)
+        for number in range(4, 8):
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+        until(lambda: [row.repeated for row in a.rows()] == [0])  # b has stored them
+    cluster = a.cluster
+    b.end()
+    a.wire.cut()
+    b.begin_again()
+    b.follow(a, cluster)
+    with b.subscribe() as other:
+        assert rest(other, 3) == [0, 1, 2, 3]
+        assert b.acked() == [] and len(b.topic) == 4
+        a.publish(8, 10)
+        a.replicator.resume()
+        assert rest(other, 9) == [8, 9]
+
+
 def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 20)
