@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from pyreplog._native.topic.range_set import RangeSet
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
@@ -94,6 +95,11 @@ class Side:
     def rows(self) -> list[SubscriptionReadiness]:
         assert self.subscriptions is not None
         return self.subscriptions.readiness()
+
+    def positions(self, name: str = "s") -> list[SubscriptionPosition]:
+        """Return the positions of a subscription in both clusters, as this one knows them."""
+        assert self.subscriptions is not None
+        return self.subscriptions.where(name)
 
     def is_ready(self, name: str = "s") -> bool:
         """Return whether a fail-over to the other side would lose and repeat nothing."""

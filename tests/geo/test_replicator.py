@@ -438,6 +438,7 @@ def test_both_ends_have_to_be_synced(a: Site, b: Site) -> None:
         refused = a.replicate("b", b.server.address, name)
         fails(refused)
         assert "durability" in refused.status().error and "configure" in refused.status().error
+        assert refused.status().alarm == refused.status().error
 
 
 class LyingTarget:
