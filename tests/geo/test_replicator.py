@@ -432,12 +432,14 @@ def test_status_reports_a_server_without_origins(
 def test_both_ends_have_to_be_synced(a: Site, b: Site) -> None:
     appended = {**SYNCED, "durability": "appended"}
     a.topic("loose", **appended)
+    b.topic("loose", **SYNCED)
     b.topic("t", **appended)
     publish(a, 0, 1)
-    for name in ("loose", "t"):
+    for name, end in (("loose", "replicated to other clusters"), ("t", "that other clusters replicate into")):
         refused = a.replicate("b", b.server.address, name)
         fails(refused)
         assert "durability" in refused.status().error and "configure" in refused.status().error
+        assert end in refused.status().error
         assert refused.status().alarm == refused.status().error
 
 
