@@ -12,7 +12,7 @@
 #   chaos      kills, stops and resumes processes of ledgers, topics, replica groups, partitions and transactions, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
-#   geo-kills  kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
+#   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
 #              that was acknowledged from every bookie that metadata name
 #   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
 #              one is killed, and the tests of Go's clients, where there is Go; prints what passes
@@ -40,7 +40,7 @@ PYREPLOG_SEED ?= $(shell find pyreplog tests -name '*.py*' ! -name '*.pyc' | LC_
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
 
-.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills geo-kills foreign plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills geokills foreign plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -111,8 +111,8 @@ chaos: $(VENV)/test
 kills: $(VENV)/test
 	$(BIN)/python -m tests.chaos.autorecovery --seeds $(KILLS)
 
-geo-kills: export PYREPLOG_GEO_KILLS := $(GEO_KILLS)
-geo-kills: $(VENV)/test
+geokills: export PYREPLOG_GEO_KILLS := $(GEO_KILLS)
+geokills: $(VENV)/test
 	$(BIN)/python -m pytest -o faulthandler_timeout=7200 tests/geo/test_replicator_kill.py tests/geo/test_three_clusters_kill.py
 
 foreign: $(VENV)/test

@@ -1,7 +1,7 @@
 """Three clusters, each a server process with SQLite, replicate to each other; one after another is killed with kill -9
 while all publish and one consumes.
 
-`PYREPLOG_GEO_KILLS=N` kills N times (`make geo-kills`); a run of all tests kills less often.
+`PYREPLOG_GEO_KILLS=N` kills N times (`make geokills`); a run of all tests kills less often.
 """
 
 from __future__ import annotations
