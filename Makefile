@@ -12,6 +12,7 @@
 #   chaos      kills, stops and resumes processes of ledgers, topics, replica groups, partitions and transactions, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
+#   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
 #              that was acknowledged from every bookie that metadata name
 #   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
 #              one is killed, and the tests of Go's clients, where there is Go; prints what passes
@@ -36,6 +37,7 @@ CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
 # Before neighbours compared what they hold of third clusters.
 OLDER ?= 7d77771f
+GEO_KILLS ?= 50
 # What tests draw at random: the same whenever a tree is tested, other numbers after each change. PYREPLOG_SEED=N make test tries others.
 PYREPLOG_SEED ?= $(shell find pyreplog tests -name '*.py*' ! -name '*.pyc' | LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1)
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
@@ -43,7 +45,7 @@ export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which
 WORKERS ?= $(shell n=$$(nproc) && echo $$(( n < 4 ? n + 1 : 4 )))
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
 
-.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills foreign older plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills geokills foreign older plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -113,6 +115,10 @@ chaos: $(VENV)/test
 
 kills: $(VENV)/test
 	$(BIN)/python -m tests.chaos.autorecovery --seeds $(KILLS)
+
+geokills: export PYREPLOG_GEO_KILLS := $(GEO_KILLS)
+geokills: $(VENV)/test
+	$(BIN)/python -m pytest -o faulthandler_timeout=7200 tests/geo/test_replicator_kill.py tests/geo/test_three_clusters_kill.py
 
 foreign: $(VENV)/test
 	$(BIN)/python -m tests.foreign

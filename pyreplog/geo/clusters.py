@@ -14,6 +14,7 @@ from pyreplog.errors import (
     ClusterExistsError,
     ClusterUnreachableError,
     CorruptionError,
+    DamagedMessageError,
     GeoError,
     HandshakeError,
     InvalidArgumentError,
@@ -22,6 +23,7 @@ from pyreplog.errors import (
     NoSuchClusterError,
     ReplogError,
     WrongClusterError,
+    WrongServiceError,
 )
 from pyreplog.geo.revision import raise_revision
 from pyreplog.metadata.changes import change_key, delete_key
@@ -203,6 +205,18 @@ def refused_credentials(error: BaseException | None) -> AuthenticationError | No
     return error if isinstance(error, AuthenticationError) else None
 
 
+def lasting_error(error: BaseException | None) -> ReplogError | None:
+    """Return the refused handshake, or the malformed answer, that caused an error of a connection; None: another cause.
+
+    A retry mends neither: somebody has to check the URL, the credentials or the servers.
+    """
+    while error is not None and not isinstance(error, HandshakeError | InvalidMessageError):
+        error = error.__cause__
+    if error is None or error.retriable or isinstance(error, DamagedMessageError):
+        return None
+    return error
+
+
 def _is_of_other_cluster(error: BaseException | None) -> bool:
     """Return whether a connection failed because servers of another cluster answered."""
     while error is not None and not isinstance(error, WrongClusterError):
@@ -227,6 +241,12 @@ def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> G
             name, f"the servers at {cluster.url} are those of another cluster: {error}. Check the URL. If the cluster "
             "was lost and made anew, remove it (`geo cluster remove --force`) and add it again: docs/geo.md, 'A region "
             "that lost its disk'",
+        )  # fmt: skip
+    cause = lasting_error(error)
+    if type(cause) in (HandshakeError, WrongServiceError):
+        return ClusterUnreachableError(
+            name, f"the server at {cluster.url} is not one of topics, or answers nonsense: {cause}. Check the URL: it "
+            "must have the addresses that `pyreplog serve` prints there",
         )  # fmt: skip
     if isinstance(error, InvalidMessageError):
         text = f"its servers at {cluster.url} have an older version without geo-replication: upgrade them"

@@ -26,7 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture
-from pyreplog.geo.clusters import refused_credentials
+from pyreplog.geo.clusters import lasting_error
 from pyreplog.geo.geo_cursor import GeoCursor, cursor_name
 from pyreplog.geo.mismatch import mismatch
 from pyreplog.geo.policy import ReplicationPolicy
@@ -402,7 +402,7 @@ class Replicator:
             )  # fmt: skip
         unsent = sender.unsent_messages if sender.end >= end.offset else end.offset - sender.stored
         state, error = self._state(sender), "" if sender.error is None else self._explain(sender.error)
-        needs_change = state == "failed" or refused_credentials(sender.error) is not None
+        needs_change = state == "failed" or lasting_error(sender.error) is not None
         return ReplicatorStatus(
             topic=self.topic.name,
             target=self.target,

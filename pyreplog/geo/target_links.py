@@ -14,10 +14,11 @@ from pyreplog.errors import (
     DisconnectedError,
     GeoError,
     HandshakeError,
+    InvalidMessageError,
     NotConnectedError,
     TopicExistsError,
 )
-from pyreplog.geo.clusters import RemoteCluster, connection_error
+from pyreplog.geo.clusters import RemoteCluster, connection_error, lasting_error
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.target_link import TargetLink
@@ -164,4 +165,9 @@ def explained(target: str, cluster: RemoteCluster, error: Exception) -> str:
         )
     if isinstance(error, HandshakeError | NotConnectedError | DisconnectedError):
         return str(connection_error(target, cluster, error))
+    if isinstance(error, InvalidMessageError) and lasting_error(error) is not None:
+        return (
+            f"cluster {target}: a server at {cluster.url} gave a malformed answer: {error}. Check the URL, and the "
+            "version of its servers"
+        )
     return str(error)

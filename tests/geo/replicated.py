@@ -1,22 +1,23 @@
 """Two clusters that replicate a topic and its subscriptions to each other, over TCP.
 
 Both run in this process, or one runs in a process of its own, which a test kills: `python -m tests.geo.replicated
-PATH`. The process prints its address and the id of its cluster, and reads those of the other one. It publishes
-`MESSAGES` and acknowledges some; it prints these once the other cluster has them. Then it acknowledges more, and prints
-each one before it does.
+PATH`. The process prints its address and the id of its cluster, and reads those of the other one and the type of the
+subscription. It publishes `MESSAGES` and acknowledges some; it prints these once the other cluster has them. Then it
+acknowledges more, and prints each one before it does.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyreplog._native.topic.range_set import RangeSet
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
@@ -30,6 +31,16 @@ from tests.topic.remoting import Wire
 from tests.waiting import until
 
 MESSAGES = 300
+CONSUMERS = {"exclusive": 1, "failover": 2, "shared": 2, "key_shared": 2}
+"""Consumers of a subscription, by its type."""
+
+
+class Acknowledgement(NamedTuple):
+    """An acknowledgement of a message, with all messages that it adds to the acknowledged ones."""
+
+    number: int
+    is_cumulative: bool
+    covered: list[int]
 
 
 class Side:
@@ -95,13 +106,19 @@ class Side:
         assert self.subscriptions is not None
         return self.subscriptions.readiness()
 
+    def positions(self, name: str = "s") -> list[SubscriptionPosition]:
+        """Return the positions of a subscription in both clusters, as this one knows them."""
+        assert self.subscriptions is not None
+        return self.subscriptions.where(name)
+
     def is_ready(self, name: str = "s") -> bool:
         """Return whether a fail-over to the other side would lose and repeat nothing."""
         return any(row.subscription == name and row.is_ready and not row.error for row in self.rows())
 
     def publish(self, start: int, end: int, per_entry: int = 3) -> None:
         for at in range(start, end, per_entry):
-            self.topic.publish_batch([b"%d" % number for number in range(at, min(at + per_entry, end))])
+            numbers = range(at, min(at + per_entry, end))
+            self.topic.publish_batch([b"%d" % number for number in numbers], [key_of(number) for number in numbers])
 
     def subscribe(self, type: str = "shared", name: str = "s", start: str = "earliest") -> Consumer:
         return self.topic.subscribe(name, start=start, type=type, queue=1000)  # type: ignore[arg-type]
@@ -141,6 +158,51 @@ def rest(consumer: Consumer, last: int) -> list[int]:
     return numbers
 
 
+def key_of(number: int) -> bytes:
+    """Return the key of a message."""
+    return b"k%d" % (number % 7)
+
+
+def receive(consumers: Sequence[Consumer], is_enough: Callable[[Collection[int]], bool]) -> dict[int, Any]:
+    """Receive messages, none twice, until the numbers are enough; return consumer and message by number, in order."""
+    received: dict[int, tuple[Consumer, Any]] = {}
+
+    def receives() -> bool:
+        for consumer in consumers:
+            while (message := consumer.receive(timeout=0.0)) is not None:
+                number = int(message.value)
+                assert number not in received
+                received[number] = consumer, message
+        return is_enough(received.keys())
+
+    until(receives)
+    return received
+
+
+def plan(type: str, random: Random) -> list[Acknowledgement]:
+    """Return acknowledgements that the type allows, of most messages but the last one: out of order, and cumulative ones
+    if there is one active consumer.
+    """
+    left = {*range(MESSAGES - 1)}
+    planned: list[Acknowledgement] = []
+    below = 0
+    while len(left) > 50:
+        if CONSUMERS[type] == 1 or type == "failover":
+            if is_cumulative := random.random() < 0.2:
+                below = min(below + random.randrange(1, 8), MESSAGES - 1)
+                number, covered = below - 1, sorted(number for number in left if number < below)
+            else:
+                number = random.choice(sorted(left)[:40])
+                covered = [number]
+        else:
+            is_cumulative, number = False, random.choice(sorted(left))
+            covered = [number]
+        if covered:
+            planned.append(Acknowledgement(number, is_cumulative, covered))
+            left -= {*covered}
+    return planned
+
+
 @contextmanager
 def two(path: Path, *, begins: bool = True) -> Iterator[tuple[Side, Side]]:
     a, b = Side(path / "a"), Side(path / "b")
@@ -178,14 +240,28 @@ def main(path: Path) -> None:
     say(address=side.site.server.address, cluster=side.cluster.hex())
     other: dict[str, Any] = json.loads(sys.stdin.readline())
     side.follow_at(other["address"], bytes.fromhex(other["cluster"]))
-    side.publish(0, MESSAGES)
-    random = Random(int(other["seed"]))
-    with side.subscribe() as consumer:
-        messages, numbers = begin_to_acknowledge(side, consumer, random)
-        say(acked=numbers[:100])
-        for number in numbers[100:]:
-            say(acks=number)
-            consumer.acknowledge(messages[number])
+    type, planned = str(other["type"]), plan(other["type"], Random(int(other["seed"])))
+    with ExitStack() as stack:
+        consumers = [stack.enter_context(side.subscribe(type)) for _ in range(CONSUMERS[type])]
+        side.publish(0, MESSAGES)
+        received = receive(consumers, lambda numbers: len(numbers) == MESSAGES)
+
+        def acknowledge(one: Acknowledgement) -> None:
+            consumer, message = received[one.number]
+            if one.is_cumulative:
+                consumer.acknowledge_cumulative(message)
+            else:
+                consumer.acknowledge(message)
+
+        for one in planned[:100]:
+            acknowledge(one)
+        for consumer in consumers:
+            consumer.flush()
+        until(side.is_ready)
+        say(acked=[number for one in planned[:100] for number in one.covered])
+        for one in planned[100:]:
+            say(acks=one.covered)
+            acknowledge(one)
         sys.stdin.readline()
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClusterExistsError, ClusterUnreachableError, InvalidMessageError
+from pyreplog.geo import target_links
+from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.mismatch import CLOCKS_APART_US, mismatch
 from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.target_link import Opening, TargetLink, TargetSession
+from pyreplog.geo.target_links import explained
 from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.remote.client import Client
@@ -107,6 +113,34 @@ def test_producers_are_global_in_one_cluster_alone(a: Site, b: Site) -> None:
     again(replicator)
     until(lambda: not replicator.status().alarm)
     replicator.close()
+
+
+LOCAL: dict[str, Any] = {
+    "deduplicate": True, "compression": "zstd", "linger_ms": 5, "batch_messages": 10, "batch_bytes": 1 << 20,
+    "retention_bytes": None, "retention_ms": None, "ttl_ms": 86_400_000, "subscription_expiry_ms": 86_400_000,
+    "quota_bytes": 1 << 30, "quota_ms": 86_400_000, "quota_policy": "error", "ensemble": 1, "write_quorum": 1,
+    "ack_quorum": 1, "roll_entries": 50, "roll_bytes": 1 << 20, "roll_ms": 60_000,
+}  # fmt: skip
+"""The settings that may differ between two clusters, with other values than the defaults."""
+
+
+@pytest.mark.parametrize("who", ["source", "target"])
+def test_settings_that_differ_withhold_no_message(a: Site, b: Site, who: str) -> None:
+    """One cluster has the defaults. So one of the two deduplicates alone: it does so with its own publishers only."""
+    assert {*LOCAL, "durability", "global_producers"} == {field.name for field in dataclasses.fields(TopicConfig)}
+    here = a.topic(**(LOCAL if who == "source" else {"ensemble": 1}))
+    there = b.topic(**(LOCAL if who == "target" else {"ensemble": 1}))
+    for topic in (here, there):
+        topic.create_subscription("keeps", start="earliest")
+    for number in (1, 2, 2, 3):
+        here.publish(b"%d" % number, producer="p", sequence=number)
+    there.publish(b"before", producer="p", sequence=2)
+    replicator = a.replicate("b", b.server.address)
+    has_all(replicator, here.end)
+    there.publish(b"behind", producer="p", sequence=3)
+    sent = [b"1", b"2", b"3"] if who == "source" else [b"1", b"2", b"2", b"3"]
+    assert values(there) == [b"before", *sent, b"behind"] and values(here) == sent
+    assert (replicator.status().state, replicator.status().alarm) == ("running", "")
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
@@ -277,23 +311,35 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_the_server_is_something_else(a: Site, b: Site, kind: str) -> None:
+def test_the_server_is_something_else(a: Site, b: Site, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status says so, and what to check. A server that closes the connection may only restart: it is no alarm."""
+    monkeypatch.setattr(target_links, "TIMEOUT_S", 2.0)  # until the last error of an opening is shown
+    geo = a.cluster.geo
     with answering(ANSWERS[kind]) as address, Wire(b.server.address) as wire:
         with pytest.raises(ClusterUnreachableError, match="Check the URL"):
-            a.cluster.geo.add_cluster("west", f"pyreplog://{address}")
+            geo.add_cluster("west", f"pyreplog://{address}")
         a.topic().publish(b"1")
-        replicator = a.replicate("b", wire.address)
-        has_all(replicator, 1)
+        geo.add_cluster("west", f"pyreplog://{wire.address}")
+        geo.set_policy("t", targets=["west"])
+
+        def row() -> ReplicatorStatus:
+            return until(lambda: next(iter(geo.status("t")), None))
+
+        until(lambda: row().stored == 1)
+        assert not row().error
         wire.lead_to(address)
         wire.cut()
         a.topic().publish(b"2")
-        until(lambda: replicator.status().error)
-        assert (replicator.status().unsent_messages, replicator.status().state) == (1, "connecting")
+        reason = "answers nonsense" if kind in ("http", "ones") else "no server"
+        until(lambda: reason in row().error)
+        shown = row()
+        assert (shown.unsent_messages, shown.state) == (1, "connecting")
+        assert f"pyreplog://{wire.address}" in shown.error and "Check the URL" in shown.error
+        assert shown.alarm == (shown.error if kind in ("http", "ones") else "")
         wire.lead_to(b.server.address)
-        has_all(replicator, 2)
-        until(lambda: not replicator.status().error)
+        until(lambda: row().stored == 2)
+        until(lambda: not row().error and not row().alarm)
         assert values(b.topic()) == [b"1", b"2"]
-        replicator.close()
 
 
 class Pool:
@@ -325,3 +371,19 @@ def test_malformed_settings(settings: str) -> None:
     link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), known.append, known.append)
     (session,) = known
     assert isinstance(session, TargetSession) and session.settings["clock_us"] == 7
+
+
+def test_malformed_answer_raises_an_alarm(a: Site) -> None:
+    """The server completes the handshake, and its answer to the opening of a session is nonsense."""
+    a.topic().publish(b"1")
+    cluster = RemoteCluster(uuid="b" * 32, url="pyreplog://west:1")
+    replicator = Replicator(
+        a.topic(), "west", TargetLink(cast("Client", Pool("no JSON"))), ReplicationPolicy(targets=("west",)),
+        explain=partial(explained, "west", cluster),
+    )  # fmt: skip
+    a.replicators.append(replicator)
+    replicator.start()
+    until(lambda: replicator.status().alarm)
+    alarm = replicator.status().alarm
+    assert "cluster west: a server at pyreplog://west:1 gave a malformed answer: settings of the topic" in alarm
+    assert "Check the URL" in alarm and replicator.status().unsent_messages == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 import pyreplog
 from pyreplog.geo.metrics import geo_metrics
 from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
+from pyreplog.topic.model.config import TopicConfig
 from tests.guides import ROOT, blocks, fences, run_as_promised, server
 from tests.waiting import until
 
@@ -35,6 +37,13 @@ def test_the_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for name in ("server", "east", "west"):
             if name in namespace:
                 namespace[name].close()
+
+
+def test_each_setting_of_a_topic_may_differ_or_has_to_agree() -> None:
+    section = GUIDE.read_text().partition("### Settings that may differ\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(field.name for field in dataclasses.fields(TopicConfig))
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Either end, a real process, is killed again and again: each message arrives once and in order.
 
-`PYREPLOG_GEO_KILLS=N` kills N times; a run of all tests kills less often.
+`PYREPLOG_GEO_KILLS=N` kills N times (`make geokills`); a run of all tests kills less often.
 """
 
 from __future__ import annotations

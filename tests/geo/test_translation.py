@@ -134,6 +134,17 @@ def test_an_acknowledged_range_stays_one_range_of_the_own_origin() -> None:
     assert len(translation.to_local(origin("c"), whole(0, 9))[0]) == 0
 
 
+@given(LOGS, st.integers(1, 5))
+def test_offsets_of_messages_that_have_not_arrived_are_translated_to_none(
+    log: list[tuple[str, int]], batches: int
+) -> None:
+    """An acknowledgement that arrives before its message names no message here, not even the last one."""
+    translation, _ = topic_of(log, batches)
+    for at, end in {origin("b"): 0, origin("c"): 0, **translation.ends()}.items():
+        for early in (whole(end, end + 1), whole(end + 5, end + 9)):
+            assert [edges.tolist() for edges in translation.to_local(at, early)] == [[], []]
+
+
 def alternating(count: int, batch: int) -> Translation:
     """Return a topic in which messages of b alternate with the topic's own, one at a time."""
     translation = Translation(origin("a"))
