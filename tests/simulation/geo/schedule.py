@@ -16,6 +16,8 @@ from .links import Link
 from .sites import Site
 from .truth import Truth
 
+FAIL_OVER_WITHIN_S = 10.0
+
 EDGES = {
     (2, "mesh"): ((0, 1),),
     (3, "mesh"): ((0, 1), (0, 2), (1, 2)),
@@ -189,18 +191,32 @@ class Schedule:
         self._idle()
 
     def _fail_over(self) -> None:
-        """In the middle of all that is on its way, one cluster is cut off, and its consumers go on."""
-        world, links = self.world, [link for link in self.links if all(site.is_up for site in link.ends)]
-        name = world.random.choice(self.names)
-        if not links:
-            return
-        link = world.random.choice(links)
-        site = world.random.choice(link.ends)
-        other = link.other(site)
+        """In the middle of all that is on its way, one cluster is cut off, and its consumers go on.
+
+        The first choice of cluster, neighbour and subscription whose readiness is known is compared. If there is none,
+        clusters that are down come back, links are connected, a subscription is created where all were deleted, and all
+        choices are tried again. None is ever known where what neighbours hold of an origin cannot be compared any more.
+        """
+        until = self.world.now + FAIL_OVER_WITHIN_S
+        while not self._try_fail_over() and self.world.now < until:
+            if all(site.exchange.state(name) is None for site in self.present() for name in self.names):
+                self._create(self.world.random.choice(self.present()), self.world.random.choice(self.names))
+            self.world.run(until=self.world.now + 0.1)
+
+    def _try_fail_over(self) -> bool:
+        """Compare the readiness of one subscription with what comes of its fail-over; False: of none."""
+        choices = [(link, site, name) for link in self.links for site in link.ends for name in self.names]
+        self.world.random.shuffle(choices)
+        return any(self._compare_fail_over(*choice) for choice in choices)
+
+    def _compare_fail_over(self, link: Link, site: Site, name: str) -> bool:
+        other, world = link.other(site), self.world
+        if not (site.is_up and other.is_up):
+            return False
         if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
-            return
+            return False
         if other in link.forgetful | link.diverged | link.refusing:  # the site does not know it yet
-            return
+            return False
 
         def go_on() -> None:
             world.note("consumers of", name, "go on in", other, "alone")
@@ -216,7 +232,7 @@ class Schedule:
             demand(self._is_drained(other, name), "Liveness", f"{other} {name} does not come to its end")
             other.is_alone = False
 
-        self.truth.check_fail_over(site, other, name, go_on)
+        return self.truth.check_fail_over(site, other, name, go_on)
 
     def _remove(self, gone: Site) -> None:
         """A cluster is away for good: `geo cluster remove` in all others."""
