@@ -95,7 +95,8 @@ class Schedule:
 
     def _fault(self) -> None:
         world, random = self.world, self.world.random
-        way, site, fault = random.choice(self.ways), random.choice(self.sites), random.randrange(10 if self.detaches else 8)
+        way, site = random.choice(self.ways), random.choice(self.sites)
+        fault = random.randrange(10 if self.detaches else 8)
         world.note("fault", fault, way, site)
         if fault <= 1 and way.process is not None:
             way.process.cut(half=fault == 1)

@@ -130,7 +130,7 @@ class Way:
         self.connections = 0
         self.is_apart = self.is_removed = False
         self.is_detached = self.is_detached_stored = False
-        self.begins_at = 0  # where the source began, when the cursor was made
+        self.begins_at: int = 0  # where the source began, when the cursor was made
         self.process: Owner | None = None
         self._invariants = WayInvariants(self)
 
