@@ -51,6 +51,7 @@ class Plan:
     trimmed: float = 0.0  # share of entries that cannot be compared any more
     restores: int = 0  # how often a cluster is restored from a backup
     is_still: bool = False
+    crashes: bool = True  # at moments that are drawn
 
     @property
     def forwards(self) -> bool:
@@ -92,10 +93,14 @@ class Plan:
 class Schedule:
     """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
 
-    def __init__(self, seed: int, *, tracing: bool = False, plan: Plan | None = None) -> None:
+    def __init__(
+        self, seed: int, *, tracing: bool = False, plan: Plan | None = None, crash_at: tuple[str, int] | None = None
+    ) -> None:
+        """crash_at: a cluster, and the moment before or behind one of its writes at which it crashes."""
         self.world = World(seed, tracing=tracing)
         self.plan = plan = plan or Plan.draw(self.world.random)
         self.world.note(plan)
+        self.crash_at = crash_at
         self.truth = Truth()
         self.names = [f"s{number}" for number in range(plan.names)]
         self.handovers = self.cancelled = self.taken_over = self.comparisons = self.policies = 0
@@ -141,7 +146,8 @@ class Schedule:
             if self.plan.filters and random.random() < 0.3:
                 only_to = frozenset({site.id, random.choice(self.sites).id})
             for _ in range(random.choice((1, 1, 3))):
-                site.publish(only_to)
+                if site.is_up:
+                    site.publish(only_to)
 
     def _consume(self) -> None:
         random = self.world.random

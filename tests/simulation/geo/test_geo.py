@@ -4,6 +4,7 @@ SEEDS=1000000` runs more. PIP-33 beside what is shipped."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from tests.thorough import one_in
 
 from ..program import simulate
 from ..runner import explain
-from . import failovers
+from . import crashes, failovers
 from .scenarios import LOSSES, REPEATS, FailOver, Story, behind_the_snapshot, compare, in_order, out_of_order
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.geo"
+CRASHES = "tests.simulation.geo.crashes"
 FAIL_OVERS = "tests.simulation.geo.failovers"
 ROOT = Path(__file__).parents[3]
 SCHEDULES = 320 // one_in(16)
@@ -69,6 +71,19 @@ def test_runs_are_worth_their_while() -> None:
     assert compared > ready > 20 and delivered > 1000 and failed_over > 21
     assert policies > 5
     assert 0 < repeated < delivered / 4
+
+
+def test_a_crash_at_any_write_of_either_cluster_breaks_nothing(seed: int) -> None:
+    """A share of the moments in every test run, another one each time; all of them for planted bugs."""
+    done = simulate(CRASHES, "--seeds", "16", "--first", str(seed << 20), "--share", str(one_in(12)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = re.findall(r"(\d+) crashes in 16 schedules from seed \d+, 0 failed", done.stdout)
+    assert len(tried) == 1 and int(tried[0]) > 200 // one_in(12)
+
+
+def test_both_clusters_have_moments_of_crashes() -> None:
+    letters = Counter(letter for seed in range(5) for letter, _ in crashes.moments(seed))
+    assert {*letters} == {"a", "b"} and min(letters.values()) > 40
 
 
 # ---- PIP-33 ----------------------------------------------------------------------------------------------------------
