@@ -9,6 +9,7 @@ behind each message that is stored, in either cluster, until faults end.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import secrets
 import sys
@@ -32,9 +33,10 @@ def moments(seed: int) -> list[tuple[str, int]]:
 
 
 def failures(seed: int, chosen: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Run the schedule of a seed with a crash at each of these moments; yield what went wrong."""
-    for letter, number in chosen:
-        schedule = Schedule(seed, plan=PLAN, crash_at=(letter, number))
+    """Run the schedule of a seed with a crash at each of these moments, twice: the cluster comes back and goes on, or its
+    consumers go on in it before it is connected again. Yield what went wrong."""
+    for (letter, number), fails_over in itertools.product(chosen, (False, True)):
+        schedule = Schedule(seed, plan=PLAN, crash_at=(letter, number), fails_over=fails_over)
         try:
             schedule.run()
             if all(site.boots == 1 for site in schedule.sites):

@@ -94,13 +94,16 @@ class Schedule:
     """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
 
     def __init__(
-        self, seed: int, *, tracing: bool = False, plan: Plan | None = None, crash_at: tuple[str, int] | None = None
-    ) -> None:
-        """crash_at: a cluster, and the moment before or behind one of its writes at which it crashes."""
+        self, seed: int, *, tracing: bool = False, plan: Plan | None = None, crash_at: tuple[str, int] | None = None,
+        fails_over: bool = False,
+    ) -> None:  # fmt: skip
+        """crash_at: a cluster, and the moment before or behind one of its writes at which it crashes. fails_over: whether
+        consumers go on in it then, before it is connected again."""
         self.world = World(seed, tracing=tracing)
         self.plan = plan = plan or Plan.draw(self.world.random)
         self.world.note(plan)
-        self.crash_at = crash_at
+        self.crash_at, self.fails_over = crash_at, fails_over
+        self.crashed: Site | None = None  # the cluster that crashed at that moment, until consumers go on in it
         self.truth = Truth()
         self.names = [f"s{number}" for number in range(plan.names)]
         self.handovers = self.cancelled = self.taken_over = self.comparisons = self.policies = 0
@@ -132,7 +135,10 @@ class Schedule:
         self._connect()
         self._consume()
         Faults(self).plan_all()
-        world.run(until=plan.busy_s)
+        while world.now < plan.busy_s:
+            world.run(until=min(world.now + 0.001, plan.busy_s) if self.fails_over else plan.busy_s)
+            if self.crashed is not None:
+                self._fail_over_to_crashed(self.crashed)
         self._settle()
 
     def _create(self, site: Site, name: str) -> None:
@@ -214,6 +220,16 @@ class Schedule:
         choices = [(link, site, name) for link in self.links for site in link.ends for name in self.names]
         self.world.random.shuffle(choices)
         return any(self._compare_fail_over(*choice) for choice in choices)
+
+    def _fail_over_to_crashed(self, crashed: Site) -> None:
+        """Consumers go on in a cluster that crashed a moment ago: what it has is what it stored, and what others say of
+        it is from before."""
+        self.crashed, crashed.is_alone = None, True
+        crashed.boot()
+        self.world.is_calm = True  # nothing else goes wrong meanwhile
+        choices = [(link, link.other(crashed), name) for link in crashed.links for name in self.names]
+        any(self._compare_fail_over(*choice) for choice in choices)
+        self.world.is_calm = crashed.is_alone = False
 
     def _compare_fail_over(self, link: Link, site: Site, name: str) -> bool:
         other, world = link.other(site), self.world

@@ -206,6 +206,8 @@ class Site:
         if self.schedule.crash_at != (self.letter, self.writes):
             return False
         self.crash()
+        if self.schedule.fails_over:
+            self.schedule.crashed = self
         return True
 
     def _come_back(self) -> None:
