@@ -1,7 +1,7 @@
 """Crashes at every write: one short schedule of two clusters again and again, with one crash each.
 
-The moments are those before and behind each write of the journal, before and behind each cursor that is stored, and
-behind each message that is stored, in either cluster, until faults end.
+The moments are those when each write of the journal begins, when it is about to be durable, and behind it; before and
+behind each cursor that is stored; and behind each message that is stored, in either cluster, until faults end.
 
 `python -m tests.simulation.geo.crashes --seeds 10` tries all moments of ten schedules.
 """
@@ -20,7 +20,7 @@ from .schedule import Plan, Schedule
 PROGRAM = "tests.simulation.geo.crashes"
 
 PLAN = Plan(
-    sites=2, shape="mesh", names=1, messages=12, publishers=2, filters=False, busy_s=1.0, delay_s=0.02, disk_s=0.02,
+    sites=2, shape="mesh", names=1, messages=12, publishers=2, filters=False, busy_s=1.0, delay_s=0.01, disk_s=0.1,
     down_s=0.1, faults=8, crash_at_write=0.0, recreates=False, removes=False, crashes=False,
 )  # fmt: skip
 

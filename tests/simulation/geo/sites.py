@@ -486,7 +486,7 @@ class Site:
         self.world.at(self._disk_until, self._persisted, self.boots, effect)
 
     def _persisted(self, boot: int, effect: Persist) -> None:
-        if boot != self.boots:
+        if boot != self.boots or self._ends_at_write():
             return
         if effect.is_snapshot:
             self.journal = []
