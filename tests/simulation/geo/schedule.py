@@ -237,8 +237,8 @@ class Schedule:
             return False
         if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
             return False
-        if other in link.forgetful | link.diverged | link.refusing:  # the site does not know it yet
-            return False
+        if other in link.forgetful | link.diverged | link.refusing or self._holds_lost(site, other):
+            return False  # the site does not know it yet
 
         def go_on() -> None:
             world.note("consumers of", name, "go on in", other, "alone")
@@ -368,16 +368,21 @@ class Schedule:
             demand(site.idle_writes == 0, "IdleWritesNothing", f"{site} did so {site.idle_writes} times")
             demand(site.exchange.is_idle, "IdleWritesNothing", f"{site} is not idle")
 
+    def _holds_lost(self, site: Site, other: Site) -> bool:
+        """Whether a cluster has messages that were published in another one, and that this one lost when it was restored:
+        a third cluster may send them after the two were connected, and neither of the two has noticed that yet."""
+        if other.origin not in self.truth.rolled_back:
+            return False
+        return not all(other.has(entry) for entry in site.log if entry.origin == other.origin)
+
     def check_readiness(self, link: Link, site: Site, *, exactly: bool) -> None:
         other = link.other(site)
         if not (link.is_connected and site.is_up and other.is_up) or link.stalled:
             return
         if other in link.diverged | link.refusing:
             return
-        if other.origin in self.truth.rolled_back:
-            theirs = [entry for entry in site.log if entry.origin == other.origin]
-            if not all(other.has(entry) for entry in theirs):
-                return  # a third cluster sent what the other one has lost: neither of the two has noticed that yet
+        if self._holds_lost(site, other):
+            return
         for name in self.names:
             if site.exchange.state(name) is not None and name in site.cursors:
                 self.truth.check_readiness(site, other, name, exactly=exactly)
