@@ -9,6 +9,8 @@
 | truth | what consumers and operators did, and what must hold of it everywhere |
 | faults | what goes wrong, and what operators do |
 | schedule | one run |
+| campaign | many runs, and in how many of them readiness was compared with a fail-over |
+| crashes | one schedule again and again, with a crash at each of its writes |
 | pip33 | the algorithm of Pulsar's PIP-33 as a reference |
 | scenarios | one story, told to PIP-33 and to the shipped machines |
 | failovers | the table of what fail-overs lose and repeat with both: stories, and random schedules |

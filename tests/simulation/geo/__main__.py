@@ -2,7 +2,6 @@
 
 import sys
 
-from ..runner import main
-from .schedule import Schedule
+from .campaign import run
 
-sys.exit(main(Schedule, "tests.simulation.geo"))
+sys.exit(run())

@@ -16,7 +16,7 @@ class Faults:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.world, self.plan = schedule, schedule.world, schedule.plan
         self.kinds = [
-            *[self.crash] * 3, *[self.cut] * 4, *[self.half_cut] * 2, *[self.fail_over] * 3, *[self.seek] * 2,
+            *[self.crash] * (3 * self.plan.crashes), *[self.cut] * 4, *[self.half_cut] * 2, *[self.fail_over] * 3, *[self.seek] * 2,
             self.seek_twice, *[self.hand_over] * 4, self.take_back, self.take_over, *[self.expire] * 2, *[self.readiness] * 4,
             *[self.late] * 2, self.delete, *[self.create] * 2, self.create_everywhere,
         ]  # fmt: skip

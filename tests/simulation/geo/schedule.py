@@ -16,6 +16,8 @@ from .links import Link
 from .sites import Site
 from .truth import Truth
 
+FAIL_OVER_WITHIN_S = 10.0
+
 EDGES = {
     (2, "mesh"): ((0, 1),),
     (3, "mesh"): ((0, 1), (0, 2), (1, 2)),
@@ -49,6 +51,7 @@ class Plan:
     trimmed: float = 0.0  # share of entries that cannot be compared any more
     restores: int = 0  # how often a cluster is restored from a backup
     is_still: bool = False
+    crashes: bool = True  # at moments that are drawn
 
     @property
     def forwards(self) -> bool:
@@ -90,10 +93,17 @@ class Plan:
 class Schedule:
     """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
 
-    def __init__(self, seed: int, *, tracing: bool = False, plan: Plan | None = None) -> None:
+    def __init__(
+        self, seed: int, *, tracing: bool = False, plan: Plan | None = None, crash_at: tuple[str, int] | None = None,
+        fails_over: bool = False,
+    ) -> None:  # fmt: skip
+        """crash_at: a cluster, and the moment before or behind one of its writes at which it crashes. fails_over: whether
+        consumers go on in it then, before it is connected again."""
         self.world = World(seed, tracing=tracing)
         self.plan = plan = plan or Plan.draw(self.world.random)
         self.world.note(plan)
+        self.crash_at, self.fails_over = crash_at, fails_over
+        self.crashed: Site | None = None  # the cluster that crashed at that moment, until consumers go on in it
         self.truth = Truth()
         self.names = [f"s{number}" for number in range(plan.names)]
         self.handovers = self.cancelled = self.taken_over = self.comparisons = self.policies = 0
@@ -125,7 +135,10 @@ class Schedule:
         self._connect()
         self._consume()
         Faults(self).plan_all()
-        world.run(until=plan.busy_s)
+        while world.now < plan.busy_s:
+            world.run(until=min(world.now + 0.001, plan.busy_s) if self.fails_over else plan.busy_s)
+            if self.crashed is not None:
+                self._fail_over_to_crashed(self.crashed)
         self._settle()
 
     def _create(self, site: Site, name: str) -> None:
@@ -139,7 +152,8 @@ class Schedule:
             if self.plan.filters and random.random() < 0.3:
                 only_to = frozenset({site.id, random.choice(self.sites).id})
             for _ in range(random.choice((1, 1, 3))):
-                site.publish(only_to)
+                if site.is_up:
+                    site.publish(only_to)
 
     def _consume(self) -> None:
         random = self.world.random
@@ -189,18 +203,42 @@ class Schedule:
         self._idle()
 
     def _fail_over(self) -> None:
-        """In the middle of all that is on its way, one cluster is cut off, and its consumers go on."""
-        world, links = self.world, [link for link in self.links if all(site.is_up for site in link.ends)]
-        name = world.random.choice(self.names)
-        if not links:
-            return
-        link = world.random.choice(links)
-        site = world.random.choice(link.ends)
-        other = link.other(site)
+        """In the middle of all that is on its way, one cluster is cut off, and its consumers go on.
+
+        The first choice of cluster, neighbour and subscription whose readiness is known is compared. If there is none,
+        clusters that are down come back, links are connected, a subscription is created where all were deleted, and all
+        choices are tried again. None is ever known where what neighbours hold of an origin cannot be compared any more.
+        """
+        until = self.world.now + FAIL_OVER_WITHIN_S
+        while not self._try_fail_over() and self.world.now < until:
+            if all(site.exchange.state(name) is None for site in self.present() for name in self.names):
+                self._create(self.world.random.choice(self.present()), self.world.random.choice(self.names))
+            self.world.run(until=self.world.now + 0.1)
+
+    def _try_fail_over(self) -> bool:
+        """Compare the readiness of one subscription with what comes of its fail-over; False: of none."""
+        choices = [(link, site, name) for link in self.links for site in link.ends for name in self.names]
+        self.world.random.shuffle(choices)
+        return any(self._compare_fail_over(*choice) for choice in choices)
+
+    def _fail_over_to_crashed(self, crashed: Site) -> None:
+        """Consumers go on in a cluster that crashed a moment ago: what it has is what it stored, and what others say of
+        it is from before."""
+        self.crashed, crashed.is_alone = None, True
+        crashed.boot()
+        self.world.is_calm = True  # nothing else goes wrong meanwhile
+        choices = [(link, link.other(crashed), name) for link in crashed.links for name in self.names]
+        any(self._compare_fail_over(*choice) for choice in choices)
+        self.world.is_calm = crashed.is_alone = False
+
+    def _compare_fail_over(self, link: Link, site: Site, name: str) -> bool:
+        other, world = link.other(site), self.world
+        if not (site.is_up and other.is_up):
+            return False
         if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
-            return
-        if other in link.forgetful | link.diverged | link.refusing:  # the site does not know it yet
-            return
+            return False
+        if other in link.forgetful | link.diverged | link.refusing or self._holds_lost(site, other):
+            return False  # the site does not know it yet
 
         def go_on() -> None:
             world.note("consumers of", name, "go on in", other, "alone")
@@ -216,7 +254,7 @@ class Schedule:
             demand(self._is_drained(other, name), "Liveness", f"{other} {name} does not come to its end")
             other.is_alone = False
 
-        self.truth.check_fail_over(site, other, name, go_on)
+        return self.truth.check_fail_over(site, other, name, go_on)
 
     def _remove(self, gone: Site) -> None:
         """A cluster is away for good: `geo cluster remove` in all others."""
@@ -330,16 +368,21 @@ class Schedule:
             demand(site.idle_writes == 0, "IdleWritesNothing", f"{site} did so {site.idle_writes} times")
             demand(site.exchange.is_idle, "IdleWritesNothing", f"{site} is not idle")
 
+    def _holds_lost(self, site: Site, other: Site) -> bool:
+        """Whether a cluster has messages that were published in another one, and that this one lost when it was restored:
+        a third cluster may send them after the two were connected, and neither of the two has noticed that yet."""
+        if other.origin not in self.truth.rolled_back:
+            return False
+        return not all(other.has(entry) for entry in site.log if entry.origin == other.origin)
+
     def check_readiness(self, link: Link, site: Site, *, exactly: bool) -> None:
         other = link.other(site)
         if not (link.is_connected and site.is_up and other.is_up) or link.stalled:
             return
         if other in link.diverged | link.refusing:
             return
-        if other.origin in self.truth.rolled_back:
-            theirs = [entry for entry in site.log if entry.origin == other.origin]
-            if not all(other.has(entry) for entry in theirs):
-                return  # a third cluster sent what the other one has lost: neither of the two has noticed that yet
+        if self._holds_lost(site, other):
+            return
         for name in self.names:
             if site.exchange.state(name) is not None and name in site.cursors:
                 self.truth.check_readiness(site, other, name, exactly=exactly)

@@ -104,6 +104,7 @@ class Site:
         self._handed, self._target, self._gives_back_at, self._gives_up_at = "", self, 0.0, 0.0
         self._late: list[tuple[str, int, str, Generation]] = []  # taken from consumers, which do not know
         self._disk_until = 0.0
+        self.writes = 0  # moments before or behind a write, while faults happen
         self._touched: dict[str, None] = {}
         self._new_topic()
 
@@ -196,6 +197,18 @@ class Site:
             for link in self.links:
                 link.cut()
             self.world.after(self.world.random.expovariate(1 / self.schedule.plan.down_s), self._come_back)
+
+    def _ends_at_write(self) -> bool:
+        """Count a moment before or behind a write, and crash if this is the one that was chosen."""
+        if not self.is_up or self.world.is_calm:
+            return False
+        self.writes += 1
+        if self.schedule.crash_at != (self.letter, self.writes):
+            return False
+        self.crash()
+        if self.schedule.fails_over:
+            self.schedule.crashed = self
+        return True
 
     def _come_back(self) -> None:
         if not self.is_up and not self.is_removed:
@@ -323,7 +336,11 @@ class Site:
         if boot == self.boots and self.is_up and not self.is_removed:
             self._do(self.exchange.flush())
             if self.world.chance(0.5):
+                if self._ends_at_write():
+                    return
                 self.save_cursors()
+                if self._ends_at_write():
+                    return
             if self._late and self.world.chance(0.3):
                 self._acknowledge_taken()
             self._look_at_handover()
@@ -361,6 +378,8 @@ class Site:
         """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
         self.vector[origin] = end
         self.vector[self.origin] = len(self.log)
+        if self._ends_at_write():
+            return
         if origin in self.translation.ends():  # otherwise gaps alone are stored of it
             self._do(self.exchange.arrive(origin, end))
         self._do(self.exchange.arrive(self.origin, len(self.log)))
@@ -459,13 +478,15 @@ class Site:
         if self.world.chance(chance / 2):
             self.crash()
             return
+        if self._ends_at_write():
+            return
         self._disk_until = max(
             self.world.now + self.schedule.plan.disk_s * self.world.random.random(), self._disk_until
         )
         self.world.at(self._disk_until, self._persisted, self.boots, effect)
 
     def _persisted(self, boot: int, effect: Persist) -> None:
-        if boot != self.boots:
+        if boot != self.boots or self._ends_at_write():
             return
         if effect.is_snapshot:
             self.journal = []
@@ -481,6 +502,8 @@ class Site:
             self.truth.dead.setdefault(token, set()).add(self.letter)
         if self.world.chance(self.schedule.plan.crash_at_write / 2):
             self.crash()
+            return
+        if self._ends_at_write():
             return
         self._do(self.exchange.persisted(effect.sequence))
 

@@ -3,6 +3,8 @@ SEEDS=1000000` runs more. PIP-33 beside what is shipped."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ from tests.thorough import one_in
 
 from ..program import simulate
 from ..runner import explain, run_checked
-from . import failovers
+from . import crashes, failovers
 from .scenarios import LOSSES, REPEATS, FailOver, Story, behind_the_snapshot, compare, in_order, out_of_order
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.geo"
+CRASHES = "tests.simulation.geo.crashes"
 FAIL_OVERS = "tests.simulation.geo.failovers"
 ROOT = Path(__file__).parents[3]
 SCHEDULES = 320 // one_in(16)
@@ -25,6 +28,10 @@ def test_schedules(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
+    shares = re.findall(r"compared with a fail-over in (\d+) of (\d+) schedules", done.stdout)
+    assert len(shares) == 1, done.stdout
+    compared, completed = map(int, shares[0])
+    assert completed == SCHEDULES and compared >= 0.75 * completed, "readiness is compared in nearly all schedules"
 
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
@@ -61,9 +68,22 @@ def test_runs_are_worth_their_while() -> None:
         delivered += truth.delivered
     assert cancelled > 1 and taken_over > 1 and restored > 5 and renewed > 2
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
-    assert compared > ready > 20 and delivered > 1000 and failed_over > 5
+    assert compared > ready > 20 and delivered > 1000 and failed_over > 21
     assert policies > 5
     assert 0 < repeated < delivered / 4
+
+
+def test_a_crash_at_any_write_of_either_cluster_breaks_nothing(seed: int) -> None:
+    """A share of the moments in every test run, another one each time; all of them for planted bugs."""
+    done = simulate(CRASHES, "--seeds", "6", "--first", str(seed << 20), "--share", str(one_in(4)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = re.findall(r"(\d+) crashes in 6 schedules from seed \d+, 0 failed", done.stdout)
+    assert len(tried) == 1 and int(tried[0]) > 60 // one_in(4)
+
+
+def test_both_clusters_have_moments_of_crashes() -> None:
+    letters = Counter(letter for seed in range(5) for letter, _ in crashes.moments(seed))
+    assert {*letters} == {"a", "b"} and min(letters.values()) > 40
 
 
 # ---- PIP-33 ----------------------------------------------------------------------------------------------------------

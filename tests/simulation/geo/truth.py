@@ -225,8 +225,11 @@ class Truth:
             lambda origin: OFFSET_END if origin in elsewhere else 0,
         )  # fmt: skip
 
-    def check_fail_over(self, site: Site, other: Site, name: str, go_on: Callable[[], object]) -> None:
-        """Another cluster is alone from now on, and its consumers go on: what was told of that is what comes of it."""
+    def check_fail_over(self, site: Site, other: Site, name: str, go_on: Callable[[], object]) -> bool:
+        """Another cluster is alone from now on, and its consumers go on: what was told of that is what comes of it.
+
+        Return False, and do nothing, if the cluster says that it does not know.
+        """
         state, theirs, cursor = site.exchange.state(name), other.exchange.state(name), site.cursors[name]
         assert state is not None
         told = self.readiness_of(site, other, name)
@@ -236,7 +239,7 @@ class Truth:
             or theirs is None
             or theirs.acks_identity() != state.acks_identity()
         ):
-            return
+            return False
         keys = {(entry.origin, entry.number): local for local, entry in enumerate(site.log)}
         acked = {key for key in keys if state.acks.contains(*key) and not state.bases.contains(*key)}
         due = {key for key, local in keys.items() if local not in cursor.acked}
@@ -256,6 +259,7 @@ class Truth:
         predicted = messages_of(told.lost)
         demand(lost <= predicted, "ReadinessIsActual", f"{site} {name}: {other} lost {lost - predicted}")
         self.failed_over += 1
+        return True
 
     def check_readiness(self, site: Site, other: Site, name: str, *, exactly: bool) -> None:
         """What a fail-over would lose or repeat is what is told, or less; exactly that when nothing is on its way."""

@@ -25,8 +25,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 
 def test_runs_are_worth_their_while() -> None:
-    """Among a few there are all shapes, crashes, targets that go and come back, and topics that are created again."""
+    """Among a few there are all shapes, crashes, targets that go and come back, topics that are created again, and
+    messages that are trimmed when all targets have them, or without a target that was removed or detached."""
     crashes = removals = resyncs = created_again = messages = forwarded = 0
+    trimmed = unkept = detached = lacking = 0
     shapes: set[str] = set()
     for seed in range(50):
         schedule = Schedule(seed)
@@ -37,7 +39,12 @@ def test_runs_are_worth_their_while() -> None:
         resyncs += schedule.resyncs
         created_again += schedule.created_again
         messages += len(schedule.published)
-        forwarded += sum(entry.origin is not None for site in schedule.sites for entry in site.log.entries)
+        forwarded += sum(entry.origin is not None for site in schedule.sites for entry in site.log.history)
+        trimmed += sum(site.trimmed for site in schedule.sites)
+        unkept += sum(site.unkept for site in schedule.sites)
+        lacking += sum(bool(site.excused) for site in schedule.sites)
+        detached += schedule.detached
     assert shapes == {*SHAPES}
     assert crashes > 10 and removals > 10 and created_again > 5 and resyncs > 5
     assert messages > 1000 and forwarded > 2 * messages - 200
+    assert trimmed > 3000 and unkept > 50 and lacking > 3 and detached > 5
