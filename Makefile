@@ -12,8 +12,8 @@
 #   chaos      kills, stops and resumes processes of ledgers, topics, replica groups, partitions and transactions, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
-#   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
 #              that was acknowledged from every bookie that metadata name
+#   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
 #   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
 #              one is killed, and the tests of Go's clients, where there is Go; prints what passes
 #   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either
