@@ -1,4 +1,4 @@
-"""Appends to a partition of one broker in this process, beside batches to a log of its own."""
+"""Appends to a partition of one broker in this process, beside batches to a log of its own; both recycle segments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pyreplog
-from benchmarks.entries import BATCH, in_turn, make_values, verify
+from benchmarks.entries import BATCH, in_turn, make_values
+from benchmarks.logs import CountingFiles, RecycledLog, recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import Run, interleave, timed
-from pyreplog import CommitLog
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker
@@ -28,6 +28,8 @@ _TURNS = 400
 _LIMIT = 0.6
 _WAIT_S = 60.0
 _BUILT = 8
+_RETAINED = 2
+_WARM_SEGMENTS = 12
 _KINDS = {
     "messages": "messages", "record batch": "one record batch",
     "produced": "one record batch of an idempotent producer",
@@ -35,13 +37,19 @@ _KINDS = {
 
 
 class _Partition:
-    """A partition with one replica, and how many records it was given."""
+    """A partition with one replica under retention, and how many records it was given."""
 
     def __init__(self, stack: ExitStack, folder: Path, plan: Plan) -> None:
         store = stack.enter_context(SQLiteStore(folder / "metadata"))
         config = BrokerConfig(segment_bytes=plan.segment_bytes)
-        broker = stack.enter_context(Broker(folder / "a", "a", store, LocalTransport(), config=config))
-        topic = create_topic(store, "records", partitions=1, replication_factor=1, now_us=time.time_ns() // 1000)
+        self.files = CountingFiles()
+        broker = stack.enter_context(
+            Broker(folder / "a", "a", store, LocalTransport(), config=config, files=self.files)
+        )
+        topic = create_topic(
+            store, "records", partitions=1, replication_factor=1, now_us=time.time_ns() // 1000,
+            settings={"retention.bytes": _RETAINED * plan.segment_bytes},
+        )  # fmt: skip
         self.replicas, self.name = broker.replicas, TopicPartition("records", 0)
         self.path = broker.directory / f"{topic.topic_id}-0"
         self.records = self._sequence = 0
@@ -50,6 +58,17 @@ class _Partition:
             if time.monotonic() > deadline_s:
                 raise RuntimeError("the partition has no leader")
             time.sleep(0.01)
+        self._partition = partition
+
+    def warm(self, batch: list[bytes], segment_bytes: int) -> None:
+        """Append until segments are recycled ones."""
+        for _ in range(_WARM_SEGMENTS * segment_bytes // (BATCH * _SIZE * 8)):
+            self.append(Messages(batch), 8)
+            self.remove_expired()
+
+    def remove_expired(self) -> None:
+        """Remove the segments that retention does not keep. Their files are recycled."""
+        self._partition.apply_retention()
 
     def append(self, records: Records, turns: int) -> None:
         """Append these BATCH records again and again, each time when those before are committed."""
@@ -85,8 +104,9 @@ class _Partition:
 
     def verified(self, values: list[bytes]) -> str:
         """Read all back and compare it with what was appended; say how much that was."""
-        expected, entry = in_turn(values, BATCH), 0
+        expected = in_turn(values, BATCH)
         with pyreplog.open(self.path, "r") as log:
+            first = entry = log.start
             for batch in log.read():
                 for record in batch:
                     if record.entry_count == 1:
@@ -98,7 +118,7 @@ class _Partition:
                     entry += len(stored)
         if entry != self.records:
             raise ValueError(f"{self.path}: read back to record {entry} of {self.records}")
-        return f"{entry:,} records"
+        return f"the last {entry - first:,} of {entry:,} records"
 
 
 def append(plan: Plan) -> Section:
@@ -109,19 +129,21 @@ def append(plan: Plan) -> Section:
     section = Section("partitions-append", f"append_records, {BATCH} records of {_SIZE} B, one broker in this process")
     values = make_values(_SIZE)
     batch, turns = in_turn(values, BATCH), plan.scaled(_TURNS * BATCH) // BATCH
-    with plan.folder() as folder, ExitStack() as stack:
-        log = stack.enter_context(pyreplog.open(folder / "log", segment_bytes=plan.segment_bytes))
+    with recycled(plan, _SIZE) as log, plan.folder() as folder, ExitStack() as stack:
         partition = _Partition(stack, folder, plan)
+        partition.warm(batch, plan.segment_bytes)
+        created = partition.files.created
         timestamps_ms = [time.time_ns() // 1_000_000] * BATCH
         sent, body = build_batch(batch, timestamps_ms=timestamps_ms), encode_records(batch, None, timestamps_ms, None)
         sides: dict[str, Run] = {
-            "log": lambda: timed(lambda: _append_to_log(log, batch, turns), turns * BATCH),
-            "messages": lambda: timed(lambda: partition.append(Messages(batch), turns), turns * BATCH),
-            "record batch": lambda: timed(lambda: partition.append(sent, turns), turns * BATCH),
-            "produced": lambda: partition.append_produced(body, turns),
+            "log": lambda: _append_to_log(log, batch, turns),
+            "messages": lambda: _append_to_partition(partition, Messages(batch), turns),
+            "record batch": lambda: _append_to_partition(partition, sent, turns),
+            "produced": lambda: _append_produced(partition, body, turns),
         }
         rates = {name: 1 / seconds for name, seconds in interleave(plan, sides).items()}
-        verified = f"{partition.verified(values)}; log: {verify(log, values, log.end)}"
+        fresh = partition.files.created - created
+        verified = f"{partition.verified(values)}, {fresh} new segments; log: {log.verified()}"
     for name, kind in _KINDS.items():
         section.comparisons.append(
             Comparison(
@@ -133,11 +155,25 @@ def append(plan: Plan) -> Section:
             )
         )
     section.notes.append(
-        "Segments are new on both sides. The CRC of a record batch is checked, and that of its record is made."
+        "Segments are recycled on both sides. The CRC of a record batch is checked, and that of its record is made."
     )
     return section
 
 
-def _append_to_log(log: CommitLog, batch: list[bytes], turns: int) -> None:
-    for _ in range(turns):
-        log.append_batch(batch)
+def _append_to_log(ours: RecycledLog, batch: list[bytes], turns: int) -> float:
+    ours.written += turns * BATCH
+    took = timed(lambda: [ours.log.append_batch(batch) for _ in range(turns)], turns * BATCH)
+    settle(ours.log)
+    return took
+
+
+def _append_to_partition(partition: _Partition, records: Records, turns: int) -> float:
+    took = timed(lambda: partition.append(records, turns), turns * BATCH)
+    partition.remove_expired()
+    return took
+
+
+def _append_produced(partition: _Partition, body: bytes, turns: int) -> float:
+    took = partition.append_produced(body, turns)
+    partition.remove_expired()
+    return took
