@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyreplog.kafka
 from pyreplog.kafka import KafkaConfig
@@ -48,6 +49,18 @@ def held_roles(path: Path, topic: str) -> Iterator[tuple[pyreplog.kafka.Server, 
             end()
 
 
+def coordinator_of(client: RawClient, request: FindCoordinatorRequest) -> int:
+    """Ask as clients do, which repeat it while no coordinator is available; return the id of its node."""
+
+    def answer() -> Any:
+        found = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
+        return None if found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE else found
+
+    found = until(answer)
+    assert found.error_code == 0
+    return int(found.node_id)
+
+
 def test_clients_wait_for_a_coordinator_that_does_not_know_yet_that_it_leads(tmp_path: Path) -> None:
     with held_roles(tmp_path, OFFSETS_TOPIC) as (server, learns), RawClient(server) as client:
 
@@ -55,8 +68,7 @@ def test_clients_wait_for_a_coordinator_that_does_not_know_yet_that_it_leads(tmp
             return int(client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest("billing", 1, "nobody")).error_code)
 
         assert beat() == ErrorCode.NOT_COORDINATOR, "nobody leads a partition that does not exist"
-        found = client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("billing", 0))
-        assert found.error_code == 0 and found.node_id == 1, "the client is sent here"
+        assert coordinator_of(client, FindCoordinatorRequest("billing", 0)) == 1, "the client is sent here"
         assert beat() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         learns.set()
         until(lambda: beat() == ErrorCode.UNKNOWN_MEMBER_ID)
@@ -72,8 +84,7 @@ def test_a_coordinator_of_transactions_that_ends_is_not_waited_for(tmp_path: Pat
                 return int(answer.transaction_states[0].error_code)
 
             assert describe() == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            found = client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("t", 1))
-            assert found.error_code == 0 and found.node_id == 1
+            assert coordinator_of(client, FindCoordinatorRequest("t", 1)) == 1
             until(lambda: describe() == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
             brokers.brokers["1"].transactions.close()
             assert describe() == ErrorCode.NOT_COORDINATOR
