@@ -15,14 +15,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pyreplog.cli.geo import EXIT_ALARM, EXIT_NOT_READY
+from tests.waiting import until_none
 
 from .client import PATIENCE_S, TOPIC
 
 ROOT = Path(__file__).resolve().parents[2]
+_READINESS = (0, 2, EXIT_NOT_READY, EXIT_ALARM)
+"""Exit codes of `geo readiness` that come with rows, perhaps none."""
 _CLIENT = Path(__file__).with_name("client.py")
 
 
@@ -39,8 +43,8 @@ class Build(NamedTuple):
     python: Path
     folder: Path
 
-    def run(self, *arguments: str) -> Any:
-        """Run Python with these arguments; return the JSON that it printed."""
+    def run(self, *arguments: str, accepted: Collection[int] = (0,)) -> Any:
+        """Run Python with these arguments; return the JSON that it printed. accepted: exit codes of a good end."""
         done = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,
@@ -49,7 +53,7 @@ class Build(NamedTuple):
             timeout=4 * PATIENCE_S,
             check=False,
         )
-        if done.returncode:
+        if done.returncode not in accepted:
             raise SystemExit(f"{self.name}: {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
@@ -85,9 +89,9 @@ class Region:
             assert server.stdout is not None
             server.stdout.close()
 
-    def command(self, *arguments: str) -> Any:
+    def command(self, *arguments: str, accepted: Collection[int] = (0,)) -> Any:
         """Run a command of pyreplog on the directory."""
-        return self.build.run("-m", "pyreplog", *arguments)
+        return self.build.run("-m", "pyreplog", *arguments, accepted=accepted)
 
     def client(self, verb: str, *numbers: int) -> Any:
         """Run a client of this region (`client.py`)."""
@@ -100,7 +104,7 @@ class Region:
         )
 
     def is_ready(self) -> bool:
-        rows = self.command("geo", "readiness", str(self.folder), TOPIC, "--json")
+        rows = self.command("geo", "readiness", str(self.folder), TOPIC, "--json", accepted=_READINESS)
         return bool(rows) and all(row["is_ready"] and not row["error"] for row in rows)
 
 
@@ -134,7 +138,7 @@ def _fail_over(a: Region, b: Region) -> None:
     b.client("publish", 1000, 1100)
     a.client("wait", 200, 200)
     acknowledged = set(a.client("acknowledge", 200, 2))
-    _until(lambda: a.is_ready(), f"{a.build.name}: the subscription is not ready for a fail-over")
+    until_none(lambda: [] if a.is_ready() else [f"readiness, as {a.build.name} says"], PATIENCE_S)
     a.stop(signal.SIGKILL)
     rest = {*range(100), *range(1000, 1100)} - acknowledged
     expect(b.client("drain", len(rest)), rest, f"after the loss of {a.build.name}")
@@ -148,13 +152,6 @@ def expect(numbers: list[int], expected: set[int], when: str) -> None:
     if sorted(numbers) != sorted(expected):
         again = sorted({number for number in numbers if number not in expected or numbers.count(number) > 1})
         raise SystemExit(f"{when}: missing {sorted(expected - set(numbers))[:20]}, too many {again[:20]}")
-
-
-def _until(holds: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise SystemExit(otherwise)
 
 
 def build(revision: str) -> Build:

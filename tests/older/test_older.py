@@ -23,3 +23,10 @@ def test_a_subscription_goes_on_in_the_other_region_and_both_are_upgraded(tmp_pa
 def test_missing_and_repeated_messages_are_named(numbers: list[int], error: str) -> None:
     with pytest.raises(SystemExit, match=error):
         expect(numbers, {1, 2, 3}, "then")
+
+
+def test_exit_codes_that_are_not_accepted_end_the_program() -> None:
+    not_ready = "import sys; print('[]'); sys.exit(10)"
+    assert PRESENT.run("-c", not_ready, accepted=(0, 10)) == []
+    with pytest.raises(SystemExit, match="exit 10"):
+        PRESENT.run("-c", not_ready)
