@@ -192,15 +192,20 @@ def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
     has(a, [*range(18)])
 
 
-def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: tuple[Side, Side]) -> None:
-    """Their positions are forgotten here. A seek to the first message that is left does not deliver older ones in any
-    cluster."""
-    a, b = sides
+def trims_soon(a: Side, b: Side) -> None:
+    """Let a cluster trim its messages as soon as nothing needs them, and begin again."""
     cluster = b.cluster
     a.topic.configure(retention_bytes=0, roll_entries=2)
     a.end()
     a.begin_again()
     a.follow(b, cluster)
+
+
+def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: tuple[Side, Side]) -> None:
+    """Their positions are forgotten here. A seek to the first message that is left does not deliver older ones in any
+    cluster."""
+    a, b = sides
+    trims_soon(a, b)
     with a.subscribe() as consumer:
         for number in range(0, 40, 2):
             a.publish(number, number + 1)
@@ -220,15 +225,6 @@ def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: t
     left = [int(value) for batch in a.topic.read(a.topic.end - 3) for value in batch.values()]
     assert a.topic.seek("s", a.topic.end - 3) == a.topic.end - 3
     has(b, sorted({*range(41)} - {*left}))
-
-
-def trims_soon(a: Side, b: Side) -> None:
-    """Let a cluster trim its messages as soon as nothing needs them, and begin again."""
-    cluster = b.cluster
-    a.topic.configure(retention_bytes=0, roll_entries=2)
-    a.end()
-    a.begin_again()
-    a.follow(b, cluster)
 
 
 def trim(side: Side, start: int) -> None:
