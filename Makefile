@@ -14,8 +14,9 @@
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
 #              that was acknowledged from every bookie that metadata name
 #   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
-#   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
-#              one is killed, and the tests of Go's clients, where there is Go; prints what passes
+#   foreign    runs Kafka's own command-line tools and Kafka Streams, which Maven fetches, against three brokers with Kafka
+#              listeners, which are killed, MirrorMaker 2 from Apache Kafka and back, and the tests of Go's clients, where
+#              there is Go; prints what passes
 #   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
@@ -122,6 +123,8 @@ geokills: $(VENV)/test
 
 foreign: $(VENV)/test
 	$(BIN)/python -m tests.foreign
+	$(BIN)/python -m tests.foreign.kafka_streams
+	$(BIN)/python -m tests.foreign.mirror_maker
 	$(BIN)/python -m tests.foreign.go_clients
 
 crash: $(VENV)/test
