@@ -116,10 +116,13 @@ def canonical(requirement: str) -> str:
 
 @pytest.mark.parametrize(
     ("folder", "groups", "apart"),
-    [("benchmarks", ["bench"], "kafka"), ("tests", ["test", "lint", "docs", "bench"], "fuzz")],
+    [("benchmarks", ["bench"], "kafka"), ("tests", ["test", "lint", "docs", "bench", "mutants"], "fuzz")],
 )
 def test_the_groups_of_a_target_hold_what_it_imports(folder: str, groups: list[str], apart: str) -> None:
-    """A target of the Makefile installs the extras `cli` and `report`, and its groups. `apart` has a group of its own."""
+    """A target of the Makefile installs the extras `cli` and `report`, and its groups. `apart` has a group of its own.
+
+    tests.mutants imports coverage only where it reads its map, and `make mutants` installs that.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["cli"], *extras["report"]]
