@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -126,6 +129,61 @@ class Mover:
         self._reader.close()
 
 
+class AsyncMover:
+    """The same with aiokafka."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._runner = asyncio.Runner()
+        self._runner.run(self._start(processes.bootstrap))
+
+    async def _start(self, bootstrap: str) -> None:
+        self._reader = AIOKafkaConsumer(
+            "orders", bootstrap_servers=bootstrap, group_id=GROUP, auto_offset_reset="earliest",
+            enable_auto_commit=False, isolation_level="read_committed", fetch_max_wait_ms=50,
+        )  # fmt: skip
+        self._writer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=ID, retry_backoff_ms=50)
+        await self._writer.start()
+        await self._reader.start()
+
+    def begin(self) -> int:
+        """Write what is read, in a transaction that stays open; return how many messages are in it."""
+        return self._runner.run(self._begin())
+
+    async def _begin(self) -> int:
+        batches = await self._reader.getmany(timeout_ms=500, max_records=20)
+        if not batches:
+            return 0
+        await self._writer.begin_transaction()
+        for name, records in batches.items():
+            for record in records:
+                await self._writer.send("bills", b"bill " + (record.value or b""), partition=name.partition)
+        self._ends = {name: records[-1].offset + 1 for name, records in batches.items()}
+        return sum(map(len, batches.values()))
+
+    def end(self) -> bool:
+        """Commit; or abort, and go back to what is committed."""
+        return self._runner.run(asyncio.wait_for(self._end(), 4 * PATIENCE_S))
+
+    async def _end(self) -> bool:
+        try:
+            await self._writer.send_offsets_to_transaction(self._ends, GROUP)
+            await self._writer.commit_transaction()
+        except KafkaError:
+            await self._writer.abort_transaction()
+            for name in self._ends:
+                self._reader.seek(name, await self._reader.committed(name) or 0)
+            return False
+        return True
+
+    def close(self) -> None:
+        self._runner.run(self._stop())
+        self._runner.close()
+
+    async def _stop(self) -> None:
+        await self._reader.stop()
+        await self._writer.stop()
+
+
 def bills(processes: Processes) -> list[bytes]:
     """What a reader of committed records sees, up to the last stable offsets."""
     reader = Consumer({
@@ -148,8 +206,17 @@ def bills(processes: Processes) -> list[bytes]:
         reader.close()
 
 
-@pytest.mark.skipif(not IS_THOROUGH, reason="librdkafka 2.16 may wait for ever for a broker that left the metadata")
-def test_coordinators_are_killed_and_each_record_is_moved_once(processes: Processes, seed: int) -> None:
+LIBRDKAFKA = pytest.mark.skipif(
+    not IS_THOROUGH, reason="librdkafka 2.16 may wait for ever for a broker that left the metadata"
+)
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param(AsyncMover, id="aiokafka"), pytest.param(Mover, id="librdkafka", marks=LIBRDKAFKA)]
+)
+def test_coordinators_are_killed_and_each_record_is_moved_once(
+    processes: Processes, seed: int, client: type[AsyncMover | Mover]
+) -> None:
     """The one of the transaction, then that of the group, each within a transaction or while it ends."""
     rng = Random(seed)
     admin = AdminClient({"bootstrap.servers": processes.bootstrap})
@@ -161,7 +228,7 @@ def test_coordinators_are_killed_and_each_record_is_moved_once(processes: Proces
     for number in range(TOTAL):
         source.produce("orders", b"%d" % number, partition=number % 2)
     assert source.flush(PATIENCE_S) == 0
-    mover = Mover(processes)
+    mover = client(processes)
     moved = 0
 
     def move(kill: str = "") -> None:

@@ -93,8 +93,9 @@ def handle_consumer_group_describe(
         )  # fmt: skip
 
     def group(each: DescribedConsumerGroup) -> ConsumerGroupDescribeDescribedGroup:
+        state = "" if each.code else each.state.value  # as Kafka: a group with an error is not described
         return ConsumerGroupDescribeDescribedGroup(
-            each.code, each.text, each.group_id, each.state.value, each.group_epoch, each.assignment_epoch,
+            each.code, each.text, each.group_id, state, each.group_epoch, each.assignment_epoch,
             each.assignor, [member(each) for each in each.members], NO_OPERATIONS,
         )  # fmt: skip
 
