@@ -1,0 +1,136 @@
+"""`python -m tests.foreign.librdkafka_tests`: librdkafka's own tests against one broker of this checkout. It needs npm and a C compiler.
+
+The package node-rdkafka of npm carries them. The tests that need a broker run one after the other in their quick mode;
+those of librdkafka's mock brokers, and those without a broker, are left out. A test that cannot pass is left out by
+name; the table says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_VERSION = "3.6.1"
+"""Of node-rdkafka."""
+_LIMIT_S = 300
+_BUILD = Path(__file__).resolve().parents[2] / "build" / "foreign"
+_TEST = re.compile(r"\b_TEST\((\d{4})_(\w+),\s*([^,)]*)")
+_LEFT_OUT_FLAGS = ("TEST_F_LOCAL", "TEST_F_MANUAL", "TEST_F_KNOWN_ISSUE")
+
+SKIPPED: dict[str, str] = {}
+"""Why a test is left out, by its number."""
+
+
+def build() -> Path:
+    """Fetch and build librdkafka and its tests, once; return the folder of the tests.
+
+    Raises:
+        subprocess.CalledProcessError: npm, or the compiler, failed.
+    """
+    folder = _BUILD / f"librdkafka-{_VERSION}"
+    tests = folder / "package" / "deps" / "librdkafka" / "tests"
+    if (tests / "test-runner").exists():
+        return tests
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _run(["npm", "pack", "--silent", f"node-rdkafka@{_VERSION}"], folder)
+    with tarfile.open(folder / f"node-rdkafka-{_VERSION}.tgz") as archive:
+        archive.extractall(folder, filter="data")
+    for program in ("configure", "lds-gen.py", "src/../dev-conf.sh"):
+        (tests.parent / program).chmod(0o755)
+    _run(["./configure", "--disable-gssapi", "--disable-sasl"], tests.parent)
+    _run(["make", "-j2", "libs"], tests.parent)
+    _run(["make", "-j2", "-C", "tests", "build"], tests.parent)
+    return tests
+
+
+def _run(words: list[str], folder: Path) -> None:
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+
+
+def tests_of(folder: Path) -> dict[str, list[str]]:
+    """Return the tests that need a broker, by number: each has one file, and some have several names."""
+    source = (folder / "test.c").read_text()
+    found: dict[str, list[str]] = {}
+    for number, name, flags in _TEST.findall(source[source.index("struct test tests[]") :]):
+        if name.endswith("_mock") or flags.strip() in _LEFT_OUT_FLAGS or int(number) >= 1000:
+            continue
+        found.setdefault(number, []).append(name)
+    return found
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """Run `pyreplog kafka` with the settings that the tests take for granted; yield its address."""
+    with (folder / "broker.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "pyreplog", "--json", "kafka", str(folder / "kafka"), "--listen", "127.0.0.1:0",
+                "--set", "kafka.partitions=4",
+            ],
+            stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield str(json.loads(process.stdout.readline())["bootstrap"])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def run(folder: Path, number: str, address: str, settings: Path) -> tuple[bool, str]:
+    """Run the tests with a number; return whether they passed, and the end of what they print."""
+    settings.write_text(f"metadata.broker.list={address}\ntest.topic.random=true\n")
+    environment = os.environ | {
+        "TESTS": number, "TEST_KAFKA_VERSION": "4.1.0", "RDKAFKA_TEST_CONF": str(settings),
+        "LD_LIBRARY_PATH": f"{folder.parent / 'src'}:{folder.parent / 'src-cpp'}",
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["./test-runner", "-p1", "-Q", "-L"], cwd=folder, env=environment, timeout=_LIMIT_S, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        return False, f"{str(error.output)[-3000:]}\nstill running after {_LIMIT_S} s"
+    return done.returncode == 0, done.stdout
+
+
+def main() -> None:
+    """Run the tests; print which pass. Exits with 1 if one failed that is not left out."""
+    parser = argparse.ArgumentParser(prog="python -m tests.foreign.librdkafka_tests", description=__doc__)
+    parser.add_argument("--only", nargs="*", metavar="NUMBER", help="run these alone, as 0012, also those left out")
+    only = parser.parse_args().only
+    folder = build()
+    passed, failed, skipped = [], [], []
+    with tempfile.TemporaryDirectory() as name, broker(Path(name)) as address:
+        for number, names in tests_of(folder).items():
+            if only and number not in only:
+                continue
+            if number in SKIPPED and not only:
+                skipped.append(number)
+                continue
+            is_passed, output = run(folder, number, address, Path(name) / "test.conf")
+            (passed if is_passed else failed).append(number)
+            print(f"{number} {', '.join(names)}: {'passed' if is_passed else 'FAILED'}", flush=True)
+            if not is_passed:
+                print(output[-4000:], file=sys.stderr, flush=True)
+    print(f"\n{len(passed)} passed, {len(failed)} failed, {len(skipped)} left out")
+    for number in skipped:
+        print(f"| {number} | {SKIPPED[number]} |")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
