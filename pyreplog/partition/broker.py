@@ -55,6 +55,7 @@ from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
 from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pyreplog.partition.partition import Partition
+from pyreplog.partition.producer_snapshot_fetcher import ProducerSnapshotFetcher, ProducerSnapshotTransport
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.protocol.record_batch import AppendLimits
@@ -225,6 +226,10 @@ class Broker(Handle):
                 transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
             self._fetcher = ReplicaFetcher(self.member, transport, self.replicas.partition, self.config, self._clock)
             undo.callback(self._fetcher.close)
+            self._snapshots: ProducerSnapshotFetcher | None = None
+            if isinstance(transport, ProducerSnapshotTransport):
+                self._snapshots = ProducerSnapshotFetcher(transport)
+                undo.callback(self._snapshots.close)
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
             undo.callback(self._lease.close)
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
@@ -627,6 +632,7 @@ class Broker(Handle):
                     store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
                     brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
                     failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
+                    request_snapshot=None if self._snapshots is None else self._snapshots.request,
                 ),
                 log, path,
             )  # fmt: skip
@@ -783,6 +789,8 @@ class Broker(Handle):
             stack.callback(self.metadata.close)
             stack.callback(self._network.close)
             stack.callback(self._fetcher.close)
+            if self._snapshots is not None:
+                stack.callback(self._snapshots.close)
             if self._controller is not None:
                 stack.callback(self._controller.close)
             stack.callback(self._stop_threads)
