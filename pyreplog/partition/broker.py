@@ -208,8 +208,7 @@ class Broker(Handle):
             undo.callback(lock.release)
             self._directories = ReplicaDirectories((directory, *directories), self._files)
             self._locks = {directory: lock}
-            for other in directories:
-                self._lock_directory(other, undo)
+            self._lock_directories(directories, undo)
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
             self._high_watermarks = HighWatermarkFile(directory, self._files)
             self._runtime = LogRuntime(locks=self._locks)
@@ -226,10 +225,7 @@ class Broker(Handle):
                 transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
             self._fetcher = ReplicaFetcher(self.member, transport, self.replicas.partition, self.config, self._clock)
             undo.callback(self._fetcher.close)
-            self._snapshots: ProducerSnapshotFetcher | None = None
-            if isinstance(transport, ProducerSnapshotTransport):
-                self._snapshots = ProducerSnapshotFetcher(transport)
-                undo.callback(self._snapshots.close)
+            self._snapshots = _snapshot_fetcher(transport, undo)
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
             undo.callback(self._lease.close)
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
@@ -273,18 +269,19 @@ class Broker(Handle):
         self._clock_thread.start()
         self.cleaner.start()
 
-    def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
-        """Lock an additional directory. A failed disk does not prevent the start."""
-        try:
-            self._files.make_directory(directory)
-            lock = WriterLock(directory)
-        except LockedError:
-            raise
-        except (OSError, ReplogError) as error:
-            self._directories.mark_failed(directory, error)
-            return
-        undo.callback(lock.release)
-        self._locks[directory] = lock
+    def _lock_directories(self, directories: Sequence[Path], undo: ExitStack) -> None:
+        """Lock the additional directories. A failed disk does not prevent the start."""
+        for directory in directories:
+            try:
+                self._files.make_directory(directory)
+                lock = WriterLock(directory)
+            except LockedError:
+                raise
+            except (OSError, ReplogError) as error:
+                self._directories.mark_failed(directory, error)
+                continue
+            undo.callback(lock.release)
+            self._locks[directory] = lock
 
     def _serve(
         self, undo: ExitStack, service: BrokerService, cluster: str, host: str, port: int, secret: Secret | None,
@@ -844,6 +841,15 @@ class Broker(Handle):
                 logger.error("broker %s: %s is not closed cleanly: %s", self.name, replica.path, error)
         if is_clean:
             UncleanShutdownMarker(self.directory, self._files).remove()
+
+
+def _snapshot_fetcher(transport: object, undo: ExitStack) -> ProducerSnapshotFetcher | None:
+    """Return the fetcher of lost producer snapshots; None: the transport does not send its requests."""
+    if not isinstance(transport, ProducerSnapshotTransport):
+        return None
+    fetcher = ProducerSnapshotFetcher(transport)
+    undo.callback(fetcher.close)
+    return fetcher
 
 
 def _transactions_over(transport: object) -> TransactionTransport:

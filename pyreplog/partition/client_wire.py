@@ -284,10 +284,7 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
     if kind in (RequestKind.CLEANED_SEGMENTS, RequestKind.READ_SEGMENT):
         return _read_segments_request(fields, kind)
     if kind == RequestKind.PRODUCER_SNAPSHOT:
-        name, marks = _read_partition(fields), [fields.count("Q", _NUMBER_MAX) for _ in range(3)]
-        wanted = ProducerSnapshotRequest(name, *marks, fields.count("I", _SIZE_MAX))
-        fields.end()
-        return wanted
+        return _read_snapshot_request(fields)
     raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
 
 
@@ -328,6 +325,15 @@ def _read_segments_request(fields: FieldReader, kind: int) -> CleanedSegmentsReq
     else:
         epoch, base, offset = read_term(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
         request = SegmentReadRequest(name, epoch, base, offset, fields.count("I", _SIZE_MAX))
+    fields.end()
+    return request
+
+
+def _read_snapshot_request(fields: FieldReader) -> ProducerSnapshotRequest:
+    name, first, last = _read_partition(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
+    request = ProducerSnapshotRequest(
+        name, first, last, fields.count("Q", _NUMBER_MAX), fields.count("I", _SIZE_MAX)
+    )  # fmt: skip
     fields.end()
     return request
 
