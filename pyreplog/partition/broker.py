@@ -55,6 +55,7 @@ from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
 from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pyreplog.partition.partition import Partition
+from pyreplog.partition.producer_snapshot_fetcher import ProducerSnapshotFetcher, ProducerSnapshotTransport
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.protocol.record_batch import AppendLimits
@@ -207,8 +208,7 @@ class Broker(Handle):
             undo.callback(lock.release)
             self._directories = ReplicaDirectories((directory, *directories), self._files)
             self._locks = {directory: lock}
-            for other in directories:
-                self._lock_directory(other, undo)
+            self._lock_directories(directories, undo)
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
             self._high_watermarks = HighWatermarkFile(directory, self._files)
             self._runtime = LogRuntime(locks=self._locks)
@@ -225,6 +225,7 @@ class Broker(Handle):
                 transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
             self._fetcher = ReplicaFetcher(self.member, transport, self.replicas.partition, self.config, self._clock)
             undo.callback(self._fetcher.close)
+            self._snapshots = _snapshot_fetcher(transport, undo)
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
             undo.callback(self._lease.close)
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
@@ -268,18 +269,19 @@ class Broker(Handle):
         self._clock_thread.start()
         self.cleaner.start()
 
-    def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
-        """Lock an additional directory. A failed disk does not prevent the start."""
-        try:
-            self._files.make_directory(directory)
-            lock = WriterLock(directory)
-        except LockedError:
-            raise
-        except (OSError, ReplogError) as error:
-            self._directories.mark_failed(directory, error)
-            return
-        undo.callback(lock.release)
-        self._locks[directory] = lock
+    def _lock_directories(self, directories: Sequence[Path], undo: ExitStack) -> None:
+        """Lock the additional directories. A failed disk does not prevent the start."""
+        for directory in directories:
+            try:
+                self._files.make_directory(directory)
+                lock = WriterLock(directory)
+            except LockedError:
+                raise
+            except (OSError, ReplogError) as error:
+                self._directories.mark_failed(directory, error)
+                continue
+            undo.callback(lock.release)
+            self._locks[directory] = lock
 
     def _serve(
         self, undo: ExitStack, service: BrokerService, cluster: str, host: str, port: int, secret: Secret | None,
@@ -627,6 +629,7 @@ class Broker(Handle):
                     store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
                     brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
                     failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
+                    request_snapshot=None if self._snapshots is None else self._snapshots.request,
                 ),
                 log, path,
             )  # fmt: skip
@@ -783,6 +786,8 @@ class Broker(Handle):
             stack.callback(self.metadata.close)
             stack.callback(self._network.close)
             stack.callback(self._fetcher.close)
+            if self._snapshots is not None:
+                stack.callback(self._snapshots.close)
             if self._controller is not None:
                 stack.callback(self._controller.close)
             stack.callback(self._stop_threads)
@@ -836,6 +841,15 @@ class Broker(Handle):
                 logger.error("broker %s: %s is not closed cleanly: %s", self.name, replica.path, error)
         if is_clean:
             UncleanShutdownMarker(self.directory, self._files).remove()
+
+
+def _snapshot_fetcher(transport: object, undo: ExitStack) -> ProducerSnapshotFetcher | None:
+    """Return the fetcher of lost producer snapshots; None: the transport does not send its requests."""
+    if not isinstance(transport, ProducerSnapshotTransport):
+        return None
+    fetcher = ProducerSnapshotFetcher(transport)
+    undo.callback(fetcher.close)
+    return fetcher
 
 
 def _transactions_over(transport: object) -> TransactionTransport:

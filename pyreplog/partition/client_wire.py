@@ -29,6 +29,8 @@ from pyreplog.partition.requests import (
     PartitionOffsets,
     PartitionProduceResponse,
     PartitionQuery,
+    ProducerSnapshotPiece,
+    ProducerSnapshotRequest,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
@@ -61,7 +63,7 @@ _NONE = -1
 
 
 class RequestKind(IntEnum):
-    """The first byte of a request. 1 is the fetch of other brokers."""
+    """The first byte of a request."""
 
     WRITE_MARKERS = 2
     PRODUCE = 3
@@ -70,7 +72,8 @@ class RequestKind(IntEnum):
     VERIFY_TRANSACTION = 6
     CLEANED_SEGMENTS = 7
     READ_SEGMENT = 8
-    DESCRIBE_PARTITIONS = 9
+    DESCRIBE_PARTITIONS = 9  # 10 is the fetch of other brokers
+    PRODUCER_SNAPSHOT = 11
 
 
 class _Status(IntEnum):
@@ -164,6 +167,7 @@ ClientRequest = (
     | CleanedSegmentsRequest
     | SegmentReadRequest
     | DescribePartitionsRequest
+    | ProducerSnapshotRequest
 )
 
 
@@ -232,6 +236,10 @@ def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
         _write_partition(fields, request.partition)
         write_term(fields, request.epoch)
         fields.numbers("QQI", request.base, request.offset, request.max_bytes)
+    elif isinstance(request, ProducerSnapshotRequest):
+        fields.numbers("B", RequestKind.PRODUCER_SNAPSHOT)
+        _write_partition(fields, request.partition)
+        fields.numbers("QQQI", request.first, request.last, request.offset, request.max_bytes)
     elif isinstance(request, DescribePartitionsRequest):
         fields.numbers("BI", RequestKind.DESCRIBE_PARTITIONS, len(request.queries))
         for name, query in request.queries.items():
@@ -275,6 +283,8 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
         return _read_verification(fields)
     if kind in (RequestKind.CLEANED_SEGMENTS, RequestKind.READ_SEGMENT):
         return _read_segments_request(fields, kind)
+    if kind == RequestKind.PRODUCER_SNAPSHOT:
+        return _read_snapshot_request(fields)
     raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
 
 
@@ -315,6 +325,15 @@ def _read_segments_request(fields: FieldReader, kind: int) -> CleanedSegmentsReq
     else:
         epoch, base, offset = read_term(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
         request = SegmentReadRequest(name, epoch, base, offset, fields.count("I", _SIZE_MAX))
+    fields.end()
+    return request
+
+
+def _read_snapshot_request(fields: FieldReader) -> ProducerSnapshotRequest:
+    name, first, last = _read_partition(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
+    request = ProducerSnapshotRequest(
+        name, first, last, fields.count("Q", _NUMBER_MAX), fields.count("I", _SIZE_MAX)
+    )  # fmt: skip
     fields.end()
     return request
 
@@ -527,6 +546,25 @@ def decode_segment_piece(body: ReadableBuffer) -> SegmentPiece:
     data = fields.view(fields.count("I", _SIZE_MAX))
     fields.end()
     return SegmentPiece(code, data)
+
+
+def encode_producer_snapshot_piece(piece: ProducerSnapshotPiece) -> list[ReadableBuffer]:
+    """Encode the answer to a `ProducerSnapshotRequest`: the fields, and the bytes, which are not copied."""
+    fields = _answer(1)
+    fields.numbers("hQQI", piece.code, piece.base, piece.size, memoryview(piece.data).nbytes)
+    return [fields.take(), piece.data]
+
+
+def decode_producer_snapshot_piece(body: ReadableBuffer) -> ProducerSnapshotPiece:
+    """Decode the answer to a `ProducerSnapshotRequest`. The bytes are a view of `body`. Raises UnsupportedRequestError
+    and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a request for a producer snapshot")
+    if count != 1:
+        raise fields.error("one partition", f"{count}")
+    code, base, size = _read_code(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
+    data = fields.view(fields.count("I", _SIZE_MAX))
+    fields.end()
+    return ProducerSnapshotPiece(code, base, size, data)
 
 
 def encode_descriptions(descriptions: Mapping[TopicPartition, PartitionDescription]) -> bytes:

@@ -21,6 +21,8 @@ from pyreplog.partition.requests import (
     FetchResponses,
     PartitionCodes,
     ProduceResponses,
+    ProducerSnapshotPiece,
+    ProducerSnapshotRequest,
     ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,
@@ -125,6 +127,16 @@ class LocalTransport:
         if manager is None:
             return _refused(future, broker)
         set_result(future, manager.read_segment(request))
+        return future
+
+    # ---- producer snapshots ---------------------------------------------------------------------------------
+
+    def producer_snapshot(self, broker: str, request: ProducerSnapshotRequest) -> AppendFuture[ProducerSnapshotPiece]:
+        """Read bytes of a producer snapshot of a broker; see `ProducerSnapshotTransport`."""
+        manager, future = self._managers.get(broker), AppendFuture[ProducerSnapshotPiece]()
+        if manager is None:
+            return _refused(future, broker)
+        set_result(future, manager.producer_snapshot(request))
         return future
 
     def _requests(self, broker: str) -> ClientRequests | None:

@@ -73,6 +73,16 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         [(labels, float(len(cleaner.uncleanable)))],
     )  # fmt: skip
     yield Metric(
+        "pyreplog_broker_replicas_without_producers", "gauge",
+        "Replicas that have lost their producer snapshots and ask other replicas for theirs.",
+        [(labels, float(sum(partition.lacks_producers for partition in broker.replicas)))],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_broker_partitions_producers_lost", "gauge",
+        "Partitions that this broker has led, since it started, though no replica had their producer snapshot.",
+        [(labels, float(sum(partition.has_lost_producers for partition in broker.replicas)))],
+    )  # fmt: skip
+    yield Metric(
         "pyreplog_broker_registered", "gauge",
         "1 if the broker is registered, so that other brokers take it for alive.",
         [(labels, float(broker.is_registered))],

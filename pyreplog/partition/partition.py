@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -49,7 +49,7 @@ from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCod
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
-from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
+from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, may_join_isr
 from pyreplog.partition.protocol.record_batch import marker_of
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
@@ -64,11 +64,13 @@ from pyreplog.partition.requests import (
     PartitionOffsets,
     PartitionProduceResponse,
     PartitionQuery,
+    ProducerSnapshotPiece,
     SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
+from pyreplog.partition.store.producer_snapshot import snapshot_bases
 from pyreplog.partition.store.producer_state_manager import ProducerStateManager
 from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
@@ -86,6 +88,7 @@ _NOT_LISTED = CleanedSegments(ErrorCode.OFFSET_NOT_AVAILABLE)
 _NO_VERIFICATION = 0  # no transaction has this token
 _SNAPSHOT_MAX = 16 << 20  # most bytes of a producer snapshot in a response to a follower
 EVENT_TIME_MAX_US = (1 << 63) - 1
+_PRODUCERS_WAIT_US = 10_000_000  # how long an elected replica waits for other replicas' producer snapshots
 _BATCH_KIND = 2  # kind of the records that hold a Kafka record batch
 
 Deferred = list[Callable[[], object]]
@@ -201,6 +204,20 @@ class MirroredSegments(NamedTuple):
     start: int
 
 
+class SnapshotSearch(NamedTuple):
+    """A search of a replica for a producer snapshot of another replica, because its own one is lost.
+
+    Attributes:
+        brokers: brokers of the other replicas, the leader first.
+        first: position where this log begins.
+        last: position where it ends.
+    """
+
+    brokers: tuple[str, ...]
+    first: int
+    last: int
+
+
 class NotedFetch(NamedTuple):
     """A follower's fetch that the partition has noted.
 
@@ -251,13 +268,15 @@ class Partition(PartitionBase):
         failed: called without locks when the log has failed; the replica is offline from then on.
         request_sync: called without locks when a request waits for a sync, so that the owner calls `sync` soon; None:
             the owner reads `needs_sync`.
+        request_snapshot: called, possibly with locks, when the producer state is incomplete, so that the owner searches
+            for a snapshot (`ProducerSnapshotFetcher`); None: no other replica is asked.
     """
 
     __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
-        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_failed", "_fetcher", "_files", "_following",
-        "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced", "_low_watermark_awaited",
-        "_replays", "_request_sync", "_role_watcher", "_send_lock", "_state", "_store", "_unreplayed_from", "_version",
-        "member", "name",
+        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_elected", "_failed", "_fetcher", "_files",
+        "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced",
+        "_low_watermark_awaited", "_replays", "_request_snapshot", "_request_sync", "_role_watcher", "_send_lock",
+        "_state", "_store", "_unreplayed_from", "_version", "has_lost_producers", "member", "name",
     )  # fmt: skip
 
     config: TopicConfig
@@ -277,6 +296,7 @@ class Partition(PartitionBase):
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
         high_watermark: LogPosition | None = None, files: Files | None = None,
         failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
+        request_snapshot: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure = None
@@ -290,7 +310,12 @@ class Partition(PartitionBase):
         self._role = ReplicaRole(partition, is_leader=False)
         self._version = 0
         self._state: PartitionState | None = None
-        self._files, self._failed, self._request_sync = files, failed, request_sync
+        self._files, self._failed = files, failed
+        self._request_sync, self._request_snapshot = request_sync, request_snapshot
+        self._elected: tuple[LeaderEpoch, int] | None = None  # epoch of which it waits to be leader, and since when
+        self.has_lost_producers = False
+        """Whether this replica led, since it was opened, though its producer snapshot was lost and no other replica had
+        one: an append of a producer that was repeated may have been stored twice."""
         self._is_closed = False
         self._is_leaving_isr = False  # whether it is just being removed from the ISR
         self._producers = None  # made at the first use: it reads the tail of the log
@@ -1138,14 +1163,18 @@ class Partition(PartitionBase):
             # The log has the epoch: an earlier process led in it, and knew of changes and acknowledgements.
             self._following.stop()
             deferred.append(partial(self._resign, version, state))
-        else:
+        elif self._may_lead(state):
             self._make_leader(version, state, deferred)
+        else:
+            self._following.stop()
 
     def _make_follower(self, leader: str, epoch: LeaderEpoch, deferred: Deferred) -> None:
         effects = self._following.follow(leader, epoch)
         if effects:
             self._begin_role(deferred, is_leader=False)
             self._advance_marks()
+        if self._producers is None and self._log.start_position and not snapshot_bases(self._log.path):
+            self._producer_state()  # requests a snapshot, before this replica is elected
         self._perform(effects, deferred)
 
     def _make_leader(self, version: int, state: PartitionState, deferred: Deferred) -> None:
@@ -1255,7 +1284,7 @@ class Partition(PartitionBase):
         log = self._log.replica_log
         if self._producers is not None:
             self._producers.truncated()
-            self._accept_lost_snapshot(self._producers)
+            self._request_lost_snapshot(self._producers)
         self._unreplayed_from = min(self._unreplayed_from, log.end.position)
         self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
         self._begin_role(deferred, is_leader=False)
@@ -1303,21 +1332,164 @@ class Partition(PartitionBase):
         """Return the producers and transactions of the log; those of a follower are as old as its last replay."""
         if self._producers is None:
             self._producers = ProducerStateManager(self._log, self._files)
-            self._accept_lost_snapshot(self._producers)
+            self._request_lost_snapshot(self._producers)
         return self._producers
 
     def _replayed_until(self) -> int:
         """Return the position up to which producers are replayed, or `_unreplayed_from` before the first replay."""
         return self._unreplayed_from if self._producers is None else self._producers.replayed.position
 
-    def _accept_lost_snapshot(self, producers: ProducerStateManager) -> None:
-        """Continue without a lost producer snapshot: leaders send theirs only with a reset of the log."""
-        if not producers.is_complete:
+    def _request_lost_snapshot(self, producers: ProducerStateManager) -> None:
+        """Search for a snapshot at other replicas if this one has lost its own. Until it has one it does not lead."""
+        if not producers.is_complete and self._request_snapshot is not None:
             logger.warning(
-                "%s: producers of what retention removed are not known: the snapshot at offset %d is missing",
+                "%s: the producer snapshot at offset %d is lost; other replicas are asked for theirs",
                 self.name, self._log.start,
             )  # fmt: skip
-            producers.accept_loss()
+            self._request_snapshot(self)
+
+    def _accept_lost_snapshot(self, producers: ProducerStateManager) -> None:
+        logger.warning(
+            "%s: producers of the records before offset %d are not known, and no other replica has a snapshot of them: "
+            "a batch that is sent again may be stored twice; %d producers of later records are known",
+            self.name, self._log.start, len(producers.producers),
+        )  # fmt: skip
+        producers.accept_loss()
+        self.has_lost_producers = True
+
+    def _may_lead(self, state: PartitionState) -> bool:
+        """Return whether an elected replica begins to lead: its producer state is complete, or no replica can help."""
+        producers = self._producer_state()
+        if producers.is_complete:
+            return True
+        if self._request_snapshot is None or {*state.replicas} == {self.member.broker}:
+            self._accept_lost_snapshot(producers)
+            return True
+        if self._elected is None or self._elected[0] != state.epoch:
+            self._elected = state.epoch, self._now_us()
+            self._request_snapshot(self)
+        return False
+
+    # ---- producer snapshots ---------------------------------------------------------------------------------
+
+    @property
+    def lacks_producers(self) -> bool:
+        """Whether the producer state lacks the records that retention removed, because all snapshots are lost. Such a
+        replica searches for a snapshot at other replicas, and does not lead meanwhile."""
+        producers = self._producers
+        return self.failure is None and producers is not None and not producers.is_complete
+
+    @property
+    def awaits_producers(self) -> bool:
+        """Whether the replica is elected, and leads once the search for a producer snapshot has ended."""
+        state = self._state
+        return self.lacks_producers and state is not None and state.leader == self.member.broker
+
+    def begin_snapshot_search(self) -> SnapshotSearch | None:
+        """Return what to search for; None: the replica lacks no snapshot, or is offline."""
+        with self._lock:
+            if not self.lacks_producers:
+                return None
+            names = () if self._state is None else (self._state.leader, *self._state.replicas)
+            brokers = dict.fromkeys(name for name in names if name not in ("", self.member.broker))
+            return SnapshotSearch((*brokers,), self._log.start_position, self._log.end_mark.position)
+
+    def producer_snapshot(self, first: int, last: int, offset: int, max_bytes: int) -> ProducerSnapshotPiece:
+        """Return bytes of a producer snapshot, for another replica that has lost its own. Reads the disk.
+
+        Args:
+            first: lowest position of the segment before which the snapshot lies.
+            last: highest position of that segment.
+            offset: offset of the first byte in the file; not 0: `first` is the position of an earlier answer.
+            max_bytes: most bytes of the result.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return ProducerSnapshotPiece(ErrorCode.KAFKA_STORAGE_ERROR)
+            producers = self._producer_state()
+            try:
+                self._replay()
+                found = (first, 0) if offset else producers.find_snapshot(first, last)
+            except (ReplogError, OSError) as error:
+                logger.warning("%s: its producer snapshot cannot be read: %s", self.name, error)
+                return ProducerSnapshotPiece(ErrorCode.KAFKA_STORAGE_ERROR)
+        if found is None:
+            return ProducerSnapshotPiece(ErrorCode.OFFSET_NOT_AVAILABLE)
+        try:
+            data = producers.read_snapshot(found[0])
+        except FileNotFoundError:  # the segment was removed
+            return ProducerSnapshotPiece(ErrorCode.OFFSET_OUT_OF_RANGE)
+        except OSError as error:
+            logger.warning("%s: its producer snapshot cannot be read: %s", self.name, error)
+            return ProducerSnapshotPiece(ErrorCode.KAFKA_STORAGE_ERROR)
+        piece = data[offset : offset + max_bytes]
+        code = NO_ERROR if piece else ErrorCode.OFFSET_OUT_OF_RANGE
+        return ProducerSnapshotPiece(code, found[0], len(data), piece)
+
+    def adopt_snapshot(self, data: bytes, broker: str) -> bool:
+        """Adopt the producer snapshot of another replica, durably; an elected replica leads then.
+
+        Args:
+            data: bytes of the snapshot.
+            broker: broker of the other replica, for the log.
+
+        Returns:
+            Whether the producer state is complete. False: the snapshot is of another log, or the disk is full.
+        """
+
+        def adopt(deferred: Deferred) -> None:
+            producers = self._producers
+            if producers is None or producers.is_complete:
+                return
+            try:
+                producers.adopt(data)
+            except (InvalidMessageError, DiskError) as error:
+                logger.warning("%s: a producer snapshot of broker %s is not adopted: %s", self.name, broker, error)
+                return
+            logger.info("%s: the producer snapshot of broker %s is adopted", self.name, broker)
+            self._lead_if_elected(deferred)
+
+        self._change(adopt)
+        return not self.lacks_producers
+
+    def end_snapshot_search(self, empty: bytes, unanswered: Sequence[str]) -> bool:
+        """Note that no replica that answered has a snapshot with producers.
+
+        An elected replica accepts the loss once all replicas have answered. If some do not answer for 10 s, it leaves
+        the ISR if another member can lead; otherwise it accepts the loss. A follower asks again.
+
+        Args:
+            empty: a snapshot without producers; b"": no replica has one.
+            unanswered: brokers of the replicas that did not answer.
+
+        Returns:
+            Whether the producer state is complete.
+        """
+        if empty and not unanswered and self.adopt_snapshot(empty, "of a replica without producers"):
+            return True
+
+        def end(deferred: Deferred) -> None:
+            state, elected, producers = self._state, self._elected, self._producers
+            if producers is None or producers.is_complete or state is None or elected is None:
+                return
+            if state.leader != self.member.broker or elected[0] != state.epoch:
+                return
+            if unanswered and self._now_us() - elected[1] < _PRODUCERS_WAIT_US:
+                return
+            others = [each for each in state.isr if each != self.member and may_join_isr(each, self._brokers)]
+            if unanswered and others:
+                deferred.append(self._leave_isr)
+                return
+            self._accept_lost_snapshot(producers)
+            self._lead_if_elected(deferred)
+
+        self._change(end)
+        return not self.lacks_producers
+
+    def _lead_if_elected(self, deferred: Deferred) -> None:
+        state, self._elected = self._state, None
+        if self._leading is None and state is not None and state.leader == self.member.broker:
+            self._become_leader_or_follower(self._version, state, deferred)
 
     def _replay(self) -> None:
         """Read producers and transactions from the records that were appended since the last replay."""

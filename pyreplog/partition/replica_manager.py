@@ -46,6 +46,8 @@ from pyreplog.partition.requests import (
     PartitionCodes,
     PartitionProduceResponse,
     ProduceResponses,
+    ProducerSnapshotPiece,
+    ProducerSnapshotRequest,
     Records,
     ReplicaFetchRequest,
     SegmentPiece,
@@ -399,6 +401,17 @@ class ReplicaManager:
         if partition is None:
             return SegmentPiece(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition.read_segment(request.epoch, request.base, request.offset, request.max_bytes)
+
+    def producer_snapshot(self, request: ProducerSnapshotRequest) -> ProducerSnapshotPiece:
+        """Return bytes of a producer snapshot of a partition, for another replica. Reads the disk.
+
+        Args:
+            request: request of the other replica.
+        """
+        partition = self._partitions.get(request.partition)
+        if partition is None:
+            return ProducerSnapshotPiece(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition.producer_snapshot(request.first, request.last, request.offset, request.max_bytes)
 
     # ---- deletions ------------------------------------------------------------------------------------------
 

@@ -311,6 +311,40 @@ class SegmentPiece(NamedTuple):
     data: ReadableBuffer = b""
 
 
+class ProducerSnapshotRequest(NamedTuple):
+    """A replica's request for a producer snapshot of another replica, because its own one is lost.
+
+    Attributes:
+        partition: the partition.
+        first: lowest position of the segment before which the snapshot lies.
+        last: highest position of that segment. The first snapshot in the range is read.
+        offset: offset of the first requested byte in the file.
+        max_bytes: most bytes of the answer.
+    """
+
+    partition: TopicPartition
+    first: int
+    last: int
+    offset: int
+    max_bytes: int
+
+
+class ProducerSnapshotPiece(NamedTuple):
+    """Bytes of the file of a producer snapshot.
+
+    Attributes:
+        code: NONE, or the error; OFFSET_NOT_AVAILABLE: the replica has no such snapshot.
+        base: position of the segment before which the snapshot lies.
+        size: bytes of the whole file.
+        data: the bytes; with NONE at least one.
+    """
+
+    code: ErrorCode
+    base: int = 0
+    size: int = 0
+    data: ReadableBuffer = b""
+
+
 class PartitionOffsets(NamedTuple):
     """The offsets of a partition at one moment. Offsets of an error are -1.
 

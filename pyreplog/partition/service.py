@@ -25,6 +25,7 @@ from pyreplog.partition.client_wire import (
     encode_descriptions,
     encode_offsets,
     encode_produce_responses,
+    encode_producer_snapshot_piece,
     encode_segment_piece,
     kind_of,
 )
@@ -33,6 +34,7 @@ from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import (
     CleanedSegmentsRequest,
     PartitionCodes,
+    ProducerSnapshotRequest,
     SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
@@ -118,6 +120,9 @@ class BrokerService:
         elif isinstance(request, SegmentReadRequest):
             request = request._replace(max_bytes=min(request.max_bytes, _room(connection)))
             connection.reply(number, *encode_segment_piece(self._replicas.read_segment(request)))
+        elif isinstance(request, ProducerSnapshotRequest):
+            request = request._replace(max_bytes=min(request.max_bytes, _room(connection)))
+            connection.reply(number, *encode_producer_snapshot_piece(self._replicas.producer_snapshot(request)))
         elif self.verify is None:
             refused = dict.fromkeys(request.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             connection.reply(number, encode_codes(refused))

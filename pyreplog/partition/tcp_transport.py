@@ -32,6 +32,7 @@ from pyreplog.partition.client_wire import (
     decode_descriptions,
     decode_offsets,
     decode_produce_responses,
+    decode_producer_snapshot_piece,
     decode_segment_piece,
     encode_request,
 )
@@ -41,6 +42,8 @@ from pyreplog.partition.requests import (
     FetchResponses,
     PartitionCodes,
     ProduceResponses,
+    ProducerSnapshotPiece,
+    ProducerSnapshotRequest,
     ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,
@@ -136,6 +139,12 @@ class TCPTransport(Handle):
     def read_segment(self, broker: str, request: SegmentReadRequest) -> AppendFuture[SegmentPiece]:
         """Read bytes of a compacted segment of a broker; see `SegmentTransport`."""
         return self._request(broker, request, self._timeout_s, decode_segment_piece)
+
+    # ---- producer snapshots ---------------------------------------------------------------------------------
+
+    def producer_snapshot(self, broker: str, request: ProducerSnapshotRequest) -> AppendFuture[ProducerSnapshotPiece]:
+        """Read bytes of a producer snapshot of a broker; see `ProducerSnapshotTransport`."""
+        return self._request(broker, request, self._timeout_s, decode_producer_snapshot_piece)
 
     def _request(
         self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]

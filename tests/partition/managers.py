@@ -15,7 +15,9 @@ from pyreplog.future import AppendFuture, set_exception
 from pyreplog.partition.catch_up_quota import CatchUpQuota
 from pyreplog.partition.config import TopicConfig
 from pyreplog.partition.fetch_session_handler import FetchSessionHandler
+from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.partition import Partition
+from pyreplog.partition.producer_snapshot_fetcher import ProducerSnapshotFetcher
 from pyreplog.partition.protocol.election import elect
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.leading import ReplicaConfig
@@ -207,6 +209,7 @@ class Broker:
     def __init__(self, cluster: Cluster, name: str, path: Path) -> None:
         self.cluster, self.name, self.path = cluster, name, path
         self.is_fetching = self.is_looking = True
+        self.is_answering = True  # requests for producer snapshots
         self.life, self.handlers = 0, dict[str, FetchSessionHandler]()
         self.requests: list[FetchRequest] = []  # of followers, which wait for an answer of this broker
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -223,6 +226,7 @@ class Broker:
                 Partition(
                     topic, log, Member(name, cluster.registered[name].incarnation), cluster.config, store=cluster,
                     fetcher=self, purgatory=self.purgatory, clock=cluster.clock, brokers=cluster.registered,
+                    request_snapshot=self._request_snapshot,
                 )
             )  # fmt: skip
             self.refresh(topic)
@@ -281,6 +285,20 @@ class Broker:
         handler.max_bytes = self.cluster.fetch_bytes
         while request := handler.next_request(self.cluster.clock.monotonic_us()):
             self.cluster.inbox.append(FetchRequest(self, leader, request))
+
+    def _request_snapshot(self, partition: Partition) -> None:
+        self.cluster.inbox.append(partial(self.fetch_snapshot, partition))
+
+    def fetch_snapshot(self, partition: Partition) -> None:
+        """Search for a lost producer snapshot at the other brokers, once; without a result again later."""
+        transport = LocalTransport()
+        for broker in self.cluster.brokers.values():
+            if broker.is_answering:
+                transport.register(broker.name, broker.manager)
+        with ProducerSnapshotFetcher(transport) as fetcher:
+            is_done = fetcher.fetch(partition)
+        if not is_done and partition is self.manager.partition(partition.name):
+            self._request_snapshot(partition)
 
     def retry_later(self, topic: TopicPartition) -> None:
         self.cluster.inbox.append(lambda: self.of(topic).follow_again())

@@ -412,6 +412,47 @@ def test_a_reassignment_by_order_and_its_cancel(cluster: Cluster) -> None:
         until(lambda name=name: len(cluster.read(cluster.brokers[name], topic)) == 22)
 
 
+def test_leader_that_has_lost_its_producer_snapshots_knows_the_batches_of_trimmed_records(cluster: Cluster) -> None:
+    """A producer sends its last batch again after a fail-over to a broker whose side files are lost."""
+    cluster.start("a", "b", "c")
+    settings = {"segment.bytes": 65536}
+    topic = cluster.create(min_isr=2, assignment={0: ["b", "a", "c"]}, settings=settings)
+    cluster.append(b"first")
+    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+
+    def send_again() -> int | None:
+        response = cluster.leader().replicas.append_records(ACKS_ALL, {TOPIC: records}, timeout_ms=5_000)
+        produced = response.result(PATIENCE_S)[TOPIC]
+        return produced.base_offset if produced.code is ErrorCode.NONE else None
+
+    assert until(send_again) == 1
+    for _ in range(20):
+        end = cluster.append(bytes(9000))
+    deleted = cluster.leader().delete_records({TOPIC: end}).result(PATIENCE_S)[TOPIC]
+    assert deleted.code is ErrorCode.NONE
+    assert cluster.append(b"last") == end + 1
+    path = cluster.brokers["b"].directory / f"{topic.topic_id}-0"
+    until(lambda: pyreplog_start(path) > 1)
+    cluster.stop("b")
+    lost = [*path.glob("*.producers")]
+    assert lost
+    for snapshot in lost:
+        snapshot.unlink()
+    cluster.start("b")
+    cluster.await_isr(topic, 3)
+    until(lambda: elect_leaders(cluster.store, ElectionType.PREFERRED, [TOPIC])[TOPIC].code is ErrorCode.NONE)
+    until(lambda: cluster.leader().name == "b")
+    assert until(send_again) == 1, "a duplicate"
+    partition = cluster.leader().partition("flights", 0)
+    assert partition is not None and not partition.has_lost_producers
+    assert cluster.append(b"more") == end + 2
+
+
+def pyreplog_start(path: Path) -> int:
+    with pyreplog.open(path, mode="r") as log:
+        return log.start
+
+
 def test_preferred_leaders_by_order(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(assignment={0: ["a", "b", "c"]})

@@ -86,6 +86,17 @@ def test_a_clean_stop_keeps_it_over_a_reboot(
     assert start(directory, store) == Member("a", 1)
 
 
+def test_power_cut_while_logs_are_loaded_after_a_clean_stop_makes_another_incarnation(
+    directory: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a broker is registered others count its records, so the proof of the clean stop must be gone by then."""
+    assert start(directory, store) == Member("a", 1)
+    UncleanShutdownMarker(directory, FILES).remove()
+    assert start(directory, store) == Member("a", 1)
+    reboot(monkeypatch)
+    assert start(directory, store) == Member("a", 2)
+
+
 class Failing(RealFiles):
     """The disk of a machine that goes down at one of the replacements of files."""
 

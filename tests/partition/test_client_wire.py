@@ -25,6 +25,7 @@ from pyreplog.partition.client_wire import (
     decode_descriptions,
     decode_offsets,
     decode_produce_responses,
+    decode_producer_snapshot_piece,
     decode_request,
     decode_segment_piece,
     encode_cleaned_segments,
@@ -33,6 +34,7 @@ from pyreplog.partition.client_wire import (
     encode_descriptions,
     encode_offsets,
     encode_produce_responses,
+    encode_producer_snapshot_piece,
     encode_request,
     encode_segment_piece,
 )
@@ -52,6 +54,8 @@ from pyreplog.partition.requests import (
     PartitionOffsets,
     PartitionProduceResponse,
     PartitionQuery,
+    ProducerSnapshotPiece,
+    ProducerSnapshotRequest,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
@@ -94,6 +98,7 @@ REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
     st.builds(ListOffsetsRequest, st.dictionaries(PARTITIONS, st.none() | I64, max_size=4)),
     st.builds(CleanedSegmentsRequest, PARTITIONS, st.builds(Member, NAMES, U63), EPOCHS, U63),
     st.builds(SegmentReadRequest, PARTITIONS, EPOCHS, U63, U63, U32),
+    st.builds(ProducerSnapshotRequest, PARTITIONS, U63, U63, U63, U32),
     st.builds(
         DescribePartitionsRequest,
         st.dictionaries(
@@ -150,9 +155,14 @@ def test_segments_come_back(code: ErrorCode, cleaned: int, segments: list[Segmen
     assert decode_segment_piece(joined(encode_segment_piece(piece))) == piece
 
 
+@given(st.builds(ProducerSnapshotPiece, CODES, U63, U63, st.binary(max_size=50)))
+def test_pieces_of_producer_snapshots_come_back(piece: ProducerSnapshotPiece) -> None:
+    assert decode_producer_snapshot_piece(joined(encode_producer_snapshot_piece(piece))) == piece
+
+
 @given(st.binary(max_size=80))
 def test_any_bytes_are_segments_or_refused(body: bytes) -> None:
-    for decode in (decode_cleaned_segments, decode_segment_piece):
+    for decode in (decode_cleaned_segments, decode_segment_piece, decode_producer_snapshot_piece):
         with suppress(InvalidMessageError, UnsupportedRequestError):
             decode(b"\0\0\0\0\1" + body)
 
@@ -170,7 +180,7 @@ def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, dat
             decode_request(broken)
 
 
-@given(st.integers(2, 9), st.binary(max_size=80))
+@given(st.integers(2, 9) | st.just(11), st.binary(max_size=80))
 def test_any_bytes_are_a_request_or_refused(kind: int, body: bytes) -> None:
     try:
         decode_request(bytes([kind]) + body)
@@ -196,11 +206,11 @@ def test_a_marker_goes_once_to_a_partition_and_has_a_version() -> None:
 
 
 def test_requests_of_later_versions_are_refused() -> None:
-    with pytest.raises(UnsupportedRequestError, match="request 10"):
-        decode_request(b"\x0a")
+    with pytest.raises(UnsupportedRequestError, match="request 12"):
+        decode_request(b"\x0c")
     for decode in (
         decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets, decode_cleaned_segments,
-        decode_segment_piece, decode_descriptions,
+        decode_segment_piece, decode_producer_snapshot_piece, decode_descriptions,
     ):  # fmt: skip
         with pytest.raises(UnsupportedRequestError, match="no such"):
             decode(encode_error("no such request"))
@@ -236,6 +246,10 @@ def samples() -> dict[str, bytes]:
             CleanedSegments(ErrorCode.NONE, 80, [SegmentDigest(1 << 20, 40, 75, 9000, 0xDEADBEEF)])
         ),
         "piece": joined(encode_segment_piece(SegmentPiece(ErrorCode.NONE, b"bytes"))),
+        "producer snapshot": joined(encode_request(ProducerSnapshotRequest(name, 1 << 20, 3 << 20, 4096, 1000))),
+        "producer snapshot piece": joined(
+            encode_producer_snapshot_piece(ProducerSnapshotPiece(ErrorCode.NONE, 2 << 20, 70_000, b"bytes"))
+        ),
         "offsets": encode_offsets({name: PartitionOffsets(ErrorCode.NONE, 0, 10, 9, 8, 5)}),
         "descriptions": encode_descriptions(
             {

@@ -165,6 +165,15 @@ def test_a_member_joins_in_the_incarnation_that_fetched() -> None:
     assert leader.proposed == ["a@1", "b@2"]
 
 
+def test_late_fetch_of_an_earlier_incarnation_commits_nothing() -> None:
+    """The broker started again, and has lost what that fetch says it has (KIP-903)."""
+    leader = Leader("ab")
+    leader.append(4)
+    leader.machine.brokers_changed({**registered("a"), "b": BrokerRegistration(2)}, 0)
+    assert refusal(leader.fetch("b", 6)) is ErrorCode.STALE_BROKER_EPOCH
+    assert leader.high_watermark == 0
+
+
 def test_a_broker_that_starts_again_while_it_waits_to_join_has_to_fetch_again() -> None:
     leader = Leader("a")
     leader.fetch("c", 1)

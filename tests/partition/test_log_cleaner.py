@@ -13,13 +13,14 @@ import pyreplog
 from pyreplog._native.kafka.logged_batches import NUMBERS, LoggedRows, read_rows
 from pyreplog._native.kafka.record_batch import RecordBatchHeader, encode_batch, encode_records, peek_header
 from pyreplog._native.kafka.record_set import read_record_set
+from pyreplog.checksummed_json import dump_checksummed
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
 from pyreplog.log.reader import LogReader
 from pyreplog.partition.config import CompactionConfig
 from pyreplog.partition.protocol.record_batch import end_marker, stamped
 from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
-from pyreplog.partition.store.log_cleaner import CleaningBounds, LogCleaner
+from pyreplog.partition.store.log_cleaner import FILE_NAME, FORMAT, VERSION, CleaningBounds, LogCleaner
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.record_batches.batches import read_batch
 from pyreplog.record_batches.compression import compress, decompress
@@ -326,3 +327,64 @@ def test_a_power_cut_at_every_step_loses_no_latest_value(ram_path: Path, seed: i
         assert list(image.glob("fresh-*")) == []
         assert check(image).damages == ()
         shutil.rmtree(image)
+
+
+def test_damaged_file_of_the_clean_offset_claims_nothing(tmp_path: Path, seed: int) -> None:
+    """Deleted, cut anywhere, any bit flipped: then all counts as dirty, which costs time, and brings no record back."""
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(3)
+        cleaned = LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
+        path = log.path / FILE_NAME
+        whole = path.read_bytes()
+        assert cleaned > 0
+        for size in range(len(whole) - 1):
+            path.write_bytes(whole[:size])
+            assert LogCleaner(log, RealFiles()).cleaned in (0, cleaned)
+        for bit in range(8 * len(whole)):
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            assert LogCleaner(log, RealFiles()).cleaned in (0, cleaned), f"bit {bit}"
+        path.unlink()
+        assert LogCleaner(log, RealFiles()).cleaned == 0
+
+
+def test_older_file_of_the_clean_offset_claims_nothing_about_records_of_later_epochs(tmp_path: Path, seed: int) -> None:
+    """A restored copy from before a truncation: the records that were appended since were never cleaned."""
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(4)
+        cleaner = LogCleaner(log, RealFiles())
+        cleaned = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
+        path = log.path / FILE_NAME
+        older = path.read_bytes()
+        log.stop_leading()
+        cut = log.segment_start(2 * SEGMENT_BYTES)
+        cleaner.forget_from(cut.entry)
+        log.truncate_to(cut)
+        log.lead(epoch(2))
+        topic.fill(5)
+        assert log.end_mark.entry > cleaned > cut.entry
+        path.write_bytes(older)
+        cleaner = LogCleaner(log, RealFiles())
+        assert cleaner.cleaned == cut.entry
+        newer = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
+        assert LogCleaner(log, RealFiles()).cleaned == newer > cleaned
+    with PartitionLog.open_or_create(tmp_path / "other", config(), uuid=UUID) as log:
+        log.lead(epoch(3))
+        log.append_messages([b"x"] * newer)
+        (log.path / FILE_NAME).write_bytes(older)
+        assert LogCleaner(log, RealFiles()).cleaned == 0, "its epoch is not in the log"
+
+
+def test_file_of_the_clean_offset_of_an_earlier_build_is_read(tmp_path: Path, seed: int) -> None:
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(2)
+        content = {"offset": 7, "uuid": log.uuid.hex()}
+        (log.path / FILE_NAME).write_bytes(dump_checksummed(FORMAT, VERSION, content))
+        assert LogCleaner(log, RealFiles()).cleaned == 7
+        later = {**content, "offset": log.end_mark.entry + 1}
+        (log.path / FILE_NAME).write_bytes(dump_checksummed(FORMAT, VERSION, later))
+        assert LogCleaner(log, RealFiles()).cleaned == 0

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidMessageError
+from pyreplog.partition import partition as partition_module
+from pyreplog.partition import producer_snapshot_fetcher
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, end_marker
@@ -134,23 +136,176 @@ def test_retention_forgets_no_producer(cluster: Cluster, a: Broker, how: str) ->
     assert append(leader, of_producer(7, 2)).code is ErrorCode.NONE
 
 
-def test_a_snapshot_that_no_peer_has_is_given_up(cluster: Cluster, a: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    append(a, of_producer(7, 0))
+def lose_snapshots(broker: Broker, *, damage: bool = False) -> None:
+    """Lose all producer snapshots of a replica, which restarts."""
+    for base in snapshot_bases(broker.log.path):
+        path = snapshot_path(broker.log.path, base)
+        if damage:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        else:
+            path.unlink()
+    broker.restart()
+
+
+@pytest.fixture
+def trimmed(cluster: Cluster, a: Broker) -> int:
+    """Offset of the batch of producer 7, which is trimmed everywhere."""
+    assert append(a, of_producer(7, 0)).base_offset == 0
     for _ in range(30):
         append(a, messages(bytes(9000)))
         cluster.settle(4)
     assert a.partition.trim(20) is ErrorCode.NONE
     append(a, messages(b"x"))
     cluster.settle()
+    assert all(broker.log.start > 0 for broker in cluster.brokers.values())
+    return 0
+
+
+@pytest.mark.parametrize("damage", [False, True])
+@pytest.mark.parametrize("is_elected_first", [False, True])
+def test_lost_snapshot_is_copied_from_another_replica(
+    cluster: Cluster, a: Broker, trimmed: int, caplog: pytest.LogCaptureFixture, damage: bool, is_elected_first: bool
+) -> None:
     b = cluster.brokers["b"]
-    for base in snapshot_bases(b.log.path):
-        snapshot_path(b.log.path, base).unlink()
+    lose_snapshots(b, damage=damage)
+    if not is_elected_first:
+        cluster.settle()
+        assert damage or snapshot_bases(b.log.path), "it is copied before the replica is elected"
+    b = move(cluster, "b")
+    assert "other replicas are asked for theirs" in caplog.text
+    assert append(b, of_producer(7, 0)).base_offset == trimmed, "a duplicate"
+    assert append(b, of_producer(7, 5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(b, of_producer(7, 1)).code is ErrorCode.NONE
+    assert not b.partition.lacks_producers and not b.partition.has_lost_producers
     b.restart()
     cluster.settle()
-    move(cluster, "b")
-    assert "producers of what retention removed are not known" in caplog.text
+    assert append(move(cluster, "b"), of_producer(7, 0)).base_offset == trimmed, "the copy is durable"
+
+
+def test_elected_replica_without_its_snapshot_waits_for_those_that_may_have_it(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    b, c = cluster.brokers["b"], cluster.brokers["c"]
+    a.is_answering = c.is_answering = False
+    lose_snapshots(b)
+    cluster.lead("b")
+    cluster.settle()
+    assert b.partition.awaits_producers and not b.partition.is_leader
+    assert append(b, of_producer(7, 0)).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    c.is_answering = True
+    cluster.settle()
+    assert b.partition.is_leader
+    assert append(b, of_producer(7, 0)).base_offset == trimmed
+
+
+def test_elected_replica_without_its_snapshot_leaves_the_isr_to_others_that_do_not_answer(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    b, c = cluster.brokers["b"], cluster.brokers["c"]
+    a.is_answering = c.is_answering = False
+    lose_snapshots(b)
+    cluster.lead("b")
+    cluster.settle()
+    cluster.clock.advance(9_999_999)
+    cluster.settle()
+    assert b.partition.awaits_producers
+    cluster.clock.advance(2)
+    cluster.settle()
+    state = cluster.states[EVENTS][1]
+    assert not state.leader and [member.broker for member in state.isr] == ["a", "c"]
+    assert not b.partition.is_leader and not b.partition.has_lost_producers
+
+
+def test_last_member_of_the_isr_leads_without_its_snapshot_after_a_wait(
+    cluster: Cluster, a: Broker, trimmed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    b, c = cluster.brokers["b"], cluster.brokers["c"]
+    a.is_answering = c.is_answering = False
+    for broker in (a, c):
+        cluster.register(broker.name, 1, is_fenced=True)
+    lose_snapshots(b)
+    cluster.lead("b")
+    cluster.settle()
+    assert not b.partition.is_leader
+    cluster.clock.advance(10_000_001)
+    cluster.settle()
+    assert b.partition.is_leader and b.partition.has_lost_producers
+    assert "may be stored twice" in caplog.text
+
+
+def test_snapshot_that_every_replica_has_lost_is_given_up(
+    cluster: Cluster, a: Broker, trimmed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for broker in cluster.brokers.values():
+        lose_snapshots(broker)
+    b = move(cluster, "b")
+    assert "no other replica has a snapshot of them" in caplog.text
+    assert b.partition.has_lost_producers
     assert append(b, of_producer(7, 5)).code is ErrorCode.NONE
+    cluster.settle()
     assert b.partition.trim(b.log.high_watermark.entry) is ErrorCode.NONE
+
+
+def test_replica_without_others_leads_without_its_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(tmp_path, replicas="a", min_isr=1)
+    cluster.lead("a")
+    cluster.settle()
+    a = cluster.brokers["a"]
+    append(a, of_producer(7, 0))
+    for _ in range(30):
+        append(a, messages(bytes(9000)))
+    assert a.partition.trim(20) is ErrorCode.NONE
+    lose_snapshots(a)
+    cluster.settle()
+    cluster.lead("a")
+    cluster.settle()
+    assert a.partition.is_leader and a.partition.has_lost_producers
+    assert "may be stored twice" in caplog.text
+    cluster.close()
+
+
+def test_later_snapshot_of_its_own_replaces_a_lost_one(cluster: Cluster, a: Broker, trimmed: int) -> None:
+    b = move(cluster, "b")
+    for _ in range(20):
+        append(b, messages(bytes(9000)))
+        cluster.settle(4)
+    b.partition.write_producer_snapshots()
+    bases = snapshot_bases(b.log.path)
+    assert len(bases) > 3
+    for base in bases[:-1]:
+        snapshot_path(b.log.path, base).unlink()
+    move(cluster, "a")
+    for other in (a, cluster.brokers["c"]):
+        other.is_answering = False
+    b.restart()
+    cluster.settle()
+    assert append(move(cluster, "b"), of_producer(7, 0)).base_offset == trimmed
+
+
+def test_snapshot_that_is_too_large_for_an_answer_to_a_fetch_is_copied_in_pieces(
+    cluster: Cluster, a: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "_SNAPSHOT_MAX", 100)
+    monkeypatch.setattr(producer_snapshot_fetcher, "PIECE_BYTES", 50)
+    c = cluster.brokers["c"]
+    c.is_fetching = False
+    append(a, of_producer(7, 0))
+    for _ in range(30):
+        append(a, messages(bytes(9000)))
+        cluster.settle(4)
+    cluster.clock.advance(LAG_US + 1)
+    append(a, messages(b"x"))
+    cluster.settle()
+    a.manager.check_isr()
+    cluster.settle()
+    assert a.partition.trim(20) is ErrorCode.NONE
+    c.is_fetching = True
+    append(a, messages(b"x"))
+    cluster.settle(30)
+    assert c.log.start == a.log.start > 0
+    assert append(move(cluster, "c"), of_producer(7, 0)).base_offset == 0, "a duplicate"
 
 
 def test_a_wrong_snapshot_of_the_leader_is_not_taken(cluster: Cluster, a: Broker) -> None:

@@ -286,7 +286,7 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
         follow_from(a, b)
         follower.truncated()
         assert not follower.is_complete and follower.snapshot_at_start() is None
-        for wrong in (data[:-1], data[:50] + b"?" + data[51:], snapshot_path(a.path, 4 * SEGMENT_BYTES).read_bytes()):
+        for wrong in (data[:-1], data[:50] + b"?" + data[51:]):
             with pytest.raises(InvalidMessageError):
                 follower.adopt(wrong)
         follower.adopt(data)
@@ -296,11 +296,31 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
         with open_replica(tmp_path / "b") as b:
             writer.assert_state(ProducerStateManager(b))
 
+        later = snapshot_path(a.path, 4 * SEGMENT_BYTES).read_bytes()
         snapshot_path(a.path, start.position).unlink()
-        leader = ProducerStateManager(a)
-        assert not leader.is_complete
-        leader.adopt(data)
-        writer.assert_state(leader)
+        writer.assert_state(ProducerStateManager(a))  # the later ones have its producers
+        for adopted in (data, later):
+            for base in snapshot_bases(a.path):
+                snapshot_path(a.path, base).unlink()
+            leader = ProducerStateManager(a)
+            assert not leader.is_complete and leader.find_snapshot(0, a.end_mark.position) is None
+            leader.adopt(adopted)
+            writer.assert_state(leader)
+            writer.assert_state(ProducerStateManager(a))
+
+
+def test_first_snapshot_in_a_range_is_found(tmp_path: Path, seed: int) -> None:
+    with open_replica(tmp_path / "a") as log:
+        log.lead(epoch(1))
+        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log)
+        writer.append(150)
+        manager.replay(write=False)
+        assert manager.has_unwritten
+        found = manager.find_snapshot(SEGMENT_BYTES + 1, log.end_mark.position)
+        assert found is not None and found[0] == 2 * SEGMENT_BYTES
+        data = manager.read_snapshot(2 * SEGMENT_BYTES)
+        assert data == snapshot_path(log.path, 2 * SEGMENT_BYTES).read_bytes() and len(data) == found[1]
+        assert manager.find_snapshot(SEGMENT_BYTES + 1, 2 * SEGMENT_BYTES - 1) is None
 
 
 def test_accept_loss_gives_up_state_that_no_peer_has(tmp_path: Path, seed: int) -> None:

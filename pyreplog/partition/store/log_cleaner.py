@@ -32,9 +32,10 @@ from pyreplog._native.kafka.logged_batches import batch_heads
 from pyreplog._native.kafka.record_batch import RecordBatchHeader, peek_header
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
-from pyreplog.errors import InvalidRecordBatchError
+from pyreplog.errors import FormatVersionError, InvalidRecordBatchError
 from pyreplog.log.files import Files
 from pyreplog.partition.config import CompactionConfig
+from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.record_batch import HEAD_BYTES, marker_of
 from pyreplog.partition.protocol.transactions import EndedTransaction
 from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog
@@ -124,19 +125,36 @@ class LogCleaner:
         behind it are dirty."""
 
     def _read_cleaned(self) -> int:
+        """Return the clean offset of the file, as far as the file describes this log. A lower offset does no harm: more
+        records count as dirty. With a higher one, deleted records could come back."""
         path = self._log.path / FILE_NAME
         try:
             content = load_checksummed(read_regular(path, _FILE_MAX), FORMAT, VERSION, path)
-            cleaned = content["offset"] if content["uuid"] == self._log.uuid.hex() else 0
-            return cleaned if type(cleaned) is int and 0 <= cleaned <= self._log.end_mark.entry else 0
+            cleaned, epoch = content["offset"], content.get("epoch")
+            if content["uuid"] != self._log.uuid.hex() or type(cleaned) is not int or cleaned < 0:
+                return 0
+            if epoch is None:  # an earlier build wrote the file, or nothing is clean
+                return cleaned if cleaned <= self._log.end_mark.entry else 0
+            return min(cleaned, self._end_of(LeaderEpoch(*epoch)))
         except FileNotFoundError:
             return 0
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, FormatVersionError) as error:
             logger.warning("%s: %s; all of the log counts as dirty", path, error)
             return 0
 
+    def _end_of(self, epoch: LeaderEpoch) -> int:
+        """Return the offset behind the last record of an epoch in the log; 0: the log has no such epoch."""
+        starts = self._log.history.starts
+        for number, start in enumerate(starts):
+            if start.term == epoch:
+                return (starts[number + 1].start if number + 1 < len(starts) else self._log.end_mark).entry
+        return 0
+
     def _write_cleaned(self) -> None:
-        content = {"offset": self.cleaned, "uuid": self._log.uuid.hex()}
+        content: dict[str, object] = {"offset": self.cleaned, "uuid": self._log.uuid.hex()}
+        before = [start.term for start in self._log.history.starts if start.start.entry < self.cleaned]
+        if before:
+            content["epoch"] = [*before[-1]]
         self._files.replace_small(self._log.path / FILE_NAME, dump_checksummed(FORMAT, VERSION, content))
 
     def dirty(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> DirtySegments:

@@ -2,8 +2,8 @@
 
 The state can be rebuilt from the log, except for its trimmed part. So a snapshot is ignored if it is damaged, missing,
 or of a log that was truncated or reset since: the state is rebuilt from an earlier snapshot and the log behind it, and
-the later snapshots are written again. Only the snapshot at the start of a trimmed log cannot be rebuilt; it is copied
-from another replica.
+the later snapshots are written again. A trimmed log needs a snapshot of its start or of a later segment for the
+producers of the removed records. If all are lost, one is copied from another replica.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class ProducerStateManager(ProducerStateManagerBase):
     @property
     def is_complete(self) -> bool:
         """Whether the state includes the records that retention removed. Otherwise no snapshot is written, and no
-        segment is removed, until the snapshot of another replica is adopted (`adopt`), or the loss is accepted
-        (`accept_loss`)."""
+        segment is removed up to one without a snapshot, until the snapshot of another replica is adopted (`adopt`), or
+        the loss is accepted (`accept_loss`)."""
         return self._is_complete
 
     @property
@@ -104,14 +104,16 @@ class ProducerStateManager(ProducerStateManagerBase):
             CorruptionError: a record is damaged.
             ClosedError: the log was closed.
         """
-        end = self._log.end_mark
+        self._replay_to(self._log.end_mark)
+        if write:
+            self.write_snapshots()
+
+    def _replay_to(self, end: LogPosition) -> None:
         if self._replayed.position < end.position:
             batches = self._log.read_positions(self._replayed.position, end.position, all_kinds=True, committed=False)
             for batch in batches:
                 self._replay_batch(batch)
             self._replayed = end
-        if write:
-            self.write_snapshots()
 
     def _replay_batch(self, batch: RecordBatch) -> None:
         segment_bytes = self._log.segment_bytes
@@ -155,18 +157,18 @@ class ProducerStateManager(ProducerStateManagerBase):
 
     def _load(self) -> None:
         """Restore the newest snapshot before which no other one is missing, because each has the aborted transactions
-        of one segment; replay the log behind it."""
+        of one segment; replay the log behind it. Without such a snapshot take the producers of the newest one."""
         log, snapshot, aborted = self._log, None, list[EndedTransaction]()
         start, end = log.start_mark, log.end_mark
         if start.position > 0:
             snapshot = self._read_snapshot(start.position)
-        self._is_complete = start.position == 0 or snapshot is not None
         for base in range(start.position + log.segment_bytes, end.position + 1, log.segment_bytes):
             later = self._read_snapshot(base)
             if later is None:
                 break
             snapshot = later
             aborted += (transaction for transaction in later.aborted if transaction.end > start)
+        self._is_complete = start.position == 0 or snapshot is not None
         if snapshot is None:
             self.producers, self.transactions = ProducerStates(), LogTransactions()
         else:
@@ -175,7 +177,24 @@ class ProducerStateManager(ProducerStateManagerBase):
         self.transactions.trimmed(start)
         self._replayed = start if snapshot is None else snapshot.end
         self._segment = self._replayed.position
+        if not self._is_complete:
+            self._restore_newest()
         self.replay()
+
+    def _restore_newest(self) -> None:
+        """Restore the newest snapshot although an earlier one is missing. The log before it is read for the index of
+        aborted transactions: these lie in the log as a whole, which never begins behind an open transaction."""
+        log = self._log
+        bases = [base for base in snapshot_bases(log.path) if log.start_position < base <= log.end_mark.position]
+        newest = next((found for base in reversed(bases) if (found := self._read_snapshot(base)) is not None), None)
+        if newest is None:
+            return
+        self._replay_to(newest.end)
+        aborted = self.transactions.aborted_since(LogPosition(0, 0))
+        self.producers = ProducerStates(newest.producers)
+        self.transactions = LogTransactions(newest.transactions, aborted)
+        self.transactions.trimmed(log.start_mark)
+        self._segment, self._is_complete = newest.end.position, True
 
     def _read_snapshot(self, base: int) -> ProducerSnapshot | None:
         log, path = self._log, snapshot_path(self._log.path, base)
@@ -267,28 +286,61 @@ class ProducerStateManager(ProducerStateManagerBase):
         snapshot = self._read_snapshot(base) if base else None
         return None if snapshot is None else encode_snapshot(snapshot)
 
-    def adopt(self, data: bytes) -> None:
-        """Adopt another replica's snapshot of the start of this log, durably.
+    def find_snapshot(self, first: int, last: int) -> tuple[int, int] | None:
+        """Find the first snapshot before a segment in a range, for another replica that has lost its own. It is read
+        with `read_snapshot`. The state has to be replayed, so that snapshots of all segments exist.
 
         Args:
-            data: result of the other replica's `snapshot_at_start`.
+            first: lowest position of the segment.
+            last: highest position of the segment.
+
+        Returns:
+            Position of the segment, and size of the snapshot in bytes; None: this state is incomplete, or has no
+            snapshot in the range.
+        """
+        if not self._is_complete:
+            return None
+        self.write_snapshots()
+        for base in snapshot_bases(self._log.path):
+            if first <= base <= last and self._read_snapshot(base) is not None:
+                return base, snapshot_path(self._log.path, base).stat().st_size
+        return None
+
+    def read_snapshot(self, base: int) -> bytes:
+        """Return the bytes of the snapshot before a segment. Any thread may call it.
+
+        Args:
+            base: position of the segment.
 
         Raises:
-            InvalidMessageError: it is damaged, or of another log or position.
+            FileNotFoundError: the segment has no snapshot any more.
+            OSError: the disk failed.
+        """
+        return read_regular(snapshot_path(self._log.path, base), FILE_MAX)
+
+    def adopt(self, data: bytes) -> None:
+        """Adopt another replica's snapshot of the start, or of a later segment, of this log, durably.
+
+        Args:
+            data: the bytes from the other replica's `read_snapshot`.
+
+        Raises:
+            InvalidMessageError: it is damaged, of a later version, or of another log. Nothing was written.
             DiskFullError: the disk is full.
         """
         log = self._log
-        path, start = snapshot_path(log.path, log.start_position), log.start_mark
         try:
-            snapshot = decode_snapshot(path, data)
-        except CorruptionError as error:
+            snapshot = decode_snapshot(log.path, data)
+        except (CorruptionError, FormatVersionError) as error:
             raise InvalidMessageError(f"the producer snapshot of a peer: {error}") from error
-        if snapshot.end != start or not snapshot.is_of(log.uuid, log.history, log.end_mark):
+        base, start = snapshot.end.position, log.start_mark
+        is_inside = base > start.position and base % log.segment_bytes == 0
+        if not (is_inside or snapshot.end == start) or not snapshot.is_of(log.uuid, log.history, log.end_mark):
             raise InvalidMessageError(
-                f"{log.path}: expected a producer snapshot of its start {start}, found one of {snapshot.end}, in "
-                f"epoch {snapshot.epoch}"
+                f"{log.path}: expected a producer snapshot of a segment from its start {start} on, found one of "
+                f"{snapshot.end}, in epoch {snapshot.epoch}"
             )
-        self._files.replace_small(path, data)
+        self._files.replace_small(snapshot_path(log.path, base), data)
         self._load()
 
     def keep_for_reset(self, start: LogPosition, data: bytes) -> None:

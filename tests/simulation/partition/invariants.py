@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 from pyreplog.partition.protocol.leading import LeadingReplica
-from pyreplog.partition.protocol.partition_state import Member, PartitionState, may_join_isr
+from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, may_join_isr
 from pyreplog.partition.protocol.producers import SEQUENCES, ProducerBatch
 from pyreplog.stream.log_position import LogPosition
 
@@ -57,10 +58,8 @@ class Invariants:
         demand(after.epoch >= before.epoch, "EpochsGrow (4, K)", f"{before.epoch}, then {after.epoch}")
         if after.leader and after.leader != before.leader:
             demand(after.epoch > before.epoch, "EpochsGrow (4, K)", f"{after.leader} in {after.epoch}")
-        if by in self._schedule.by_name and after.leader:
-            demand(
-                (before.leader, before.epoch) == (by, after.epoch), "StaleLeaderChangesNothing (19)", f"{by}: {before}"
-            )
+        if by in self._schedule.by_name:
+            self._check_changed_by_leader(before, after, by)
         if len(after.isr) >= after.effective_min_isr:
             demand(not after.elr, "ElrOnlyUnderMinIsr (16)", f"{after.elr}")
         self._count(before, after)
@@ -76,6 +75,28 @@ class Invariants:
             self.unclean_epoch, self._loses = after.epoch, True
         elif self._schedule.store.state is after:
             self._check_members(after)
+
+    def _check_changed_by_leader(self, before: PartitionState, after: PartitionState, by: str) -> None:
+        """A broker changes the ISR and the ELR of the epoch in which it leads, or resigns, and changes nothing else."""
+        allowed = replace(before, isr=after.isr, elr=after.elr) if after.leader else replace(before, leader="")
+        demand(
+            before.leader == by and after == allowed, "StaleLeaderChangesNothing (19)", f"{by}: {before}, then {after}"
+        )
+
+    def elects(self, after: PartitionState, registered: Brokers) -> None:
+        """A controller has these registrations, and elects."""
+        self._check_elr(after, registered)
+
+    def _check_elr(self, state: PartitionState, registered: Brokers) -> None:
+        """Who decides on a state knows of unclean restarts: no earlier incarnation stays in the ELR. Synced records
+        survive them."""
+        for member in () if self._schedule.plan.requires_sync else state.elr:
+            registration = registered.get(member.broker)
+            demand(
+                registration is None or registration.incarnation <= member.incarnation,
+                "UncleanRestartLeavesElr (16)",
+                f"{member}: {registration}",
+            )
 
     def _check_elected(self, before: PartitionState, after: PartitionState) -> None:
         """Where only synced records count, a later incarnation has them, too."""
@@ -116,6 +137,8 @@ class Invariants:
         if self._proposed.get(broker.name) is state:
             return
         self._proposed[broker.name] = state
+        demand(not leading.is_deposed, "StaleLeaderChangesNothing (19)", f"{broker} proposes {state}")
+        self._check_elr(state, broker.registered)
         for member in state.isr:
             if member not in leading.isr.committed.isr:
                 demand(
@@ -175,7 +198,7 @@ class Invariants:
         store = self._schedule.store
         if leading.isr.version == store.version:
             demand(
-                len(store.state.isr) >= store.state.effective_min_isr,
+                len(store.state.isr) >= self._min_isr(store.state),
                 "FrozenUnderMinIsr (15)",
                 f"{broker}: {store.state}",
             )
@@ -316,13 +339,34 @@ class Invariants:
             return
         demand(at < len(self.agreed), "AcknowledgedIsCommitted (13)", f"{broker}: {value}")
         self.acknowledged[at] = value
-        if self._schedule.plan.requires_sync and not self.unclean:
-            copies = sum(
-                other.disk.synced > at and other.disk.records[at].value == value for other in self._schedule.brokers
-            )
-            least = self._schedule.plan.min_isr if not self._schedule.plan.reassigns else 1
-            least = min(least, self._schedule.plan.replicas)
-            demand(copies >= least, "AcknowledgedByMinIsr (13)", f"{broker}: {value} on {copies}")
+        if not self.unclean:
+            self._check_copies(broker, at, value, leading)
+        newest = self._schedule.store.state.epoch
+        if leading.epoch < newest:
+            self._check_successor(at, value, newest)
+
+    def _min_isr(self, state: PartitionState) -> int:
+        """Of the topic, by the plan: what the shipped code makes of it is what is checked."""
+        return min(self._schedule.plan.min_isr, len(state.replicas))
+
+    def _check_copies(self, broker: Broker, at: int, value: str, leading: LeadingReplica) -> None:
+        """So many members of the ISR have the record; those that have lost it since, in a power cut, had it."""
+        committed, pending = leading.isr.committed, leading.isr.pending
+        copies = 0
+        for member in {*committed.isr, *(pending.isr if pending is not None else ())}:
+            disk, held = self._schedule.by_name[member.broker].disk, self._holds(member)
+            copies += held is None or (held > at and disk.records[at].value == value)
+        demand(copies >= self._min_isr(committed), "AcknowledgedByMinIsr (13)", f"{broker}: {value} on {copies}")
+
+    def _check_successor(self, at: int, value: str, newest: LeaderEpoch) -> None:
+        """A leader that does not know of its successor acknowledges what that has begun with, and nothing else."""
+        records = self._schedule.by_name[newest.master].disk.records
+        begins = next((number for number, record in enumerate(records) if record.epoch == newest), None)
+        if begins is not None:
+            demand(
+                at < begins and records[at].value == value,
+                "StaleLeaderAcknowledgesNothing (19)", f"{value} at {at}, {newest} begins at {begins}",
+            )  # fmt: skip
 
     # ---- logs -----------------------------------------------------------------------------------------------
 

@@ -122,7 +122,9 @@ class Controller:
     def _decide(self, brokers: Brokers, version: int, state: PartitionState) -> None:
         plan = self._schedule.plan
         after = elect(state, brokers, requires_sync=plan.requires_sync, unclean=plan.unclean)
-        if after is None:
+        if after is not None:
+            self._schedule.invariants.elects(after, brokers)
+        else:
             after = complete_reassignment(state, brokers)
         if after is None and self._target:
             after, self._target = reassign(state, self._target), ()
