@@ -30,6 +30,8 @@ TIMEOUT_S = 10.0
 PAUSE_S = 0.005
 READER_PAUSE_S = 0.05
 TOPIC = "chaos"
+BEFORE_FAULTS = 10
+"""So much is acknowledged before the first fault: one that comes earlier disturbs nobody."""
 SHORTEST_S = 3.0
 """Faults of a short round may be so long: longer than leases and the lag of replicas."""
 
@@ -164,6 +166,7 @@ def run_workers(
     """
     for worker in workers:
         worker.start()
+    until(lambda: availability.acknowledged >= BEFORE_FAULTS, pause_s=0.01)
     faults.start()
     faults.wait(seconds)
     if seconds is not None:

@@ -63,8 +63,10 @@ class Writer(Worker):
 
     async def _work(self) -> None:
         while not self._over.is_set():
+            addresses = [victim.output["kafka"] for victim in self._victims]
+            self._random.shuffle(addresses)  # the first one may stand still
             producer = AIOKafkaProducer(
-                bootstrap_servers=[victim.output["kafka"] for victim in self._victims], transactional_id=self._name,
+                bootstrap_servers=addresses, transactional_id=self._name,
                 transaction_timeout_ms=TRANSACTION_MS, request_timeout_ms=int(STEP_S * 1000), retry_backoff_ms=50,
             )  # fmt: skip
             try:

@@ -9,14 +9,16 @@ from itertools import islice, pairwise
 from tests.histories.anomalies import anomalies
 from tests.histories.history import Append, History, Outcome, Read, Transaction
 
-CANDIDATES = 25
+CANDIDATES, JUDGED = 25, 200_000
+"""How many changes are tried: so many, and of short histories so many that this number of transactions is judged."""
 
 
 def can_show(history: History, kind: str) -> bool:
     """Return whether a history without anomalies becomes one of this kind by a change that a defect could cause."""
     candidates = {"write cycle": _late_writes, "circular flow": _mutual_reads, "read skew": _shortened_reads}[kind]
+    tries = max(CANDIDATES, JUDGED // max(len(history.transactions), 1))
     return any(
-        kind in {anomaly.kind for anomaly in anomalies(changed)} for changed in islice(candidates(history), CANDIDATES)
+        kind in {anomaly.kind for anomaly in anomalies(changed)} for changed in islice(candidates(history), tries)
     )
 
 

@@ -227,8 +227,7 @@ class PartitionHandle:
         return self.offsets().last_stable
 
     def readable_end(self) -> int:
-        """Ask the leader for the end of the readable records: by the isolation of the topic's handle, the high watermark
-        or the last stable offset."""
+        """Ask the leader for the end of the records that the isolation of the topic's handle lets readers see."""
         return self._readable_end(self.offsets())
 
     def offset_at(self, at: Time) -> int:
