@@ -129,15 +129,25 @@ class Worker(ABC):
 
     def __init__(self) -> None:
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._guarded)
         self.errors = Counter[str]()  # by class
+        self.error: BaseException | None = None
 
     def start(self) -> None:
         self._thread.start()
 
     def end(self) -> None:
+        """End it. Raises what ended it before."""
         self._over.set()
         self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.error = error
 
     @abstractmethod
     def _run(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -164,17 +165,18 @@ def run_workers(
 
     seconds: None: until the faults have no more to do. kinds: the cycles that the history must be able to show.
     """
-    for worker in workers:
-        worker.start()
-    until(lambda: availability.acknowledged >= BEFORE_FAULTS, pause_s=0.01)
-    faults.start()
-    faults.wait(seconds)
-    if seconds is not None:
-        until(lambda: faults.is_complete, patience_s=2 * BOUND_S, pause_s=0.01)
-    faults.end()
-    held = availability.report(faults)
-    for worker in workers:
-        worker.end()
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.callback(worker.end)
+            worker.start()
+        until(lambda: availability.acknowledged >= BEFORE_FAULTS, pause_s=0.01)
+        stack.callback(faults.end)
+        faults.start()
+        faults.wait(seconds)
+        if seconds is not None:
+            until(lambda: faults.is_complete, patience_s=2 * BOUND_S, pause_s=0.01)
+        faults.end()
+        held = availability.report(faults)
     for partition in range(PARTITIONS):
         history.final[partition] = read_whole(log, partition)
     errors = sum((worker.errors for worker in workers), Counter[str]())

@@ -74,7 +74,7 @@ class Writer(Worker):
                     await producer.start()
                 while not self._over.is_set() and await self._transact(producer):
                     await asyncio.sleep(PAUSE_S)
-            except (KafkaError, TimeoutError) as error:
+            except (KafkaError, TimeoutError, AssertionError) as error:  # aiokafka asserts that it knows a broker
                 self.errors[type(error).__name__] += 1
                 await asyncio.sleep(0.1)
             finally:
