@@ -45,11 +45,13 @@ def _equal(code: ErrorCode, other: object) -> bool:
     return is_equal
 
 
-def pytest_assertion_pass(expl: str) -> None:
-    """Of tuples and the like, whose members are not compared if they are identical. The first line has the two sides."""
-    compared = expl.partition("\n")[0]
-    for name in re.findall(r"<ErrorCode\.(\w+): -?\d+>", compared) if " == " in compared else ():
-        RECORDER.add(ErrorCode[name])
+def pytest_assertion_pass(orig: str, expl: str) -> None:
+    """Of `is`, and of tuples and the like, whose members are not compared if they are identical: both sides, without what
+    they are made of."""
+    if re.search(r"!=|\bnot\b", orig.replace(" is not None", "")) is None:
+        sides = [line for line in expl.splitlines() if not line.lstrip().startswith("+")]
+        for name in re.findall(r"<ErrorCode\.(\w+): -?\d+>", "\n".join(sides)):
+            RECORDER.add(ErrorCode[name])
 
 
 @pytest.hookimpl(wrapper=True)
