@@ -169,12 +169,12 @@ def run_workers(
         for worker in workers:
             stack.callback(worker.end)
             worker.start()
-        until(lambda: availability.acknowledged >= BEFORE_FAULTS, pause_s=0.01)
+        until(lambda: availability.acknowledged >= BEFORE_FAULTS, patience_s=4 * BOUND_S, pause_s=0.01)
         stack.callback(faults.end)
         faults.start()
         faults.wait(seconds)
         if seconds is not None:
-            until(lambda: faults.is_complete, patience_s=2 * BOUND_S, pause_s=0.01)
+            until(lambda: faults.is_complete, patience_s=4 * BOUND_S, pause_s=0.01)
         faults.end()
         held = availability.report(faults)
     for partition in range(PARTITIONS):
