@@ -60,6 +60,7 @@ def cost(waiters: int, completions: int) -> PurgatoryCost:
         completed = time.perf_counter()
         assert all(future.done() for future in futures[:completions])
         assert not any(future.done() for future in futures[completions:])
+        checked = time.perf_counter()
         for index in range(completions):
             wait = purgatory.watch(index % _PARTITIONS, waiters, AppendFuture[None](None), _DEADLINE_US)
             purgatory.cancel(wait)
@@ -73,7 +74,7 @@ def cost(waiters: int, completions: int) -> PurgatoryCost:
         waiters,
         (watched - began) * 1e6 / waiters,
         (completed - watched) * 1e6 / completions,
-        (cancelled - completed) * 1e6 / completions,
+        (cancelled - checked) * 1e6 / completions,
         (expired - cancelled) * 1e6 / completions,
     )
 

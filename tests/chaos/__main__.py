@@ -30,7 +30,7 @@ def main() -> int:
     for name in arguments.services or SERVICES:
         with tempfile.TemporaryDirectory(prefix="pyreplog-chaos-", ignore_cleanup_errors=True) as folder:
             outcome = SERVICES[name](Path(folder), arguments.seconds, arguments.seed)
-            held &= outcome.held and not outcome.lost
+            held &= outcome.held and not outcome.lost and not outcome.missing
     return 0 if held else 1
 
 

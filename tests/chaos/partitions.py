@@ -1,10 +1,12 @@
-"""Three brokers, of which one at a time is disturbed; the history of their clients is judged by its rules."""
+"""Three brokers, of which one at a time is disturbed; the history of their clients is judged by its rules, and the round by
+what it could have shown."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -12,18 +14,27 @@ from pyreplog import PartitionClient
 from pyreplog.errors import OutcomeUnknownError, PartitionError, ReplogError
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
-from tests.chaos.faults import Availability, Faults, RandomFaults, Worker
+from pyreplog.partition.metadata.topic_metadata import state_key
+from pyreplog.partition.protocol.partition_state import PartitionState
+from tests.chaos.faults import DELAY_S, Availability, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
 from tests.chaos.victims import Victim
 from tests.histories.anomalies import anomalies
+from tests.histories.cycles import permitted_cycles
 from tests.histories.history import Append, History, Outcome, Read
+from tests.histories.planted import can_show
 from tests.waiting import until
 
 BROKERS, PARTITIONS, WRITERS = 3, 4, 3
 BOUND_S = 30.0
 TIMEOUT_S = 10.0
 PAUSE_S = 0.005
+READER_PAUSE_S = 0.05
 TOPIC = "chaos"
+BEFORE_FAULTS = 10
+"""So much is acknowledged before the first fault: one that comes earlier disturbs nobody."""
+SHORTEST_S = 3.0
+"""Faults of a short round may be so long: longer than leases and the lag of replicas."""
 
 
 class Writer(Worker):
@@ -55,31 +66,64 @@ class Writer(Worker):
 
 
 class Reader(Worker):
-    """Reads each partition from its start on, again and again what is new."""
+    """Reads all partitions, one after the other, from their start on, again and again what is new."""
 
-    def __init__(self, topic: Partitions, history: History) -> None:
-        self._topic, self._history = topic, history
+    def __init__(self, log: CommittedRecords, history: History) -> None:
+        self._log, self._history = log, history
         super().__init__()
 
     def _run(self) -> None:
         ends = dict.fromkeys(range(PARTITIONS), 0)
-        while not self._over.wait(PAUSE_S):
+        while not self._over.wait(READER_PAUSE_S):
+            began, reads = time.monotonic(), []
             for partition in ends:
                 try:
-                    began = time.monotonic()
-                    read = read_from(self._topic, partition, ends[partition])
+                    read = self._log.read_latest(partition, ends[partition])
                 except ReplogError as error:
                     self.errors[type(error).__name__] += 1
                     continue
-                if read.end > read.start:
-                    self._history.add(began, Outcome.COMMITTED, reads=[read])
-                    ends[partition] = read.end
+                reads.append(read)
+                ends[partition] = read.end
+            if any(read.records for read in reads):
+                self._history.add(began, Outcome.COMMITTED, reads=reads)
 
 
-def read_from(topic: Partitions, partition: int, start: int) -> Read:
-    """Read what is committed from an offset on."""
-    batch = topic[partition].fetch(start, wait=0.05)
-    return Read(partition, start, batch.end, tuple((record.offset, (record.value or b"").decode()) for record in batch))
+class CommittedRecords:
+    """The committed records of a topic, as a client reads them. Any thread may use it."""
+
+    def __init__(self, client: PartitionClient, topic: Partitions) -> None:
+        self._store, self.topic = client.store, topic
+
+    def read(self, partition: int, start: int) -> Read:
+        """Read what one fetch returns."""
+        batch = self.topic[partition].fetch(start)
+        records = tuple((record.offset, (record.value or b"").decode()) for record in batch)
+        return Read(partition, start, batch.end, records)
+
+    def read_latest(self, partition: int, start: int) -> Read:
+        """Read up to the last stable offset, and find out whether no later one was known to any broker.
+
+        A leader lists its offsets when its high watermark includes all that former leaders committed (KIP-207), and no
+        other one has committed anything if the metadata store names it, in the same epoch, before and after.
+        """
+        before = self._leadership(partition)
+        offsets = self.topic[partition].offsets()
+        at, records = start, list[tuple[int, str]]()
+        while True:
+            read = self.read(partition, at)
+            records += read.records
+            if read.end >= offsets.last_stable or read.end == at:
+                break
+            at = read.end
+        is_latest = offsets.last_stable == offsets.high_watermark <= read.end and before == self._leadership(partition)
+        return Read(partition, start, read.end, tuple(records), is_latest=is_latest and before is not None)
+
+    def _leadership(self, partition: int) -> tuple[str, int] | None:
+        """Return leader and epoch in the metadata store, if the client asks this leader."""
+        stored = self._store.get(state_key(self.topic.topic_id, partition))
+        state = None if stored is None else PartitionState.decode(stored.value)
+        asked = self.topic[partition].leader
+        return None if state is None or state.leader != asked else (asked, state.epoch)
 
 
 def make_brokers(folder: Path, *options: str, has_clock: bool = True) -> tuple[str, list[Victim]]:
@@ -104,30 +148,66 @@ def run(folder: Path, seconds: float, seed: int) -> Verdict:
         with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
             topic = client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
             writers = [Writer(topic, f"w{number}", seed, history, availability) for number in range(WRITERS)]
-            workers = [*writers, Reader(topic, history)]
-            return run_workers(workers, RandomFaults(victims, seed), seconds, topic, history, availability)
+            log = CommittedRecords(client, topic)
+            faults = RandomFaults(victims, seed, longest_s=max(SHORTEST_S, seconds / 4))
+            kinds = "write cycle", "read skew"
+            return run_workers([*writers, Reader(log, history)], faults, seconds, log, history, availability, kinds)
     finally:
         for victim in victims:
             victim.end()
 
 
 def run_workers(
-    workers: Sequence[Worker], faults: Faults, seconds: float | None, topic: Partitions, history: History,
-    availability: Availability,
+    workers: Sequence[Worker], faults: Faults, seconds: float | None, log: CommittedRecords, history: History,
+    availability: Availability, kinds: Iterable[str],
 ) -> Verdict:  # fmt: skip
-    """Let clients work through faults, for so long or until these have no more to do; judge their history."""
-    for worker in workers:
-        worker.start()
-    faults.start()
-    faults.wait(seconds)
-    faults.end()
-    held = availability.report(faults)
-    for worker in workers:
-        worker.end()
+    """Let clients work through faults, for so long and until there was each kind of fault; judge their history.
+
+    seconds: None: until the faults have no more to do. kinds: the cycles that the history must be able to show.
+    """
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.callback(worker.end)
+            worker.start()
+        until(lambda: availability.acknowledged >= BEFORE_FAULTS, patience_s=4 * BOUND_S, pause_s=0.01)
+        stack.callback(faults.end)
+        faults.start()
+        faults.wait(seconds)
+        if seconds is not None:
+            until(lambda: faults.is_complete, patience_s=4 * BOUND_S, pause_s=0.01)
+        faults.end()
+        held = availability.report(faults)
     for partition in range(PARTITIONS):
-        history.final[partition] = read_whole(topic, partition)
+        history.final[partition] = read_whole(log, partition)
     errors = sum((worker.errors for worker in workers), Counter[str]())
-    return Verdict(availability.acknowledged, check_history(history, errors), held)
+    lost = check_history(history, errors)
+    missing = [] if lost else [f"no {kind} could be seen" for kind in kinds if not can_show(history, kind)]
+    missing += check_effects(history, faults)
+    for each in missing:
+        print(f"  this round proves nothing: {each}")
+    return Verdict(availability.acknowledged, lost, held, tuple(missing))
+
+
+def check_effects(history: History, faults: Faults) -> list[str]:
+    """Print what each kind of fault did to appends; return the kinds that did nothing although they must."""
+    affected, counts = Counter[str](), Counter(fault.kind for fault in faults.past)
+    longest, kinds = dict.fromkeys(counts, 0.0), {fault.kind for fault in faults.past if fault.interrupts}
+    for fault in faults.past:
+        meanwhile = [
+            each
+            for each in history.transactions
+            if each.appends and each.began < fault.ended and each.ended > fault.began
+        ]
+        delays = [each.ended - each.began for each in meanwhile]
+        longest[fault.kind] = max(longest[fault.kind], *delays, 0.0)
+        affected[fault.kind] += any(
+            each.outcome is not Outcome.COMMITTED or each.ended - each.began > DELAY_S for each in meanwhile
+        )
+    for kind, count in counts.items():
+        print(
+            f"  {kind}: {count}, of which {affected[kind]} delayed or failed something, for up to {longest[kind]:.2f} s"
+        )
+    return [f"{kind} neither delayed nor failed anything" for kind in sorted(kinds) if not affected[kind]]
 
 
 def check_history(history: History, errors: Counter[str]) -> int:
@@ -137,24 +217,25 @@ def check_history(history: History, errors: Counter[str]) -> int:
         print(f"  {anomaly.kind}: {anomaly.what}")
     outcomes = Counter(transaction.outcome.value for transaction in history.transactions if transaction.appends)
     print(f"  {dict(outcomes)}; {len(found)} anomalies; errors: {dict(errors)}")
+    print(f"  transactions in cycles that Kafka permits: {permitted_cycles(history)}")
     return len(found)
 
 
-def read_whole(topic: Partitions, partition: int) -> dict[int, str]:
+def read_whole(log: CommittedRecords, partition: int) -> dict[int, str]:
     """Read a partition from its start to its end, as soon as a leader answers and all is committed. It may be empty."""
-    (values,) = until(lambda: _read_committed(topic, partition), pause_s=0.1)
+    (values,) = until(lambda: _read_committed(log, partition), pause_s=0.1)
     return values
 
 
-def _read_committed(topic: Partitions, partition: int) -> tuple[dict[int, str]] | None:
+def _read_committed(log: CommittedRecords, partition: int) -> tuple[dict[int, str]] | None:
     values: dict[int, str] = {}
     try:
-        offsets = topic[partition].offsets()
+        offsets = log.topic[partition].offsets()
         if min(offsets.high_watermark, offsets.last_stable) < offsets.end:
             return None
         at = 0
         while at < offsets.end:
-            read = read_from(topic, partition, at)
+            read = log.read(partition, at)
             values |= dict(read.records)
             at = read.end
     except ReplogError:

@@ -1,5 +1,5 @@
 """Three brokers with Kafka listeners, of which one at a time is disturbed, under transactions of Kafka clients; what these
-wrote, and what readers of committed records saw, is judged by the rules of histories."""
+wrote and read within transactions, and what another reader of committed records saw, is judged by the rules of histories."""
 
 from __future__ import annotations
 
@@ -15,15 +15,27 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from pyreplog import PartitionClient
+from pyreplog.errors import ReplogError
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from tests.chaos.faults import Availability, Fault, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
-from tests.chaos.partitions import BROKERS, PARTITIONS, TIMEOUT_S, TOPIC, Reader, make_brokers, run_workers
+from tests.chaos.partitions import (
+    BROKERS,
+    PARTITIONS,
+    SHORTEST_S,
+    TIMEOUT_S,
+    TOPIC,
+    CommittedRecords,
+    Reader,
+    make_brokers,
+    run_workers,
+)  # fmt: skip
 from tests.chaos.victims import Victim
-from tests.histories.history import Append, History, Outcome
+from tests.histories.cycles import KINDS
+from tests.histories.history import Append, History, Outcome, Read
 from tests.waiting import until
 
-WRITERS = 2
+WRITERS = 3
 BOUND_S = 60.0
 STEP_S = 10.0
 PAUSE_S = 0.005
@@ -33,13 +45,16 @@ COMMITS_WITHOUT = 10
 
 
 class Writer(Worker):
-    """Writes a few values in each transaction, and commits it, or aborts it at times. One whose commit was asked for, and
-    not answered, has an unknown outcome; one that fails before is aborted, by its writer or by the next one of its id."""
+    """In each transaction, writes a few values to several partitions, and reads what is new in several; commits it, or
+    aborts it at times. One whose commit was asked for, and not answered, has an unknown outcome; one that fails before is
+    aborted, by its writer or by the next one of its id."""
 
     def __init__(
-        self, victims: list[Victim], name: str, seed: int, history: History, availability: Availability
-    ) -> None:
+        self, victims: list[Victim], name: str, seed: int, log: CommittedRecords, history: History,
+        availability: Availability,
+    ) -> None:  # fmt: skip
         self._victims, self._name, self._random = victims, name, Random(f"{seed}/{name}")
+        self._log, self._ends = log, dict.fromkeys(range(PARTITIONS), 0)
         self._history, self._availability, self._number = history, availability, 0
         super().__init__()
 
@@ -48,8 +63,10 @@ class Writer(Worker):
 
     async def _work(self) -> None:
         while not self._over.is_set():
+            addresses = [victim.output["kafka"] for victim in self._victims]
+            self._random.shuffle(addresses)  # the first one may stand still
             producer = AIOKafkaProducer(
-                bootstrap_servers=[victim.output["kafka"] for victim in self._victims], transactional_id=self._name,
+                bootstrap_servers=addresses, transactional_id=self._name,
                 transaction_timeout_ms=TRANSACTION_MS, request_timeout_ms=int(STEP_S * 1000), retry_backoff_ms=50,
             )  # fmt: skip
             try:
@@ -57,7 +74,7 @@ class Writer(Worker):
                     await producer.start()
                 while not self._over.is_set() and await self._transact(producer):
                     await asyncio.sleep(PAUSE_S)
-            except (KafkaError, TimeoutError) as error:
+            except (KafkaError, TimeoutError, AssertionError) as error:  # aiokafka asserts that it knows a broker
                 self.errors[type(error).__name__] += 1
                 await asyncio.sleep(0.1)
             finally:
@@ -67,17 +84,22 @@ class Writer(Worker):
 
     async def _transact(self, producer: AIOKafkaProducer) -> bool:
         """Return whether the producer can go on."""
-        began, outcome, appends = time.monotonic(), Outcome.ABORTED, list[Append]()
-        commits = self._random.random() >= ABORTED_SHARE
+        began, outcome = time.monotonic(), Outcome.ABORTED
+        appends, reads = list[Append](), list[Read]()
+        commits, steps = self._random.random() >= ABORTED_SHARE, ["append", "append", "read", "read"]
+        self._random.shuffle(steps)
         try:
             async with asyncio.timeout(STEP_S):
                 await producer.begin_transaction()
                 sent = []
-                for _ in range(self._random.randrange(1, 5)):
-                    partition, value = self._random.randrange(PARTITIONS), f"{self._name}/{self._number}"
-                    self._number += 1
-                    appends.append(Append(partition, value))
-                    sent.append(await producer.send(TOPIC, value.encode(), partition=partition))
+                for step in steps:
+                    partition = self._random.randrange(PARTITIONS)
+                    if step == "append":
+                        value, self._number = f"{self._name}/{self._number}", self._number + 1
+                        appends.append(Append(partition, value))
+                        sent.append(await producer.send(TOPIC, value.encode(), partition=partition))
+                    else:
+                        reads.append(await self._read(partition))
                 if commits:
                     offsets = [record.offset for record in await asyncio.gather(*sent)]
                     outcome = Outcome.UNKNOWN
@@ -87,12 +109,17 @@ class Writer(Worker):
                     self._availability.acknowledge()
                 else:
                     await producer.abort_transaction()
-        except (KafkaError, TimeoutError) as error:
+        except (KafkaError, ReplogError, TimeoutError) as error:
             self.errors[type(error).__name__] += 1
             return False
         finally:
-            self._history.add(began, outcome, appends)
+            self._history.add(began, outcome, appends, reads, self._name)
         return True
+
+    async def _read(self, partition: int) -> Read:
+        read = await asyncio.to_thread(self._log.read_latest, partition, self._ends[partition])
+        self._ends[partition] = read.end
+        return read
 
 
 class EachInTurn(Faults):
@@ -126,9 +153,14 @@ def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
         with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
             topic = client.topic(TOPIC, isolation="last_stable")
-            writers = [Writer(victims, f"w{number}", seed, history, availability) for number in range(WRITERS)]
-            faults = EachInTurn(victims, availability) if seconds is None else RandomFaults(victims, seed)
-            return run_workers([*writers, Reader(topic, history)], faults, seconds, topic, history, availability)
+            log = CommittedRecords(client, topic)
+            writers = [Writer(victims, f"w{number}", seed, log, history, availability) for number in range(WRITERS)]
+            faults = (
+                EachInTurn(victims, availability)
+                if seconds is None
+                else RandomFaults(victims, seed, longest_s=max(SHORTEST_S, seconds / 4))
+            )
+            return run_workers([*writers, Reader(log, history)], faults, seconds, log, history, availability, KINDS)
     finally:
         for victim in victims:
             victim.end()

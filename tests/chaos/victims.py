@@ -89,10 +89,12 @@ class Victim:
         self._popen.stdin.flush()
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone and its last lines were heard."""
+        """kill -9, and wait until it is gone and its last lines were heard. RuntimeError: it had ended otherwise."""
         assert self._popen is not None
         self._popen.kill()
-        self.wait()
+        code = self.wait()
+        if code != -signal.SIGKILL:
+            raise RuntimeError(f"{self.name} ended with {code} before it was killed: {self.errors}")
 
     def wait(self) -> int:
         """Wait until it is gone and its last lines were heard; return its exit code."""
@@ -113,7 +115,9 @@ class Victim:
         self._popen.send_signal(signal.SIGCONT)
 
     def set_clock(self, seconds: int) -> None:
-        """Move its wall clock to so many seconds before or after the machine's."""
+        """Move its wall clock to so many seconds before or after the machine's. RuntimeError: it has the machine's."""
+        if "libfaketime" not in Path(f"/proc/{self.pid}/maps").read_text():
+            raise RuntimeError(f"{self.name} runs without libfaketime")
         replacement = self._clock.with_suffix(".new")
         replacement.write_text(f"{seconds:+d}")
         replacement.replace(self._clock)

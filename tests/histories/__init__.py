@@ -8,6 +8,8 @@ unique.
 |---|---|
 | `history` | what clients did and were told |
 | `anomalies` | the rules |
+| `cycles`, `graph` | the rules of which it takes several transactions to break one, and cycles that Kafka permits |
+| `planted` | cycles that are planted into a history that was recorded: it must be able to show them |
 | `test_anomalies` | the rules find what they must, in histories with planted anomalies |
 
 `tests.chaos.partitions` records histories of real brokers, and judges them.

@@ -11,10 +11,11 @@
 | `gap` | a read leaves out a value that lies between its ends |
 | `future read` | a value was read before it was sent |
 | `disorder` | a value was sent after another one was acknowledged, and lies before it |
-| `circular flow` (G1c) | transactions that have read each other's values |
+| `write cycle` (G0) | the order of writes contradicts itself, over several partitions, transactions and clients |
+| `circular flow` (G1c) | the same with reads that saw values: transactions that have read each other's values |
+| `read skew` (G-single) | the same with reads that should have seen values: a reader saw what came later and not what came before |
 
-Cycles of writes alone (G0) are no anomaly: transactions of Kafka do not order their writes to several partitions
-against each other.
+The last three are judged when no other rule is broken, by `tests.histories.cycles`, which says what Kafka orders.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.histories.cycles import EventGraph
 from tests.histories.history import Append, History, Outcome, Transaction
 
 
@@ -35,11 +37,13 @@ class Anomaly(NamedTuple):
 
 def anomalies(history: History) -> list[Anomaly]:
     """Return all rules that a history breaks, each as often as it does."""
-    return list(_Judgement(history).run())
+    judgement = _Judgement(history)
+    return list(judgement.run()) or list(judgement.cycles())
 
 
 class _Judgement:
     def __init__(self, history: History) -> None:
+        self._history = history
         self._transactions, self._final = history.transactions, history.final
         self._writer: dict[str, tuple[Transaction, Append]] = {}
         for transaction in self._transactions:
@@ -54,7 +58,6 @@ class _Judgement:
         for transaction in self._transactions:
             yield from self._reads(transaction)
         yield from self._order()
-        yield from self._flow()
 
     def _final_log(self) -> Iterator[Anomaly]:
         for partition, log in self._final.items():
@@ -127,32 +130,12 @@ class _Judgement:
                         "disorder", f"{partition}:{offset} was sent after {partition}:{acknowledged} was there"
                     )
 
-    def _flow(self) -> Iterator[Anomaly]:
-        """Find transactions that have read each other's values, by way of others as well."""
-        sources: dict[int, set[int]] = {}  # numbers of the transactions from which one has read
-        number_of = {id(transaction): number for number, transaction in enumerate(self._transactions)}
-        for number, transaction in enumerate(self._transactions):
-            read = {value for each in transaction.reads for _, value in each.records}
-            writers = {number_of[id(self._writer[value][0])] for value in read if value in self._writer}
-            sources[number] = writers - {number}
-        done: set[int] = set()
-        for start in sources:
-            path, visiting = [(start, iter(sources[start]))], {start}
-            while path:
-                number, rest = path[-1]
-                following = next((each for each in rest if each not in done), None)
-                if following is None:
-                    done.add(number)
-                    visiting.discard(number)
-                    path.pop()
-                elif following in visiting:
-                    cycle = [each for each, _ in path]
-                    names = [self._name(each) for each in cycle[cycle.index(following) :]]
-                    yield Anomaly("circular flow", " <- ".join([*names, names[0]]))
-                    return
-                else:
-                    visiting.add(following)
-                    path.append((following, iter(sources[following])))
+    def cycles(self) -> Iterator[Anomaly]:
+        for kind, numbers in EventGraph(self._history).cycles():
+            yield Anomaly(kind, " before ".join(self._name(number) for number in [*numbers, *numbers[:1]]))
 
     def _name(self, number: int) -> str:
-        return "+".join(append.value for append in self._transactions[number].appends)
+        transaction = self._transactions[number]
+        written = "+".join(append.value for append in transaction.appends)
+        read = ", ".join(f"{each.partition}:{each.start}-{each.end}" for each in transaction.reads)
+        return f"[{written}{f' reads {read}' if read else ''}]"

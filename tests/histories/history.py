@@ -31,23 +31,34 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """The records of a partition from offset `start` to before `end`, of which some may be a transaction's markers."""
+    """The records of a partition from offset `start` to before `end`, of which some may be a transaction's markers.
+
+    is_latest: at some moment of this read no transaction of the partition was open, its leader was the newest one, and
+    the high watermark was not beyond `end`. `tests.histories.reading` finds that out. Other reads may end earlier, as
+    those of a former leader may in Kafka.
+    """
 
     partition: int
     start: int
     end: int
     records: tuple[tuple[int, str], ...]
+    is_latest: bool = False
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """What one client did as one step. began, ended: seconds of a monotonic clock around all of it."""
+    """What one client did as one step. began, ended: seconds of a monotonic clock around all of it.
+
+    reads: in the order in which they were done, all before the commit. producer: the transactional id; "": appends and
+    reads without a transaction of Kafka.
+    """
 
     began: float
     ended: float
     outcome: Outcome
     appends: tuple[Append, ...] = ()
     reads: tuple[Read, ...] = ()
+    producer: str = ""
 
 
 @dataclass
@@ -62,10 +73,11 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(
-        self, began: float, outcome: Outcome, appends: Sequence[Append] = (), reads: Sequence[Read] = ()
-    ) -> Transaction:
+        self, began: float, outcome: Outcome, appends: Sequence[Append] = (), reads: Sequence[Read] = (),
+        producer: str = "",
+    ) -> Transaction:  # fmt: skip
         """Add a transaction that ends now. began: `time.monotonic()` before its first step."""
-        added = Transaction(began, time.monotonic(), outcome, tuple(appends), tuple(reads))
+        added = Transaction(began, time.monotonic(), outcome, tuple(appends), tuple(reads), producer)
         with self._lock:
             self.transactions.append(added)
         return added

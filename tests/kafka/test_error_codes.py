@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator
-from functools import cache
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +217,7 @@ ELSEWHERE = {
     "STALE_MEMBER_EPOCH": f"{MEMBERS}members_commit_with_their_epochs",
     "INVALID_REGULAR_EXPRESSION": f"{MEMBERS}invalid_heartbeat_is_refused",
 }
-"""Codes that need more than one request, with a test that makes them arise."""
+"""Codes that need more than one request, with a test that makes them arise: `error_code_recorder` looks."""
 
 NEVER = {
     "NONE": "no error",
@@ -233,16 +236,42 @@ def test_each_code_is_in_one_table() -> None:
     assert sum(map(len, tables)) == len(ErrorCode.__members__), "a code is in two tables"
 
 
-@cache
-def functions(path: str) -> set[str]:
-    tree = ast.parse((ROOT / path).read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+def codes_met(tests: Collection[str], folder: Path) -> dict[str, set[str]]:
+    """Run tests in a process of their own; return the codes that each of them has met, by its name."""
+    codes, file = defaultdict[str, set[str]](set), folder / "codes"
+    command = [
+        sys.executable, "-m", "pytest", "-vv", "-n0", "-p", "no:cacheprovider", "-p", "tests.kafka.error_code_recorder",
+        "--error-codes", str(file), "--basetemp", str(folder / "tests"), "-o", "enable_assertion_pass_hook=true",
+        *sorted(tests),
+    ]  # fmt: skip
+    # Modules are compiled anew, with the hook.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for line in map(json.loads, file.read_text().splitlines()):
+        codes[line["test"]].update(line["codes"])
+    return codes
 
 
-@pytest.mark.parametrize("code", ELSEWHERE)
-def test_the_tests_of_other_codes_exist(code: str) -> None:
-    path, _, name = ELSEWHERE[code].partition("::")
-    assert name in functions(path)
+def test_tests_of_other_codes_meet_them(tmp_path: Path) -> None:
+    codes = codes_met({*ELSEWHERE.values()}, tmp_path)
+    assert {code: test for code, test in ELSEWHERE.items() if code not in codes[test]} == {}
+
+
+def test_a_test_that_only_names_a_code_does_not_meet_it(tmp_path: Path) -> None:
+    """As the one above would take it for a proof."""
+    file = tmp_path / "test_sample.py"
+    file.write_text(
+        "from pyreplog.partition.protocol.error_codes import ErrorCode\n\n"
+        "def test_sample():\n"
+        "    code = ErrorCode.MESSAGE_TOO_LARGE\n"
+        "    assert code != ErrorCode.INVALID_RECORD\n"
+        "    assert {code: 1}[code] == 1\n"
+        "    assert (ErrorCode(7), 5) == (ErrorCode.REQUEST_TIMED_OUT, 5)\n"
+        "    assert ErrorCode(3) == 3\n"
+    )
+    (codes,) = codes_met({str(file)}, tmp_path).values()
+    assert codes == {"REQUEST_TIMED_OUT", "UNKNOWN_TOPIC_OR_PARTITION"}
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,8 @@ def test_codes_of_appends() -> None:
 def test_commit_larger_than_a_batch_is_refused(brokers: Brokers) -> None:
     offsets = {TopicPartition("t" * 200, number): OffsetToCommit(1) for number in range(6_000)}
     results = brokers.result(brokers.coordinator.commit_offsets("g", OffsetCommitRequest("", -1, offsets)))
-    assert {*results.values()} == {Code.INVALID_COMMIT_OFFSET_SIZE}
+    assert len(results) == len(offsets)
+    assert all(code == Code.INVALID_COMMIT_OFFSET_SIZE for code in results.values())
     assert brokers.result(brokers.commit("g", 1)) == {ORDERS: Code.NONE}
 
 

@@ -45,6 +45,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceData,
 )
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import build_batch, read_batch
@@ -423,7 +424,8 @@ def test_sessions_are_declined(client: RawClient) -> None:
     for session_id, session_epoch in ((0, 0), (0, -1), (5, 0), (-1, -1)):
         response = client.ask(ApiKey.FETCH, 12, fetch(0, session_id=session_id, session_epoch=session_epoch))
         assert response.session_id == 0 and response.responses[0].partitions[0].records
-    assert client.ask(ApiKey.FETCH, 12, FetchRequest(session_id=5, session_epoch=1)).error_code == 70
+    refused = client.ask(ApiKey.FETCH, 12, FetchRequest(session_id=5, session_epoch=1))
+    assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_settings_that_are_not_supported_are_refused(brokers: KafkaBrokers, client: RawClient) -> None:

@@ -21,6 +21,7 @@ from pyreplog.kafka.wire.messages import (
     SaslHandshakeRequest,
 )
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
 from tests.net.test_tls import Certificates, certificates
 from tests.waiting import PATIENCE_S
@@ -67,6 +68,11 @@ def test_clients_with_a_wrong_password_are_refused(tmp_path: Path, mechanism: st
             client.list_topics(timeout=2)
 
 
+def error_code(client: RawClient, key: ApiKey, version: int, request: object) -> int:
+    """The error code that a request is answered with."""
+    return int(client.ask(key, version, request).error_code)
+
+
 def test_requests_before_the_authentication_end_the_connection(tmp_path: Path) -> None:
     with KafkaBrokers(tmp_path, request_ms=2_000) as brokers:
         brokers.start("1", users=SaslUsers(USERS))
@@ -76,11 +82,23 @@ def test_requests_before_the_authentication_end_the_connection(tmp_path: Path) -
             client.send(ApiKey.METADATA, 9, MetadataRequest())
             assert client.is_closed()
         with RawClient(server) as client:  # one mechanism that the listener does not have, and then one that it has
-            assert client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN")).error_code == 33
-            assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"x")).error_code == 34
-            assert client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 0
-            assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"n,,nonsense")).error_code == 58
-            assert client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 33
+            assert (
+                error_code(client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+                == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            )
+            assert (
+                error_code(client, ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"x"))
+                == ErrorCode.ILLEGAL_SASL_STATE
+            )
+            assert error_code(client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256")) == 0
+            assert (
+                error_code(client, ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"n,,nonsense"))
+                == ErrorCode.SASL_AUTHENTICATION_FAILED
+            )
+            assert (
+                error_code(client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256"))
+                == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            )
             assert client.is_closed()  # in time
 
 
@@ -93,7 +111,7 @@ def test_a_scram_proof_of_another_exchange_is_refused(tmp_path: Path) -> None:
             first = client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"n,,n=billing,r=abc"))
             assert bytes(first.auth_bytes).startswith(b"r=abc")
             final = SaslAuthenticateRequest(b"c=biws,r=abc" + b"x" * 24 + b",p=" + b"A" * 86 + b"==")
-            assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, final).error_code == 58
+            assert error_code(client, ApiKey.SASL_AUTHENTICATE, 2, final) == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 @pytest.mark.parametrize("mechanisms", [(), ("OAUTHBEARER",)])
@@ -106,8 +124,14 @@ def test_sasl_handshake_without_users_gets_illegal_sasl_state(tmp_path: Path) ->
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1")
         with RawClient(brokers.servers["1"]) as client:
-            assert client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN")).error_code == 34
-            assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"x")).error_code == 34
+            assert (
+                error_code(client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+                == ErrorCode.ILLEGAL_SASL_STATE
+            )
+            assert (
+                error_code(client, ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"x"))
+                == ErrorCode.ILLEGAL_SASL_STATE
+            )
 
 
 def test_tls(tmp_path: Path, certificates: Certificates) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -302,6 +303,32 @@ def test_a_store_that_is_away_is_asked_again(store: MemoryStore, monkeypatch: py
     lease.refresh()
     stored = store.get(available_key("a"))
     assert stored is not None and BrokerAvailability.decode(stored.value).address == "127.0.0.1:5"
+    lease.close()
+
+
+def test_a_lease_that_is_lost_while_the_store_is_away_is_taken_again(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[Any] = []
+    take = store.lease
+    monkeypatch.setattr(store, "lease", lambda *args: lost.append(take(*args)) or lost[-1])
+    lease = BrokerLease(store, Member("a", 1), 60.0)
+    lease.refresh(address="127.0.0.1:5")
+
+    def away(*_: object) -> None:
+        raise MetadataUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "lease", away)
+        lost[0].expire()
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailableError):
+                lease.refresh()
+            assert not lease.is_held and not lease.take_controller()
+    lease.refresh()
+    stored = store.get(available_key("a"))
+    assert stored is not None and BrokerAvailability.decode(stored.value).address == "127.0.0.1:5"
+    assert lease.is_held and lease.take_controller()
     lease.close()
 
 

@@ -23,10 +23,10 @@ from tests.ha.streams import config
 from tests.thorough import one_in
 from tests.waiting import PATIENCE_S, until
 
+from .broker_processes import Processes
 from .compacted_replicas import Replicas, read_rows, state_of
 from .managers import EVENTS, NAMES, WALL_US
 from .partition_logs import UUID
-from .test_broker_processes import Processes
 
 
 def test_a_power_cut_at_every_step_of_taking_over(ram_path: Path, seed: int) -> None:

@@ -247,7 +247,7 @@ def test_min_isr_is_checked_after_the_append(cluster: Cluster, a: Broker) -> Non
     a.purgatory.before_drain = [shrink]
     cluster.settle()
     response = outcome(future)
-    assert (response.code, response.base_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
+    assert response.code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND and response.base_offset == 0
 
 
 def test_a_produce_whose_time_is_over_has_an_unknown_outcome(cluster: Cluster, a: Broker) -> None:
@@ -678,7 +678,8 @@ def test_latest_offset_is_available_once_the_leader_knows_it(cluster: Cluster, a
         cluster.brokers[name].is_fetching = False
     cluster.lead("b")
     cluster.settle()
-    assert b.partition.latest_offset(FetchIsolation.HIGH_WATERMARK) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    code, offset = b.partition.latest_offset(FetchIsolation.HIGH_WATERMARK)
+    assert code == ErrorCode.OFFSET_NOT_AVAILABLE and offset == -1
 
 
 def test_fetch_returns_one_batch_whatever_its_size(make: Callable[..., Cluster]) -> None:

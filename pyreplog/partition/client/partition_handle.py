@@ -226,6 +226,10 @@ class PartitionHandle:
         """Ask the leader for the last stable offset, before which no transaction is open."""
         return self.offsets().last_stable
 
+    def readable_end(self) -> int:
+        """Ask the leader for the end of the records that the isolation of the topic's handle lets readers see."""
+        return self._readable_end(self.offsets())
+
     def offset_at(self, at: Time) -> int:
         """Find the first record that was appended at or after a time.
 
@@ -295,10 +299,13 @@ class PartitionHandle:
         check_may_block("read")
         offsets = self.offsets()
         at = offsets.start if start is None else start
-        is_stable = self._topic.isolation is FetchIsolation.TXN_COMMITTED
-        stop = offsets.last_stable if is_stable else offsets.high_watermark
+        stop = self._readable_end(offsets)
         stop = stop if end is None else min(end, stop)
         return self._read(at, stop)
+
+    def _readable_end(self, offsets: PartitionOffsets) -> int:
+        is_stable = self._topic.isolation is FetchIsolation.TXN_COMMITTED
+        return offsets.last_stable if is_stable else offsets.high_watermark
 
     def _read(self, at: int, stop: int) -> Iterator[ConsumerBatch]:
         while at < stop:
@@ -313,7 +320,8 @@ class PartitionHandle:
         """Iterate over batches of records, and wait for more at the end: by `for` or by `async for`.
 
         Args:
-            start: offset of the first record; None: the present high watermark.
+            start: offset of the first record; None: the end of the readable records now, which is the last stable
+                offset with isolation "last_stable", so that transactions that are open now follow when they commit.
             timeout: seconds without a new record after which the iteration ends; None: it never ends.
 
         Raises:
@@ -405,7 +413,7 @@ class PartitionFollower:
 
     def _step(self, wait_s: float) -> ConsumerBatch:
         if self.position is None:
-            self.position = self._partition.high_watermark()
+            self.position = self._partition.readable_end()
         batch = self._partition.fetch(self.position, wait=wait_s)
         self.position = batch.end
         return batch

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.errors import (
+    ClosedError,
     CorruptionError,
     ForeignDirectoryError,
     InvalidArgumentError,
@@ -359,7 +360,10 @@ class BrokerLease(Handle):
     def is_held(self) -> bool:
         """Whether the lease is held, so that the key exists."""
         lease = self._lease
-        return lease is not None and self._stored is not None and lease.state is LeaseState.HELD
+        try:
+            return lease is not None and self._stored is not None and lease.state is LeaseState.HELD
+        except ClosedError:  # another thread has just found that it is lost
+            return False
 
     def take_controller(self) -> bool:
         """Become the controller if there is none; return whether this broker is the controller. Raises errors of the
@@ -383,7 +387,7 @@ class BrokerLease(Handle):
         lease = self._lease
         if lease is not None and lease.state is LeaseState.LOST:
             lost.append(lease)
-            lease = None
+            lease = self._lease = None  # also if there is no new one: the caller closes the lost one
         if lease is None:
             self._stored = None
             lease = self._lease = self._store.lease(self._ttl, self._on_loss)
