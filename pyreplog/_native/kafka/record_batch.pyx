@@ -1,7 +1,7 @@
 """Kafka's record batches of version 2 (magic 2): checked, read as columns, built.
 
 A batch is 61 bytes of header and then its records, which the header's codec may have compressed. `check_batch` looks at the
-header and the checksum; `take_produced`, `RecordBatchHeader.check_records` and `read_records` walk the records, uncompressed. Nothing that a
+header and the checksum; `take_produced` and `read_records` walk the records, uncompressed. Nothing that a
 batch says is believed before it is compared with the bytes that are there.
 
 Threads: headers and columns do not change once they are made. Large bodies are walked, and checksums computed, without the
@@ -102,7 +102,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
     cdef const uint8_t *value
     cdef const uint8_t *headers
     cdef int64_t i, length, delta, number, previous = -1, key_size, value_size, header_count, timestamp
-    walked.max_timestamp, walked.max_number, walked.record, walked.keyless = -1, -1, 0, -1
+    walked.max_timestamp, walked.record, walked.keyless = -1, 0, -1
     for i in range(count):
         walked.record, walked.at = i, at - body
         if get_varint(&at, stop, &length) < 0 or length < RECORD_MIN - 1 or length > stop - at:
@@ -133,8 +133,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
             return FAULT_REST
         if timestamp != -1 and not earliest <= timestamp <= latest:
             return FAULT_WINDOW
-        if timestamp > walked.max_timestamp:
-            walked.max_timestamp, walked.max_number = timestamp, i
+        walked.max_timestamp = max(walked.max_timestamp, timestamp)
         if columns != NULL:
             columns[COLUMN_TIMESTAMP * count + i] = timestamp
             columns[COLUMN_KEY_START * count + i] = key - body
@@ -179,21 +178,6 @@ cdef class RecordBatchHeader:
     def control(self):
         """Whether the only record ends a transaction."""
         return bool(self.attributes & CONTROL)
-
-    def check_records(self, body, /, *, int64_t earliest=INT64_MIN, int64_t latest=INT64_MAX):
-        """Walk the records, and return their greatest timestamp and the number of the first record that has it.
-
-        body: the records, uncompressed. earliest, latest: the timestamps that the topic allows; records without one pass.
-        Returns (-1, -1) if no record has a timestamp. Raises InvalidRecordBatchError, which names the record.
-        """
-        cdef Py_buffer view
-        cdef Walked walked
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            self.walk_body(<const uint8_t *>view.buf, view.len, earliest, latest, NULL, &walked)
-        finally:
-            PyBuffer_Release(&view)
-        return walked.max_timestamp, walked.max_number
 
     cdef int walk_body(self, const uint8_t *body, int64_t size, int64_t earliest, int64_t latest, int64_t *columns,
                        Walked *walked) except -1:
