@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kafka_clients HOST PORT hold COUNT | produce COUNT`: clients of a Kafka listener, in a process of their own.
+"""`python -m benchmarks.kafka_clients HOST PORT hold COUNT | produce COUNT`: clients of a Kafka listener.
 
-`hold` opens connections, asks each for the versions of the APIs, prints a line, and keeps them until its input ends. `produce`
-sends one record of 100 B at a time, and prints the latencies as JSON, in seconds.
+`hold` opens connections, asks each for the versions of the APIs, prints a line, and keeps them until its input ends.
+`produce` sends one record of 100 B at a time, and prints the latencies as JSON, in seconds.
 """
 
 from __future__ import annotations

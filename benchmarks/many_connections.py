@@ -1,7 +1,8 @@
-"""`python -m benchmarks.many_connections [COUNT …]`: what idle connections of Kafka clients cost, and what a produce takes meanwhile.
+"""`python -m benchmarks.many_connections [COUNT …]`: what idle connections of Kafka clients cost, and what a produce
+takes meanwhile.
 
-Each count is measured in a process of its own, a broker with one listener. The clients are in other processes, because each
-connection takes a descriptor on both sides: `ulimit -n` must be above the count.
+Each count is measured in a process of its own, a broker with one listener. The clients are in other processes, because
+each connection takes a descriptor on both sides: `ulimit -n` must be above the count.
 """
 
 from __future__ import annotations
@@ -49,9 +50,8 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
             raise SystemExit(f"{count} connections need {wanted} descriptors, and ulimit -Hn is {hard}")
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with ExitStack() as stack:
-        kafka = stack.enter_context(
-            EmbeddedKafka(arguments.directory / "kafka", config=KafkaConfig(connections=count + 10, replication_factor=1))
-        )
+        config = KafkaConfig(connections=count + 10, replication_factor=1)
+        kafka = stack.enter_context(EmbeddedKafka(arguments.directory / "kafka", config=config))
         create_topic(kafka.brokers["1"].store, TOPIC, partitions=1, replication_factor=1, now_us=1)
         host, _, port = kafka.bootstrap_servers.rpartition(":")
         command = [sys.executable, "-m", "benchmarks.kafka_clients", host, port]
@@ -61,8 +61,9 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         left = count
         while left:
             size = min(left, _OF_ONE_CLIENT)
+            holding = [*command, "hold", str(size)]
             child = stack.enter_context(
-                subprocess.Popen([*command, "hold", str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
             assert child.stdout is not None and child.stdin is not None
             stack.callback(child.stdin.close)

@@ -179,7 +179,7 @@ class KafkaConnection:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _reserve_memory(self) -> bool:
-        """Reserve the memory that the next read needs. Returns False: the connection is not read until there is some."""
+        """Reserve the memory that the next read needs. Returns False: nothing is read until there is some."""
         size = self._parser.next_memory
         if size <= SMALL_BYTES and not self._reserved:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 SMALL_BYTES = 16 << 10
-"""Memory of an incomplete request that a connection may always have: small requests are received whatever others send."""
+"""Memory of an incomplete request that a connection may always have, so that small requests are always received."""
 
 
 class ReceiveBudget:

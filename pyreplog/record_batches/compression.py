@@ -20,7 +20,7 @@ _XERIAL_HEAD = len(_XERIAL) + 8
 _XERIAL_BLOCK = 32 << 10
 _ZSTD_WINDOW = 128 << 20
 _STEP = 1 << 20  # bytes that are decompressed before the limit is looked at again
-_FIRST_PIECE = 1 << 10  # compressed bytes that a stream of gzip or lz4 gets at first; each further piece has twice as many
+_FIRST_PIECE = 1 << 10  # compressed bytes that a stream of gzip or lz4 gets first; each further piece is twice as large
 
 
 def _refused(expected: str, found: str) -> InvalidRecordBatchError:

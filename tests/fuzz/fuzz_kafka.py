@@ -217,10 +217,14 @@ def seeds() -> list[bytes]:
     )
     later = build_batch([b"x"] * 3, timestamps_ms=[7] * 3, base_offset=3)
     marker = end_marker(TransactionMarker(1, 0, 0, is_commit=False), 9)
-    transaction = encode_batch(encode_records([b"t"], None, [8], None), 1, timestamp_ms=8, attributes=0x10, producer_id=1)
+    transaction = encode_batch(
+        encode_records([b"t"], None, [8], None), 1, timestamp_ms=8, attributes=0x10, producer_id=1
+    )
     pieces = [batch, later, bytes(stamped(transaction, 6, 1)), bytes(stamped(marker, 7, 1))]
     packed = [build_batch([b"v" * 99], timestamps_ms=[5], codec=codec) for codec in range(1, 5)]
-    stream = b"\x20" + b"".join(len(data).to_bytes(4, "big") + data for data in found[:40] if 8 <= len(data) <= REQUEST_MAX)
+    stream = b"\x20" + b"".join(
+        len(data).to_bytes(4, "big") + data for data in found[:40] if 8 <= len(data) <= REQUEST_MAX
+    )
     sets = b"".join(len(piece).to_bytes(2, "big") + piece for piece in pieces)
     produced = [b"\0\3" + data for data in (batch, *packed)]
     return [*found, b"\0\1" + batch, *produced, b"\0\5" + sets, b"\0\7" + stream]

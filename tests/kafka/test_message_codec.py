@@ -75,7 +75,11 @@ def test_kafka_python_lacks_what_is_not_compared_with_it() -> None:
     assert len(IN_KAFKA_PYTHON) >= len(MESSAGES) - 8
 
 
-@pytest.mark.parametrize(("key", "version", "kind"), IN_KAFKA_PYTHON, ids=[name for name, message in zip(NAMES, MESSAGES, strict=True) if message in IN_KAFKA_PYTHON])
+@pytest.mark.parametrize(
+    ("key", "version", "kind"),
+    IN_KAFKA_PYTHON,
+    ids=[name for name, message in zip(NAMES, MESSAGES, strict=True) if message in IN_KAFKA_PYTHON],
+)
 def test_messages_of_kafka_python(key: ApiKey, version: int, kind: str, seed: int) -> None:
     """kafka-python encodes our values to our bytes, and decodes these to the same values."""
     rng = Random(f"{seed} {key} {version} {kind}")

@@ -62,7 +62,7 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
 
 
 def _compressed_bytes(records: Mapping[TopicPartition, ReadableBuffer]) -> int:
-    views = map(memoryview, records.values())
+    views = [memoryview(data) for data in records.values()]
     return sum(len(view) for view in views if len(view) > _ATTRIBUTES_AT and view[_ATTRIBUTES_AT] & 7)
 
 
