@@ -6,6 +6,7 @@ The CRC covers all bytes from the attributes on, so base offset and leader epoch
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,7 +52,12 @@ class AppendLimits(NamedTuple):
     def max_uncompressed_bytes(self) -> int:
         """Maximal size of the records of a compressed batch after decompression: 64 times `max_message_bytes`, but at
         least 16 MiB and at most 128 MiB."""
-        return min(max(_COMPRESSION_RATIO_MAX * self.max_message_bytes, _UNCOMPRESSED_MIN), _UNCOMPRESSED_MAX)
+        return _max_uncompressed_bytes(self.max_message_bytes)
+
+
+@lru_cache(maxsize=256)
+def _max_uncompressed_bytes(max_message_bytes: int) -> int:
+    return min(max(_COMPRESSION_RATIO_MAX * max_message_bytes, _UNCOMPRESSED_MIN), _UNCOMPRESSED_MAX)
 
 
 def check_batch(
