@@ -30,7 +30,8 @@ class InvalidRecordBatchError(ReplogError):
     """A Kafka client sent records that are damaged, or that a producer may not send. Nothing of the batch was stored.
 
     Attributes:
-        error_code: Kafka's number for the response: 2 corrupt, 32 timestamp, 76 compression, 87 invalid record.
+        error_code: Kafka's number for the response: 2 corrupt, 10 too large, 32 timestamp, 76
+            compression, 87 invalid record.
         record: number of the record in the batch, from 0; -1: the batch as a whole.
         offset: byte of the batch; within records: byte of the uncompressed records at which the record begins.
         expected: what the format demands there.

@@ -5,6 +5,7 @@
 | `server` | the listener of a broker, public as `pyreplog.kafka.Server` |
 | `embedded` | brokers with listeners and metadata in one directory, public as `pyreplog.kafka.EmbeddedKafka` |
 | `connection` | the connection of one client: sends responses in the order of the requests |
+| `receive_budget` | bounds the memory of requests that have not arrived whole |
 | `apis` | the functions that handle requests |
 | `config` | settings |
 | `sasl` | users and their authentication |

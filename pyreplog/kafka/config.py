@@ -21,6 +21,9 @@ class KafkaConfig(Settings):
     Attributes:
         max_request_bytes: maximum size of a request, bytes (`socket.request.max.bytes`). A longer one closes its
             connection.
+        incomplete_request_bytes: maximum bytes of memory for requests that have not arrived whole, of all connections
+            (`queued.max.request.bytes`), in addition to 16 KiB of each connection. Connections that need more are not
+            read until others have received their requests.
         max_request_items: maximum number of items in all arrays of a request. A request with more closes its
             connection.
         connections: maximum number of connections (`max.connections`); further ones are closed.
@@ -52,13 +55,15 @@ class KafkaConfig(Settings):
         consumer_max_size: maximum number of members of such a group (`group.consumer.max.size`).
         consumer_assignors: assignors that such members may choose, separated by commas; the first one is the default
             (`group.consumer.assignors`).
-        admin_threads: number of threads for calls that write metadata or read the disk for long.
+        admin_threads: number of threads for calls that write metadata or read the disk for long, and for produces
+            with compressed batches of more than 16 KiB.
 
     Raises:
         ConfigError: a value is outside its bounds.
     """
 
     max_request_bytes: int = MAX_REQUEST_BYTES
+    incomplete_request_bytes: int = 256 << 20
     max_request_items: int = 1 << 20
     connections: int = 4096
     idle_ms: int = 600_000
@@ -83,6 +88,7 @@ class KafkaConfig(Settings):
 
     def __post_init__(self) -> None:
         self._check_int("max_request_bytes", 1024, (1 << 31) - 1)
+        self._check_int("incomplete_request_bytes", 1 << 16, 1 << 40)
         self._check_int("max_request_items", 1, 1 << 24)
         self._check_int("connections", 1, 1 << 20)
         for name in ("idle_ms", "request_ms", "stall_ms"):

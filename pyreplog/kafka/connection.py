@@ -22,6 +22,7 @@ from pyreplog.errors import (
     SlowPeerError,
 )
 from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.receive_budget import SMALL_BYTES, ReceiveBudget
 from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
 from pyreplog.net.sockets import Stream, size_of, weak_callback
 from pyreplog.net.tls import TlsStream
@@ -62,8 +63,8 @@ class KafkaConnection:
     outstanding, or are queued because the client does not read them, the connection stops reading, and requests that
     were already read stay in the backlog.
 
-    All methods are called by the reactor's driver thread, except `answer`, `mute` and `close`, which any thread may
-    call.
+    All methods are called by the reactor's driver thread, except `expect_answer`, `answer`, `mute`, `release` and
+    `close`, which any thread may call.
 
     Args:
         reactor: reports events of the socket, and runs callbacks.
@@ -72,11 +73,13 @@ class KafkaConnection:
         handler: handles the requests.
         config: settings of the listener.
         session: state of the handler for this client.
+        budget: memory for incomplete requests, which the connections of the listener share.
     """
 
     def __init__(
-        self, reactor: Reactor, stream: Stream, peer: str, handler: RequestHandler, config: KafkaConfig, session: object
-    ) -> None:
+        self, reactor: Reactor, stream: Stream, peer: str, handler: RequestHandler, config: KafkaConfig,
+        session: object, budget: ReceiveBudget,
+    ) -> None:  # fmt: skip
         self.peer, self.session = peer, session
         self.error: ReplogError | None = None
         """Why the connection is closed or closing; None: it is open."""
@@ -87,6 +90,8 @@ class KafkaConnection:
         self._handshaking = stream if isinstance(stream, TlsStream) else None
         self._pending = stream.pending if isinstance(stream, TlsStream) else None
         self._parser = RequestParser(max_request_bytes=config.max_request_bytes)
+        self._budget = budget
+        self._reserved = 0  # bytes of the budget, if more than SMALL_BYTES
         self._backlog: deque[memoryview] = deque()  # requests that were read but not handled yet
         self._lock = allocate_lock()  # guards the fields below
         self._queue = SendQueue(stream.sendmsg)
@@ -94,6 +99,8 @@ class KafkaConnection:
         self._waiting_bytes = 0  # of responses that wait for an earlier one
         self._events = READ
         self._is_paused = False
+        self._is_held = False
+        self._awaits_memory = False
         self._muted_until_us = 0
         self._is_finished = False
         now_us = reactor.clock.monotonic_us()
@@ -146,11 +153,19 @@ class KafkaConnection:
 
     def _receive(self) -> None:
         """Read once, so that other connections get their turn before the next read."""
-        count = self._stream.recv_into(self._parser.get_buffer())
+        if not self._reserve_memory():
+            return
+        try:
+            count = self._stream.recv_into(self._parser.get_buffer())
+        except BlockingIOError:
+            self._parser.received(0)
+            self._free_memory()
+            raise
         if not count:
             cut = f", {self._parser.buffered} bytes into a request" if self._parser.buffered else ""
             raise DisconnectedError(f"the client closed the connection{cut}")
         requests = self._parser.received(count)
+        self._free_memory()
         if requests:
             self._idle_since_us = self._partial_us = self._reactor.clock.monotonic_us()
             self._backlog.extend(requests)
@@ -162,6 +177,42 @@ class KafkaConnection:
             raise self._parser.error
         if self._pending is not None and self._pending():
             self._reactor.call_soon(weak_callback(self._read_pending))
+
+    def _reserve_memory(self) -> bool:
+        """Reserve the memory that the next read needs. Returns False: nothing is read until there is some."""
+        size = self._parser.next_memory
+        if size <= SMALL_BYTES and not self._reserved:
+            return True
+        if self._budget.acquire(self, size, weak_callback(self._schedule_receiving)):
+            self._reserved = size
+            return True
+        if not self._parser.buffered:
+            self._parser.begin_small()
+            return True
+        with self._lock:
+            self._awaits_memory = True
+            self._update_events()
+        return False
+
+    def _free_memory(self) -> None:
+        size = self._parser.memory
+        if size < self._reserved:
+            self._budget.release(self, size)
+            self._reserved = size if size > SMALL_BYTES else 0
+
+    def _schedule_receiving(self) -> None:
+        with suppress(ReplogError):  # the reactor was closed
+            self._reactor.call_soon(weak_callback(self._resume_receiving))
+
+    def _resume_receiving(self) -> None:
+        """Read again, if there is memory for the rest of the request."""
+        if self.error is not None or not self._awaits_memory or not self._reserve_memory():
+            return
+        with self._lock:
+            self._awaits_memory = False
+            self._update_events()
+        if self._pending is not None:
+            self._read_pending()
 
     def _read_pending(self) -> None:
         """Read bytes that TLS has buffered, which epoll does not report."""
@@ -178,6 +229,8 @@ class KafkaConnection:
 
     def _is_full(self) -> bool:
         config = self._config
+        if self._is_held:
+            return True
         if self._muted_until_us and self._reactor.clock.monotonic_us() < self._muted_until_us:
             return True
         return len(self._answers) >= config.inflight_requests or self.queued_bytes > config.queued_bytes
@@ -221,6 +274,20 @@ class KafkaConnection:
             self._update_events()
         with suppress(ReplogError):  # the reactor was closed: no more requests are read
             self._reactor.call_later(duration_ms / 1000, weak_callback(self._resume))
+
+    def hold(self) -> None:
+        """Handle no further request until `release`: a thread still works on the one before, and their order counts."""
+        with self._lock:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Handle requests again after `hold`. Any thread may call it."""
+        with self._lock:
+            self._is_held = False
+            may_resume = self._is_paused and self.error is None and not self._is_full()
+        if may_resume:
+            with suppress(ReplogError):  # the reactor was closed
+                self._reactor.call_soon(weak_callback(self._resume))
 
     # ---- responses ------------------------------------------------------------------------------------------
 
@@ -282,7 +349,7 @@ class KafkaConnection:
 
     def _update_events(self) -> None:
         """Register the events that are needed now with the reactor. Called with the lock held."""
-        events = (0 if self._is_paused else READ) | (WRITE if self._queue.queued_bytes else 0)
+        events = (0 if self._is_paused or self._awaits_memory else READ) | (WRITE if self._queue.queued_bytes else 0)
         if events != self._events and self.error is None:
             self._events = events
             self._reactor.modify(self._fd, events)
@@ -310,7 +377,7 @@ class KafkaConnection:
             self.close(PeerTimeoutError(f"{part} without an end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
-        elif self._answers or self._backlog or now_us < self._muted_until_us:
+        elif self._answers or self._backlog or self._is_held or now_us < self._muted_until_us:
             self._idle_since_us = now_us
         elif now_us - self._idle_since_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))
@@ -360,6 +427,7 @@ class KafkaConnection:
             self._queue.clear()
             self._waiting_bytes = 0
         self._backlog.clear()
+        self._budget.release(self)
         self._handler.closed(self)
 
     def _log_end(self) -> None:

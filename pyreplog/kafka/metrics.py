@@ -38,10 +38,12 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
     labels = {"broker": server.broker.name}
     connections = list(server.connections)
     inflight, queued = sum(each.requests for each in connections), sum(each.queued_bytes for each in connections)
+    incomplete = server.receive_budget.used_bytes
     for kind, text, value in (
         ("connections", "Open connections of Kafka clients.", len(connections)),
         ("inflight_requests", "Requests of Kafka clients that have no answer yet.", inflight),
         ("queued_bytes", "Bytes of answers that Kafka clients have not received yet.", queued),
+        ("incomplete_request_bytes", "Bytes of memory for requests that have not arrived whole.", incomplete),
     ):
         yield Metric(f"pyreplog_kafka_{kind}", "gauge", text, [(labels, float(value))])
     throttles = {kind: server.quotas.throttles[kind] for kind in QUOTAS}

@@ -24,7 +24,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.kafka.apis.api_versions import describe_versions, versions_of
-from pyreplog.kafka.apis.context import ApiContext, RequestContext
+from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
 from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
@@ -37,6 +37,7 @@ from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyreplog.kafka.quotas.quota_follower import QuotaFollower
 from pyreplog.kafka.quotas.quota_manager import QuotaManager
+from pyreplog.kafka.receive_budget import ReceiveBudget
 from pyreplog.kafka.sasl import SaslSession, SaslUsers
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
 from pyreplog.kafka.wire.schema import ApiKey
@@ -122,6 +123,9 @@ class KafkaServer(Handle):
         """Samples of committed offsets, which metrics keep from one scrape to the next."""
         self.connections: set[KafkaConnection] = set()
         """Open connections. Only the server's thread changes the set; read it in tests and for metrics only."""
+        self.receive_budget = ReceiveBudget(self.config.incomplete_request_bytes)
+        """Memory of requests that have not arrived whole. Only the server's thread changes it; read it in tests and for
+        metrics only."""
         self._broker, self._tls, self._users = broker, tls, users
         if advertised:
             parse_address(advertised)
@@ -211,7 +215,9 @@ class KafkaServer(Handle):
         try:
             stream: Stream = sock if self._tls is None else TlsStream(self._tls, sock, None)
             session = None if self._users is None else SaslSession(self._users)
-            connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, session)
+            connection = KafkaConnection(
+                self._reactor, stream, peer, self._Requests(self), self.config, session, self.receive_budget
+            )
             connection.is_trusted = session is None
             connection.open()
         except OSError as error:  # the client has disconnected
@@ -262,6 +268,24 @@ class KafkaServer(Handle):
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
         spent_us = self._reactor.clock.monotonic_us() - began_us
         pending = _PendingRequest(request._replace(message=None), context, size, spent_us)
+        if isinstance(outcome, LongCall):
+            connection.hold()
+            self._api.run(outcome.run).add_done_callback(partial(self._end_long_call, connection, pending))
+        else:
+            self._accept_outcome(connection, pending, outcome)
+
+    def _end_long_call(
+        self, connection: KafkaConnection, pending: _PendingRequest, future: AppendFuture[Outcome]
+    ) -> None:
+        """Accept the outcome of a call, and handle the requests behind it; runs on the thread that made the call."""
+        error = future.exception()
+        if error is None:
+            self._accept_outcome(connection, pending, future.result())
+        else:
+            self._close_after(connection, pending, error)
+        connection.release()
+
+    def _accept_outcome(self, connection: KafkaConnection, pending: _PendingRequest, outcome: Outcome) -> None:
         if outcome is None:
             if throttle_ms := self._record_bytes(pending, 0):
                 connection.mute(throttle_ms)
@@ -292,7 +316,12 @@ class KafkaServer(Handle):
         error = future.exception()
         if error is None:
             self._send_response(connection, answer, pending, future.result())
-        elif isinstance(error, ReplogError):
+        else:
+            self._close_after(connection, pending, error)
+
+    def _close_after(self, connection: KafkaConnection, pending: _PendingRequest, error: BaseException) -> None:
+        """Close a connection because a request of it failed."""
+        if isinstance(error, ReplogError):
             connection.close(error)
         else:
             logger.error("Kafka client %s: a request failed", connection.peer, exc_info=error)

@@ -6,40 +6,15 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pyreplog._native.kafka.log_cleaner import first_without_key
 from pyreplog.errors import InvalidRecordBatchError, MissingExtraError, ReplogError
 from pyreplog.partition.cleaned_segment_fetcher import CleanedSegmentFetcher, SegmentTransport
-from pyreplog.partition.protocol.record_batch import HEAD_BYTES
-from pyreplog.record_batches.compression import decompress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from _typeshed import ReadableBuffer
-
-    from pyreplog._native.kafka.record_batch import RecordBatchHeader
     from pyreplog.partition.partition import Partition
 
 logger = logging.getLogger(__name__)
-
-_UNCOMPRESSED_MAX = 256 << 20
-
-
-def keyless(data: ReadableBuffer, head: RecordBatchHeader) -> str:
-    """Return why a compacted topic refuses a batch whose header is valid; "": it accepts the batch.
-
-    Args:
-        data: the batch.
-        head: its header.
-    """
-    if head.control:
-        return ""
-    try:
-        body = decompress(head.attributes & 7, memoryview(data)[HEAD_BYTES:], _UNCOMPRESSED_MAX)
-        number = first_without_key(data, body)
-    except (InvalidRecordBatchError, MissingExtraError) as error:
-        return f"the records of a compacted topic must be readable: {error}"
-    return "" if number < 0 else f"record {number} of the batch has no key, which a compacted topic needs"
 
 
 class CleanerThread:

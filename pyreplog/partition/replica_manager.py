@@ -13,7 +13,6 @@ from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
-from pyreplog.partition.cleaner_thread import keyless
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
     DeleteRecordsResponse,
@@ -311,11 +310,10 @@ class ReplicaManager:
                     return _error_response(ErrorCode.MESSAGE_TOO_LARGE, message)
                 accepted: Messages | ProducedBatch = data
             else:
-                batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
+                now_ms = self._clock.now_us() // 1000
+                batch = check_batch(data, checks, config.limits, now_ms, keys_required=config.compaction is not None)
                 if isinstance(batch, tuple):
                     return _error_response(batch[0], batch[1])
-                if config.compaction is not None and (message := keyless(data, batch.header)):
-                    return _error_response(ErrorCode.INVALID_RECORD, message)
                 accepted = batch
             result: AppendResult = partition.append(accepted, checks, acks, verification)
             return result

@@ -1,13 +1,11 @@
-"""Record batches of clients are checked, read and built. The bytes are walked natively; a batch takes a few calls."""
+"""Record batches are read and built. The bytes are walked natively; a batch takes a few calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from pyreplog._native.kafka.record_batch import (
     HEADER_BYTES,
-    INVALID_RECORD,
     RecordBatchHeader,
     RecordColumns,
     check_batch,
@@ -17,58 +15,10 @@ from pyreplog._native.kafka.record_batch import (
 )
 from pyreplog._native.kafka.transcode import transcode_messages
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.errors import InvalidRecordBatchError
-from pyreplog.record_batches.compression import CODECS, UNSUPPORTED_COMPRESSION_TYPE, compress, decompress
+from pyreplog.record_batches.compression import compress, decompress
 
 UNCOMPRESSED_MAX = 128 << 20
 """Bytes of the records of one batch, uncompressed, unless the caller says another limit."""
-
-
-class ProducedBatch(NamedTuple):
-    """A batch that may be appended.
-
-    Attributes:
-        header: of the batch.
-        max_timestamp: the greatest timestamp of its records, ms since 1970; -1: none. The header's may be wrong.
-        max_timestamp_record: number of the first record that has it; -1: none.
-    """
-
-    header: RecordBatchHeader
-    max_timestamp: int
-    max_timestamp_record: int
-
-
-def check_produced(
-    data: bytes | memoryview | None,
-    *,
-    zstd: bool = True,
-    earliest_ms: int = -(1 << 63),
-    latest_ms: int = (1 << 63) - 1,
-    max_uncompressed: int = UNCOMPRESSED_MAX,
-) -> ProducedBatch:
-    """Check the records of one partition of a Produce request: exactly one batch, as Kafka demands from version 3 on.
-
-    Args:
-        data: the records of the request.
-        zstd: whether the request's version allows that codec (from 7 on).
-        earliest_ms: timestamp below which records are refused, ms since 1970.
-        latest_ms: timestamp above which records are refused.
-        max_uncompressed: bytes of the records, at most.
-
-    Raises:
-        InvalidRecordBatchError: it cannot be appended; `error_code` is for the response.
-        MissingExtraError: the package with the codec is not installed.
-    """
-    if data is None or len(data) == 0:
-        raise InvalidRecordBatchError(INVALID_RECORD, -1, 0, "one record batch", "none")
-    header = check_batch(data)
-    if header.size != len(data):
-        raise InvalidRecordBatchError(INVALID_RECORD, -1, header.size, "one record batch", "more bytes behind it")
-    header.check_produced()
-    if header.codec == CODECS["zstd"] and not zstd:
-        raise InvalidRecordBatchError(UNSUPPORTED_COMPRESSION_TYPE, -1, 21, "a codec that this version has", "zstd")
-    records = decompress(header.codec, memoryview(data)[HEADER_BYTES:], max_uncompressed)
-    return ProducedBatch(header, *header.check_records(records, earliest=earliest_ms, latest=latest_ms))
 
 
 def read_batch(

@@ -9,27 +9,26 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog._native.kafka.record_batch import CORRUPT_MESSAGE
+from pyreplog._native.kafka.record_batch import INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
 from pyreplog.errors import InvalidRecordBatchError, MissingExtraError
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 """Kafka's numbers, by name."""
-
-UNSUPPORTED_COMPRESSION_TYPE = 76
 
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEAD = len(_XERIAL) + 8
 _XERIAL_BLOCK = 32 << 10
 _ZSTD_WINDOW = 128 << 20
 _STEP = 1 << 20  # bytes that are decompressed before the limit is looked at again
+_FIRST_PIECE = 1 << 10  # compressed bytes that a stream of gzip or lz4 gets first; each further piece is twice as large
 
 
 def _refused(expected: str, found: str) -> InvalidRecordBatchError:
-    return InvalidRecordBatchError(CORRUPT_MESSAGE, -1, 61, expected, found)
+    return InvalidRecordBatchError(INVALID_RECORD, -1, 61, expected, found)
 
 
 def _too_large(limit: int) -> InvalidRecordBatchError:
-    return _refused(f"at most {limit} bytes of uncompressed records", "more")
+    return InvalidRecordBatchError(MESSAGE_TOO_LARGE, -1, 61, f"at most {limit} bytes of uncompressed records", "more")
 
 
 def _module(name: str) -> Any:
@@ -50,17 +49,21 @@ def _module(name: str) -> Any:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    parts, left = [], limit
-    while data:
-        member = zlib.decompressobj(wbits=31)
-        part = member.decompress(data, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _too_large(limit)
-        if not member.eof:
-            raise _refused("a whole gzip member", "one that is cut off")
-        parts.append(part)
-        data = member.unused_data
+    """Decompress members, one behind the other. What follows a member is copied in pieces of its own size at most, so
+    that the work does not grow with the square of the number of members."""
+    view, parts, left, at = memoryview(data), list[bytes](), limit, 0
+    while at < len(data):
+        member, piece = zlib.decompressobj(wbits=31), _FIRST_PIECE
+        while not member.eof:
+            if at >= len(data):
+                raise _refused("a whole gzip member", "one that is cut off")
+            part = member.decompress(view[at : at + piece], left + 1)
+            left -= len(part)
+            if left < 0:
+                raise _too_large(limit)
+            parts.append(part)
+            at = min(at + piece, len(data)) - len(member.unused_data) - len(member.unconsumed_tail)
+            piece = min(2 * piece, _STEP)
     return b"".join(parts)
 
 
@@ -103,21 +106,23 @@ def _unsnap(data: bytes, limit: int) -> bytes:
 
 
 def _unlz4(data: bytes, limit: int) -> bytes:
-    parts, left = [], limit
-    while data:
-        frame = _module("lz4").LZ4FrameDecompressor()
-        part = frame.decompress(data, max_length=_STEP)
-        while True:
+    """Decompress frames, one behind the other, in pieces as `_gunzip` does."""
+    view, parts, left, at = memoryview(data), list[bytes](), limit, 0
+    while at < len(data):
+        frame, piece = _module("lz4").LZ4FrameDecompressor(), _FIRST_PIECE
+        while not frame.eof:
+            if not frame.needs_input:
+                part = frame.decompress(b"", max_length=_STEP)
+            elif at >= len(data):
+                raise _refused("a whole lz4 frame", "one that is cut off")
+            else:
+                part = frame.decompress(view[at : at + piece], max_length=_STEP)
+                at, piece = min(at + piece, len(data)), min(2 * piece, _STEP)
             left -= len(part)
             if left < 0:
                 raise _too_large(limit)
             parts.append(part)
-            if frame.eof:
-                break
-            if frame.needs_input:
-                raise _refused("a whole lz4 frame", "one that is cut off")
-            part = frame.decompress(b"", max_length=_STEP)
-        data = frame.unused_data or b""
+        at -= len(frame.unused_data or b"")
     return b"".join(parts)
 
 

@@ -1,9 +1,9 @@
-"""Fuzz target of Kafka's wire: requests and responses of any API and version, and record batches, against a twin in plain
-Python.
+"""Fuzz target of Kafka's wire: the stream of requests, requests and responses of any API and version, record batches as a
+log takes them and as consumers read them, against a twin in plain Python.
 
     python tests/fuzz/fuzz_kafka.py -max_total_time=60 [corpus directory]
 
-Needs atheris. The first two bytes choose the message, or the batch. tests/property/test_kafka_property.py puts the bytes that
+Needs atheris. The first two bytes choose the message, or the check of batches or of streams. tests/property/test_kafka_property.py puts the bytes that
 hypothesis makes to the same check.
 """
 
@@ -18,17 +18,25 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from pyreplog._native.kafka.record_batch import HEADER_BYTES, encode_records, take_produced
+from pyreplog._native.kafka.record_set import read_record_set
+from pyreplog._native.kafka.request_parser import RequestParser
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidRecordBatchError, InvalidRequestError
 from pyreplog.kafka.wire.codec import MessageCodec, request_codec, response_codec, served_versions
 from pyreplog.kafka.wire.schema import ApiKey
-from pyreplog.record_batches.batches import build_batch, check_produced, read_batch
+from pyreplog.partition.protocol.record_batch import encode_batch, end_marker, stamped
+from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.record_batches.batches import build_batch, read_batch
+from pyreplog.record_batches.compression import decompress
 from tests.fuzz.seeds import seeded
 from tests.kafka import twin
 
 MESSAGES = [
     (key, version, kind) for key in ApiKey for version in served_versions(key) for kind in ("Request", "Response")
 ]
+REQUEST_MAX = 4096
+UNCOMPRESSED_MAX = 1 << 20
 CODECS = {"Request": request_codec, "Response": response_codec}
 
 
@@ -67,22 +75,100 @@ def sealed(data: bytes) -> bytes:
 
 
 def check_records(data: bytes) -> None:
+    """A log takes what the twin takes, and readers then read the same."""
     try:
         expected = twin.produced_rows(data)
     except twin.Bad:
         expected = None
-    try:
-        produced = check_produced(data)
-    except InvalidRecordBatchError as error:
-        checksum = error.expected.startswith("checksum")  # the twin does not look at it
-        assert (expected is None or checksum) and error.error_code in (2, 32, 76, 87)
+    produced = take_produced(data, decompress=decompress, max_uncompressed=UNCOMPRESSED_MAX)
+    if isinstance(produced, tuple):
+        code, reason = produced
+        assert (expected is None or "of CRC" in reason) and code in (2, 10, 32, 76, 87)
         return
-    assert expected is not None
-    _, columns = read_batch(data)
+    rows = rows_of(bytes(produced.data))
+    times = [row[0] for row in rows]
+    assert produced.header.max_timestamp == max(times) and produced.header.count == len(rows)
+    assert expected == rows or (expected is None and produced.header.codec)
+
+
+def rows_of(data: bytes) -> list[tuple[Any, ...]]:
+    _, columns = read_batch(data, max_uncompressed=UNCOMPRESSED_MAX)
     rows = zip(columns.timestamp.tolist(), columns.keys(), columns.values(), strict=True)
-    assert [(*row, columns.headers(i)) for i, row in enumerate(rows)] == expected
-    times = [row[0] for row in expected]
-    assert produced[1:] == ((max(times), times.index(max(times))) if max(times) >= 0 else (-1, -1))
+    return [(*row, columns.headers(i)) for i, row in enumerate(rows)]
+
+
+def check_sealed(data: bytes) -> None:
+    check_records(sealed(data) if len(data) >= HEADER_BYTES else data)
+
+
+def check_record_set(data: bytes) -> None:
+    """Consumers read of several batches, each behind its length, what is read of each. Their checksums are right."""
+    pieces, at = [], 0
+    while at + 2 + HEADER_BYTES <= len(data):
+        size = int.from_bytes(data[at : at + 2], "big")
+        pieces.append(sealed(data[at + 2 : at + 2 + max(size, HEADER_BYTES)]))
+        at += 2 + max(size, HEADER_BYTES)
+    expected = expected_rows(pieces)
+    try:
+        batch = read_record_set(pieces, decompress, start=-(1 << 63), max_uncompressed=UNCOMPRESSED_MAX)
+    except InvalidRecordBatchError:
+        assert expected is None
+        return
+    times = zip(batch.offsets.tolist(), batch.timestamps_ms.tolist(), strict=True)
+    rows = zip(times, batch.keys(), batch.values(), strict=True)
+    assert [(*row, batch.headers(i)) for i, row in enumerate(rows)] == expected
+    aborted = [(producer, offset) for producer in range(3) for offset in (0, 5)]
+    try:
+        committed = read_record_set(pieces, decompress, aborted=aborted, committed_only=True)
+    except InvalidRecordBatchError:  # the marker of a transaction
+        return
+    assert {*committed.offsets.tolist()} <= {*batch.offsets.tolist()}
+
+
+def expected_rows(pieces: list[bytes]) -> list[tuple[Any, ...]] | None:
+    """Return ((offset, timestamp), key, value, headers) of each record that is no marker; None: they are damaged."""
+    rows, end = list[tuple[Any, ...]](), -(1 << 63)
+    for piece in pieces:
+        try:
+            _, columns = read_batch(piece)
+        except InvalidRecordBatchError:
+            if not piece[22] & 0x20:  # a marker is not looked into, unless aborted transactions are left out
+                return None
+        base, delta = struct.unpack_from(">q", piece)[0], struct.unpack_from(">i", piece, 23)[0]
+        if base < end or delta < 0 or base + delta >= 1 << 63:
+            return None
+        end = base + delta + 1
+        if not piece[22] & 0x20:
+            offsets = [base + number for number in columns.number.tolist()]
+            times = zip(offsets, columns.timestamp.tolist(), strict=True)
+            one = zip(times, columns.keys(), columns.values(), strict=True)
+            rows += [(*row, columns.headers(i)) for i, row in enumerate(one)]
+    return rows
+
+
+def check_requests(data: bytes) -> None:
+    """However a stream is cut, its requests are the same; the first size that lies ends it. The first byte says the cuts."""
+    if not data:
+        return
+    step, stream, expected, at = data[0] + 1, data[1:], [], 0
+    is_bad = False
+    while at + 4 <= len(stream):
+        size = struct.unpack_from(">i", stream, at)[0]
+        is_bad = not 8 <= size <= REQUEST_MAX
+        if is_bad or at + 4 + size > len(stream):
+            break
+        expected.append(stream[at + 4 : at + 4 + size])
+        at += 4 + size
+    parser, requests = RequestParser(max_request_bytes=REQUEST_MAX), list[memoryview]()
+    for start in range(0, len(stream), step):
+        wanted = parser.next_memory
+        requests += parser.feed(stream[start : start + step])
+        if parser.error is not None:
+            break
+        assert parser.memory <= max(wanted, parser.next_memory) <= max(2 * len(stream), 128 << 10)
+    assert [bytes(request) for request in requests] == expected
+    assert (parser.error is not None) == is_bad
+    assert is_bad or parser.buffered == len(stream) - at
 
 
 def check(data: bytes) -> None:
@@ -91,10 +177,8 @@ def check(data: bytes) -> None:
     number, rest = int.from_bytes(data[:2], "big"), data[2:]
     if number & 1 == 0:
         check_message((number >> 1) % len(MESSAGES), rest)
-    elif len(rest) < 61 or number & 2:
-        check_records(rest)
     else:
-        check_records(sealed(rest))
+        (check_sealed, check_records, check_record_set, check_requests)[(number >> 1) & 3](rest)
 
 
 def drawn(schema: Any, line: twin.Line, version: int, rng: Random) -> Any:
@@ -131,13 +215,25 @@ def seeds() -> list[bytes]:
         timestamps_ms=[5, -1, 9],
         headers=[[], [(b"a", None)], [(b"", b"x")] * 3],
     )
-    return [*found, b"\0\1" + batch, b"\0\3" + batch]
+    later = build_batch([b"x"] * 3, timestamps_ms=[7] * 3, base_offset=3)
+    marker = end_marker(TransactionMarker(1, 0, 0, is_commit=False), 9)
+    transaction = encode_batch(
+        encode_records([b"t"], None, [8], None), 1, timestamp_ms=8, attributes=0x10, producer_id=1
+    )
+    pieces = [batch, later, bytes(stamped(transaction, 6, 1)), bytes(stamped(marker, 7, 1))]
+    packed = [build_batch([b"v" * 99], timestamps_ms=[5], codec=codec) for codec in range(1, 5)]
+    stream = b"\x20" + b"".join(
+        len(data).to_bytes(4, "big") + data for data in found[:40] if 8 <= len(data) <= REQUEST_MAX
+    )
+    sets = b"".join(len(piece).to_bytes(2, "big") + piece for piece in pieces)
+    produced = [b"\0\3" + data for data in (batch, *packed)]
+    return [*found, b"\0\1" + batch, *produced, b"\0\5" + sets, b"\0\7" + stream]
 
 
 def main() -> None:
     import atheris
 
-    for function in (check_message, check_records, check):
+    for function in (check_message, check_records, check_record_set, expected_rows, check_requests, check):
         globals()[function.__name__] = atheris.instrument_func(function)
     for cls in (twin.Reader, twin.MessageReader):
         for name, function in list(vars(cls).items()):

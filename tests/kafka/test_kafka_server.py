@@ -154,6 +154,19 @@ def test_each_announced_version_is_answered(brokers: KafkaBrokers, client: RawCl
             client.answer(key, version, client.send(key, version, message))
 
 
+def test_metadata_by_topic_id_needs_version_12(brokers: KafkaBrokers, client: RawClient) -> None:
+    """Versions 10 and 11 have ids, and responses whose names may not be null: Kafka answers INVALID_REQUEST."""
+    topic = brokers.brokers["1"].metadata.topic("events")
+    assert topic is not None
+    known, unknown = bytes.fromhex(topic.topic_id), bytes(15) + b"x"
+    request = MetadataRequest((MetadataRequestTopic(known, None), MetadataRequestTopic(unknown, None)))
+    for version in (10, 11):
+        answer = client.ask(ApiKey.METADATA, version, request)
+        assert [(each.error_code, each.name) for each in answer.topics] == [(42, ""), (42, "")]
+    answer = client.ask(ApiKey.METADATA, 12, request)
+    assert [(each.error_code, each.name) for each in answer.topics] == [(0, "events"), (100, None)]
+
+
 # ---- order -----------------------------------------------------------------------------------------------------
 
 

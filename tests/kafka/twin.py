@@ -192,15 +192,20 @@ def decode(key: int, version: int, kind: str, data: bytes) -> Any:
 # ---- record batches --------------------------------------------------------------------------------------------
 
 
+MS_MAX = ((1 << 63) - 1) // 1000
+
+
 def produced_rows(data: bytes) -> list[tuple[Any, ...]]:
     """Return (timestamp, key, value, headers) of each record of an uncompressed batch that a producer may send; its
     checksum is not looked at. Raises Bad."""
     if len(data) < 61 or len(data) - 12 != struct.unpack_from(">i", data, 8)[0]:
         raise Bad
-    offset, _, _, magic, _, attributes, delta, base, _, producer, epoch, sequence, count = struct.unpack_from(
+    offset, _, _, magic, _, attributes, delta, base, latest, producer, epoch, sequence, count = struct.unpack_from(
         ">qiibIhiqqqhii", data
     )
-    if magic != 2 or offset or count < 1 or delta != count - 1 or attributes & ~0x10 or base < -1 or producer < -1:
+    if magic != 2 or offset or count < 1 or delta != count - 1 or attributes & ~0x10 or producer < -1:
+        raise Bad
+    if not -MS_MAX <= min(base, latest) <= max(base, latest) <= MS_MAX:
         raise Bad
     if (producer == -1 and attributes & 0x10) or (producer >= 0 and (epoch < 0 or sequence < 0)):
         raise Bad
@@ -213,7 +218,7 @@ def produced_rows(data: bytes) -> list[tuple[Any, ...]]:
         reader.stop = reader.at + size
         reader.take(1)
         timestamp = base + reader.varlong()
-        if not -1 <= timestamp < 1 << 63 or reader.varint() != number:
+        if not -1 <= timestamp <= MS_MAX or reader.varint() != number:
             raise Bad
         key, value = reader.sized(), reader.sized()
         pairs = reader.varint()

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pyreplog._native.kafka.record_batch import encode_records
 from pyreplog.clock import ManualClock
 from pyreplog.errors import DisconnectedError
 from pyreplog.future import AppendFuture, set_exception
@@ -41,8 +42,22 @@ SESSIONS = count(1)
 
 
 def batch(records: int = 1, size: int = 20, **settings: Any) -> bytes:
-    """A Kafka record batch; of records that no broker looks into."""
-    return encode_batch(b"r" * size, records, **{"timestamp_ms": WALL_US // 1000, **settings})
+    """A Kafka record batch; its records have `size` bytes, or more if so many need more."""
+    return encode_batch(filler(records, size), records, **{"timestamp_ms": WALL_US // 1000, **settings})
+
+
+def filler(count: int, size: int) -> bytes:
+    """Return encoded records without keys, of `size` bytes if that is enough; the last one has a value."""
+    if count < 1:
+        return b"r" * size
+    values: list[bytes | None] = [None] * count
+    times = [0] * count
+    short = len(encode_records(values, None, times, None))
+    for pad in range(max(size - short, 0), max(size - short - 10, -1), -1):
+        values[-1] = b"r" * pad
+        if len(encoded := encode_records(values, None, times, None)) <= max(size, short):
+            return encoded
+    raise AssertionError((count, size))
 
 
 def messages(*values: bytes) -> Messages:

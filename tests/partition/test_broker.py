@@ -41,6 +41,8 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.transaction_transport import TransactionTransport
 from tests.waiting import PATIENCE_S, until
 
+from .managers import filler
+
 TOPIC = TopicPartition("flights", 0)
 
 
@@ -489,7 +491,7 @@ def test_the_clock_forgets_idle_producers(cluster: Cluster) -> None:
     leader = cluster.leader()
     partition = leader.partition("flights", 0)
     assert partition is not None
-    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+    records = encode_batch(filler(1, 8), 1, producer_id=7, producer_epoch=0, base_sequence=0)
     future = leader.replicas.append_records(ACKS_ALL, {TOPIC: records})
     assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
     until(lambda: partition.producer_count == 0)

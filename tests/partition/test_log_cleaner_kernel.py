@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pyreplog._native.kafka.log_cleaner import OffsetMap, clean_batch, first_without_key, hash_key, without_records
+from pyreplog._native.kafka.log_cleaner import OffsetMap, clean_batch, hash_key, without_records
 from pyreplog._native.kafka.record_batch import (
     HEADER_BYTES,
     RecordBatchHeader,
@@ -154,15 +154,6 @@ def test_a_batch_without_records_keeps_its_place(seed: int) -> None:
     assert (_head(empty).max_timestamp, len(empty)) == (max(record.time_ms for record in records), HEADER_BYTES)
 
 
-def test_records_without_a_key_are_found(seed: int) -> None:
-    rng = Random(seed)
-    batch, _ = _make(rng, 0, [b"k"], codec=0)
-    assert first_without_key(batch, _body(batch)) == -1
-    body = encode_records([b"1", b"2", b"3"], [b"a", None, b"c"], [1, 1, 1], None)
-    batch = encode_batch(body, 3, base_timestamp=1, max_timestamp=1)
-    assert first_without_key(batch, body) == 1
-
-
 def test_damaged_batches_are_refused(seed: int) -> None:
     """No byte of a body may lead the walk outside of it."""
     rng, offsets = Random(seed), OffsetMap(4096)
@@ -174,7 +165,6 @@ def test_damaged_batches_are_refused(seed: int) -> None:
         for act in (
             lambda data: offsets.add_batch(data, data[HEADER_BYTES:]),
             lambda data: clean_batch(data, data[HEADER_BYTES:], offsets, compress, now_ms=0, retention_ms=0),
-            lambda data: first_without_key(data, data[HEADER_BYTES:]),
         ):
             with contextlib.suppress(InvalidRecordBatchError):
                 act(bytes(broken))

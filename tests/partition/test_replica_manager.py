@@ -43,6 +43,7 @@ from pyreplog.partition.requests import (
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
+from pyreplog.record_batches.batches import build_batch
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from tests.waiting import PATIENCE_S
 
@@ -420,6 +421,17 @@ def test_the_copy_of_a_batch_is_what_is_checked_and_stamped() -> None:
     assert bytes(taken.stamp(7, 3)) == bytes(stamped(GOOD, 7, 3))
     assert bytes(taken.stamp(7, 3, 9)) == bytes(stamped(GOOD, 7, 3, 9))
     assert take_produced(sent) == (2, ANY)
+
+
+def test_compressed_records_are_limited_by_the_largest_message(make: Callable[..., Cluster]) -> None:
+    """To 64 times its bytes, at least 16 MiB: a small batch cannot fill the memory."""
+    assert AppendLimits().max_uncompressed_bytes == 64 * AppendLimits().max_message_bytes
+    assert AppendLimits(1 << 40).max_uncompressed_bytes == 128 << 20
+    a = make(limits=AppendLimits(max_message_bytes=30_000)).brokers["a"]
+    for size, code in ((15 << 20, ErrorCode.NONE), (17 << 20, ErrorCode.MESSAGE_TOO_LARGE)):
+        records = build_batch([bytes(size)], timestamps_ms=[WALL_US // 1000], codec=1)
+        assert len(records) < 30_000
+        assert appended(a, records).code is code
 
 
 def test_a_batch_that_no_segment_holds_is_refused(a: Broker) -> None:

@@ -6,7 +6,6 @@ from _typeshed import ReadableBuffer
 from pyreplog._native.log.segment import Segment
 
 def hash_key(key: ReadableBuffer, secret: bytes, /) -> bytes: ...
-def first_without_key(batch: ReadableBuffer, body: ReadableBuffer, /) -> int: ...
 
 @final
 class OffsetMap:

@@ -165,37 +165,6 @@ cdef int check_batch_head(const uint8_t *p, int64_t size) except -1:
     return 0
 
 
-def first_without_key(batch, body, /):
-    """Return the number of the first record of a batch that has no key; -1: all have one.
-
-    body: its records, uncompressed. Raises InvalidRecordBatchError.
-    """
-    cdef Py_buffer head, view
-    cdef Walked record
-    cdef int64_t i, count, last, previous = -1
-    cdef const uint8_t *at
-    cdef const uint8_t *stop
-    PyObject_GetBuffer(batch, &head, PyBUF_SIMPLE)
-    try:
-        check_batch_head(<const uint8_t *>head.buf, head.len)
-        last, count = get_int32(<const uint8_t *>head.buf + 23), get_int32(<const uint8_t *>head.buf + 57)
-    finally:
-        PyBuffer_Release(&head)
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        at = <const uint8_t *>view.buf
-        stop = at + view.len
-        for i in range(count):
-            if walk(&at, stop, previous, last, &record) < 0:
-                raise damaged(i, record.start - <const uint8_t *>view.buf)
-            previous = record.number
-            if record.key_size < 0:
-                return record.number
-        return -1
-    finally:
-        PyBuffer_Release(&view)
-
-
 # ---- the map ---------------------------------------------------------------------------------------------------
 
 @cython.final

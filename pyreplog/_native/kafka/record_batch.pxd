@@ -24,7 +24,7 @@ ctypedef struct Walked:
     int64_t record              # the one with a fault
     int64_t at                  # byte of the body at which it begins
     int64_t max_timestamp       # -1: no record has one
-    int64_t max_number          # of the first record with it
+    int64_t keyless             # number of the first record without a key; -1: all have one
 
 
 cdef class RecordBatchHeader:

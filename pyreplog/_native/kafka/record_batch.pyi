@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 import numpy as np
@@ -12,6 +12,7 @@ CORRUPT_MESSAGE: Final[int]
 MESSAGE_TOO_LARGE: Final[int]
 INVALID_TIMESTAMP: Final[int]
 INVALID_RECORD: Final[int]
+UNSUPPORTED_COMPRESSION_TYPE: Final[int]
 NO_TIMESTAMP: Final[int]
 
 @final
@@ -46,10 +47,6 @@ class RecordBatchHeader:
     def transactional(self) -> bool: ...
     @property
     def control(self) -> bool: ...
-    def check_produced(self) -> None: ...
-    def check_records(
-        self, body: ReadableBuffer, /, *, earliest: int = -9223372036854775808, latest: int = 9223372036854775807
-    ) -> tuple[int, int]: ...
 
 def check_batch(data: ReadableBuffer, /, *, start: int = 0) -> RecordBatchHeader: ...
 def peek_header(data: ReadableBuffer, /) -> RecordBatchHeader | None: ...
@@ -70,6 +67,9 @@ def take_produced(
     sent_by_client: bool = True,
     oldest: int = -9223372036854775808,
     newest: int = 9223372036854775807,
+    keys_required: bool = False,
+    decompress: Callable[[int, memoryview, int], ReadableBuffer] | None = None,
+    max_uncompressed: int = 2147483647,
 ) -> ProducedBatch | tuple[int, str]: ...
 def stamp_batch(
     data: WriteableBuffer, base_offset: int, leader_epoch: int, /, *, log_append_time: int = -1

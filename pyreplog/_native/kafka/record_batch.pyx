@@ -1,7 +1,7 @@
 """Kafka's record batches of version 2 (magic 2): checked, read as columns, built.
 
 A batch is 61 bytes of header and then its records, which the header's codec may have compressed. `check_batch` looks at the
-header and the checksum; `RecordBatchHeader.check_records` and `read_records` walk the records, uncompressed. Nothing that a
+header and the checksum; `take_produced` and `read_records` walk the records, uncompressed. Nothing that a
 batch says is believed before it is compared with the bytes that are there.
 
 Threads: headers and columns do not change once they are made. Large bodies are walked, and checksums computed, without the
@@ -20,7 +20,7 @@ from pyreplog._native.kafka.wire cimport (
 )
 from pyreplog._native.layout cimport crc32c, crc32c_copy
 from pyreplog._native.system.blocks cimport Block, make_block
-from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
+from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError, MissingExtraError
 
 HEADER_BYTES = BATCH_HEADER
 """Of a batch, in front of its records."""
@@ -28,6 +28,7 @@ HEADER_BYTES = BATCH_HEADER
 CORRUPT_MESSAGE = 2
 MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
+UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 
 NO_TIMESTAMP = -1
@@ -101,7 +102,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
     cdef const uint8_t *value
     cdef const uint8_t *headers
     cdef int64_t i, length, delta, number, previous = -1, key_size, value_size, header_count, timestamp
-    walked.max_timestamp, walked.max_number, walked.record = -1, -1, 0
+    walked.max_timestamp, walked.record, walked.keyless = -1, 0, -1
     for i in range(count):
         walked.record, walked.at = i, at - body
         if get_varint(&at, stop, &length) < 0 or length < RECORD_MIN - 1 or length > stop - at:
@@ -120,6 +121,8 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
         if skip_sized(&at, end, &key_size, -1) < 0:
             return FAULT_KEY
         key = at - (key_size if key_size > 0 else 0)
+        if key_size < 0 and walked.keyless < 0:
+            walked.keyless = i
         if skip_sized(&at, end, &value_size, -1) < 0:
             return FAULT_VALUE
         value = at - (value_size if value_size > 0 else 0)
@@ -130,8 +133,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
             return FAULT_REST
         if timestamp != -1 and not earliest <= timestamp <= latest:
             return FAULT_WINDOW
-        if timestamp > walked.max_timestamp:
-            walked.max_timestamp, walked.max_number = timestamp, i
+        walked.max_timestamp = max(walked.max_timestamp, timestamp)
         if columns != NULL:
             columns[COLUMN_TIMESTAMP * count + i] = timestamp
             columns[COLUMN_KEY_START * count + i] = key - body
@@ -176,40 +178,6 @@ cdef class RecordBatchHeader:
     def control(self):
         """Whether the only record ends a transaction."""
         return bool(self.attributes & CONTROL)
-
-    def check_produced(self):
-        """Raise InvalidRecordBatchError if a client may not send such a batch: it is a log that sets the rest."""
-        if self.last_offset_delta != self.count - 1 or self.count < 1:
-            raise fault(INVALID_RECORD, -1, 23, f"the last of {self.count} records, 1 or more",
-                        f"{self.last_offset_delta}")
-        if self.base_offset:
-            raise fault(INVALID_RECORD, -1, 0, "base offset 0", f"{self.base_offset}")
-        if self.attributes & (CONTROL | DELETE_HORIZON | ~KNOWN_ATTRIBUTES):
-            raise fault(INVALID_RECORD, -1, 21, "the attributes of a producer", f"{self.attributes:#x}")
-        if self.attributes & LOG_APPEND_TIME:
-            raise fault(INVALID_TIMESTAMP, -1, 21, "timestamps of the producer", "LogAppendTime")
-        if self.base_timestamp < -1:
-            raise fault(INVALID_TIMESTAMP, -1, 27, "a timestamp, or -1", f"{self.base_timestamp}")
-        if self.producer_id < -1 or self.producer_id == -1 and self.transactional:
-            raise fault(INVALID_RECORD, -1, 43, "a producer id", f"{self.producer_id}")
-        if self.producer_id >= 0 and (self.producer_epoch < 0 or self.base_sequence < 0):
-            raise fault(INVALID_RECORD, -1, 51, "the epoch and the sequence number of a producer",
-                        f"{self.producer_epoch} and {self.base_sequence}")
-
-    def check_records(self, body, /, *, int64_t earliest=INT64_MIN, int64_t latest=INT64_MAX):
-        """Walk the records, and return their greatest timestamp and the number of the first record that has it.
-
-        body: the records, uncompressed. earliest, latest: the timestamps that the topic allows; records without one pass.
-        Returns (-1, -1) if no record has a timestamp. Raises InvalidRecordBatchError, which names the record.
-        """
-        cdef Py_buffer view
-        cdef Walked walked
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            self.walk_body(<const uint8_t *>view.buf, view.len, earliest, latest, NULL, &walked)
-        finally:
-            PyBuffer_Release(&view)
-        return walked.max_timestamp, walked.max_number
 
     cdef int walk_body(self, const uint8_t *body, int64_t size, int64_t earliest, int64_t latest, int64_t *columns,
                        Walked *walked) except -1:
@@ -331,21 +299,67 @@ cdef class ProducedBatch:
 
 
 def take_produced(data, /, *, int64_t max_bytes=INT64_MAX, bint sent_by_client=True, int64_t oldest=INT64_MIN,
-                  int64_t newest=INT64_MAX):
-    """Copy one batch and check what a log checks before it appends, in one pass. Records are not looked into.
+                  int64_t newest=INT64_MAX, bint keys_required=False, object decompress=None,
+                  int64_t max_uncompressed=INT32_MAX):
+    """Copy one batch and check what a log checks before it appends: the header, the checksum, and each record.
 
     max_bytes: size of the largest batch. sent_by_client: a log sets the rest: base offset 0, no control batch, the
     producer's timestamps. oldest, newest: ms since 1970, between which the timestamps must lie if they are the producer's;
-    batches without any, and control batches, pass.
+    records without any, and control batches, pass. keys_required: each record must have a key. decompress: takes the number
+    of a codec, compressed bytes and the most bytes that it may return; None, or MissingExtraError from it: the records of
+    compressed batches are not looked into, which keys_required does not allow. max_uncompressed: bytes of the records.
     Returns a `ProducedBatch`, or the number of the error and what is wrong. The checksum is that of the copy, so it holds
-    even if another thread writes into `data` meanwhile.
+    even if another thread writes into `data` meanwhile. A greatest timestamp that is not that of the records is corrected.
     """
     cdef Py_buffer view
+    cdef object taken
+    cdef ProducedBatch batch
+    cdef Walked walked
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return take_checked(<const uint8_t *>view.buf, view.len, max_bytes, sent_by_client, oldest, newest)
+        taken = take_checked(<const uint8_t *>view.buf, view.len, max_bytes, sent_by_client, oldest, newest)
     finally:
         PyBuffer_Release(&view)
+    if type(taken) is not ProducedBatch:
+        return taken
+    batch = <ProducedBatch>taken
+    try:
+        if not walk_produced(batch, oldest, newest, decompress, max_uncompressed, &walked):
+            if keys_required:
+                return UNSUPPORTED_COMPRESSION_TYPE, "the keys of the records cannot be looked at: pip install pyreplog[kafka]"
+            return batch
+    except InvalidRecordBatchError as error:
+        return error.error_code, str(error)
+    if keys_required and walked.keyless >= 0 and not batch.header.attributes & CONTROL:
+        return INVALID_RECORD, f"record {walked.keyless} of the batch has no key, which a compacted topic needs"
+    if walked.max_timestamp != batch.header.max_timestamp and not batch.header.attributes & LOG_APPEND_TIME:
+        put_int64(batch.copy.data + 35, walked.max_timestamp)
+        put_int32(batch.copy.data + 17, crc32c(0, batch.copy.data + CRC_FROM, batch.copy.length - CRC_FROM))
+        batch.header = fields_of(batch.copy.data)
+    return batch
+
+
+cdef bint walk_produced(ProducedBatch batch, int64_t oldest, int64_t newest, object decompress, int64_t max_uncompressed,
+                        Walked *walked) except -1:
+    """Walk the records of a batch. Returns whether they could be looked at. Raises InvalidRecordBatchError."""
+    cdef RecordBatchHeader header = batch.header
+    cdef const uint8_t[::1] body
+    cdef int64_t size = header.size - BATCH_HEADER
+    if header.attributes & (LOG_APPEND_TIME | CONTROL):
+        oldest, newest = INT64_MIN, INT64_MAX
+    newest = min(newest, MICROSECONDS_MAX)
+    if not header.attributes & CODEC_MASK:
+        header.walk_body(batch.copy.data + BATCH_HEADER, size, oldest, newest, NULL, walked)
+        return True
+    if decompress is None:
+        return False
+    try:
+        body = decompress(header.attributes & CODEC_MASK, memoryview(batch.copy)[BATCH_HEADER:], max_uncompressed)
+    except MissingExtraError:
+        return False
+    size = body.shape[0]
+    header.walk_body(&body[0] if size else NULL, size, oldest, newest, NULL, walked)
+    return True
 
 
 cdef object take_checked(const uint8_t *p, Py_ssize_t size, int64_t max_bytes, bint sent_by_client, int64_t oldest,
@@ -407,6 +421,10 @@ cdef object misshapen(RecordBatchHeader header, bint sent_by_client):
         return f"base offset: expected 0, found {header.base_offset}"
     if header.attributes & CONTROL:
         return "expected records, found a control batch"
+    if header.attributes & (DELETE_HORIZON | ~KNOWN_ATTRIBUTES):
+        return f"expected the attributes of a producer, found {header.attributes:#x}"
+    if header.producer_id < -1:
+        return f"expected a producer id, or -1, found {header.producer_id}"
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return f"expected a sequence number and an epoch, found {header.base_sequence} and {header.producer_epoch}"
     return None

@@ -67,6 +67,22 @@ cdef class RequestParser:
     def buffered(self):
         return self.filled - self.parsed
 
+    @property
+    def memory(self):
+        """Bytes of the block that the parser holds; 0: it holds none."""
+        return 0 if self.block is None else self.block.length
+
+    @property
+    def next_memory(self):
+        """Bytes of the block that it will hold after the next `get_buffer`."""
+        if self.block is not None and self.filled < self.block.length:
+            return self.block.length
+        return self.next_block()
+
+    def begin_small(self):
+        """Have the next request begin in the smallest block, whatever the traffic was."""
+        self.block_bytes = BLOCK_MIN
+
     def get_buffer(self, Py_ssize_t hint=-1, /):
         """Return writable memory for what arrives next. Say with `received` how much of it was filled. hint: ignored."""
         self.check()
@@ -115,17 +131,22 @@ cdef class RequestParser:
             raise self.error
         return 0
 
-    cdef int make_room(self) except -1:
-        """Have a block with at least one free byte, in which all that is believed of the next request fits."""
+    cdef Py_ssize_t next_block(self) noexcept:
+        """Return the bytes of a block in which all that is believed of the next request fits."""
         cdef Py_ssize_t held = self.filled - self.parsed
-        cdef Py_ssize_t wanted = self.block_bytes
+        cdef Py_ssize_t wanted
+        if held < SIZE_BYTES:
+            return self.block_bytes
+        wanted = min(SIZE_BYTES + <Py_ssize_t>get_int32(self.block.data + self.parsed), max(2 * held, <Py_ssize_t>BELIEVED_BYTES))
+        return max(wanted, self.block_bytes)
+
+    cdef int make_room(self) except -1:
+        """Have a block with at least one free byte."""
+        cdef Py_ssize_t held = self.filled - self.parsed
         cdef Block block
         if self.block is not None and self.filled < self.block.length:
             return 0
-        if held >= SIZE_BYTES:
-            wanted = min(SIZE_BYTES + <Py_ssize_t>get_int32(self.block.data + self.parsed), max(2 * held, <Py_ssize_t>BELIEVED_BYTES))
-            wanted = max(wanted, self.block_bytes)
-        block = make_block(wanted)
+        block = make_block(self.next_block())
         if held:
             memcpy(block.data, self.block.data + self.parsed, held)
         self.before += self.parsed

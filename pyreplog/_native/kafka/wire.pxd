@@ -79,6 +79,21 @@ cdef inline int64_t get_uvarint(const uint8_t **at, const uint8_t *stop) noexcep
 
 # Read a signed number of at most 64 bits and move `at` behind it. Return 0; -1 if it has more bits, or bytes are missing.
 cdef inline int get_varlong(const uint8_t **at, const uint8_t *stop, int64_t *number) noexcept nogil:
+    cdef const uint8_t *p = at[0]
+    cdef uint64_t value
+    if stop - p > 1 and (p[0] & p[1]) < 128:  # the usual ones have one byte or two
+        value = p[0]
+        if value < 128:
+            at[0] = p + 1
+        else:
+            value = (value & 127) | (<uint64_t>p[1] << 7)
+            at[0] = p + 2
+        number[0] = <int64_t>((value >> 1) ^ (0 - (value & 1)))
+        return 0
+    return get_long_varlong(at, stop, number)
+
+
+cdef inline int get_long_varlong(const uint8_t **at, const uint8_t *stop, int64_t *number) noexcept nogil:
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t byte

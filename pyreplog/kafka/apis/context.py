@@ -64,6 +64,17 @@ Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | None"
 """A response, or a future of one; None: the client expects no response."""
 
 
+class LongCall(NamedTuple):
+    """Work on a request that would keep the listener's thread from other clients for long. A thread of the pool does
+    it; further requests of the connection are handled behind it.
+
+    Attributes:
+        run: does it. Raises as handlers of requests do.
+    """
+
+    run: Callable[[], Outcome]
+
+
 class LivingBroker(NamedTuple):
     """A registered broker that Kafka clients can reach.
 

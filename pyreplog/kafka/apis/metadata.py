@@ -28,6 +28,8 @@ ALTER_CONFIGS."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 _BROKER_ENDPOINTS = 1
+_IDS_FROM = 12
+"""Version from which on topics can be asked for by their ids."""
 _LEADERS_MS = 1_000
 """Maximum number of milliseconds for which a new topic without leaders is reported as LEADER_NOT_AVAILABLE."""
 
@@ -60,7 +62,9 @@ def _respond(api: ApiContext, request: RequestContext, message: MetadataRequest)
         for topic in message.topics or ():
             name_or_none = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
             found = None if name_or_none is None else api.topic(name_or_none)
-            if name_or_none is not None and api.auto_topic_creation.is_creating(name_or_none):
+            if topic.name is None and request.version < _IDS_FROM:  # such a response has no place for an unknown name
+                topics.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, "", topic.topic_id))
+            elif name_or_none is not None and api.auto_topic_creation.is_creating(name_or_none):
                 topics.append(MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name_or_none, ZERO_UUID))
             elif found is None or name_or_none is None:
                 topics.append(_unknown(topic.name, topic.topic_id))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from pyreplog.errors import InvalidRequestError, UnansweredProduceError
 from pyreplog.future import AppendFuture, transform
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
     ProduceLeaderIdAndEpoch,
@@ -22,17 +22,21 @@ from pyreplog.partition.requests import PartitionProduceResponse, ProduceRespons
 from pyreplog.partition.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from _typeshed import ReadableBuffer
 
 _TIMEOUT_MS_MAX = 3_600_000
 _ATTRIBUTES_AT = 22
 """Position of the low byte of a batch's attributes; its low three bits are the codec."""
 _ZSTD, _ZSTD_FROM = 4, 7
+_LONG_BYTES = 16 << 10
+"""Compressed batches of more bytes are decompressed, which is how their records are checked, by another thread."""
 _LEADERS_FROM = 10
 _ABORTABLE_FROM = 11
 
 
-def handle_produce(api: ApiContext, request: RequestContext, message: ProduceRequest) -> Outcome:
+def handle_produce(api: ApiContext, request: RequestContext, message: ProduceRequest) -> Outcome | LongCall:
     """Append the batches of a Produce request.
 
     Raises:
@@ -53,6 +57,19 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
                 refused[name] = refusal
             elif data is not None:
                 records[name] = data
+    append = partial(_append, api, request, message, records, refused)
+    return LongCall(append) if _compressed_bytes(records) > _LONG_BYTES else append()
+
+
+def _compressed_bytes(records: Mapping[TopicPartition, ReadableBuffer]) -> int:
+    views = [memoryview(data) for data in records.values()]
+    return sum(len(view) for view in views if len(view) > _ATTRIBUTES_AT and view[_ATTRIBUTES_AT] & 7)
+
+
+def _append(
+    api: ApiContext, request: RequestContext, message: ProduceRequest,
+    records: Mapping[TopicPartition, ReadableBuffer], refused: ProduceResponses,
+) -> Outcome:  # fmt: skip
     timeout_ms = min(max(message.timeout_ms, 0), _TIMEOUT_MS_MAX)
     if message.transactional_id is not None and message.acks == ACKS_ALL:
         future = api.broker.append_guard.append_records(

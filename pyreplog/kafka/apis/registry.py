@@ -17,7 +17,7 @@ from pyreplog.kafka.apis.configs import (
     handle_incremental_alter_configs,
 )
 from pyreplog.kafka.apis.consumer_groups import handle_consumer_group_describe, handle_consumer_group_heartbeat
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
 from pyreplog.kafka.apis.describe_transactions import (
     handle_describe_producers,
     handle_describe_transactions,
@@ -59,7 +59,7 @@ from pyreplog.kafka.apis.transactions import (
 )
 from pyreplog.kafka.wire.schema import ApiKey
 
-Api: TypeAlias = Callable[[ApiContext, RequestContext, Any], Outcome]
+Api: TypeAlias = "Callable[[ApiContext, RequestContext, Any], Outcome | LongCall]"
 
 APIS: Mapping[int, Api] = {
     ApiKey.PRODUCE: handle_produce,

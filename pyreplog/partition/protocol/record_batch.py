@@ -1,11 +1,12 @@
-"""A Kafka record batch, version 2, as a broker checks and stamps it. Native code copies it and compares its CRC in one
-pass; records are not decoded.
+"""A Kafka record batch, version 2, as a broker checks and stamps it. Native code copies it, compares its CRC in one
+pass, and walks the records within their bounds; those of compressed batches after a decompression that has a limit.
 
 The CRC covers all bytes from the attributes on, so base offset and leader epoch can be stamped without another pass.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +21,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.record_batches.compression import decompress
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -29,6 +31,8 @@ HEAD_BYTES = 61
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_UNCOMPRESSED_MIN, _UNCOMPRESSED_MAX = 16 << 20, 128 << 20  # readers refuse more than the latter
+_COMPRESSION_RATIO_MAX = 64
 
 
 class AppendLimits(NamedTuple):
@@ -44,17 +48,29 @@ class AppendLimits(NamedTuple):
     before_ms: int | None = None
     after_ms: int | None = 3_600_000
 
+    @property
+    def max_uncompressed_bytes(self) -> int:
+        """Maximal size of the records of a compressed batch after decompression: 64 times `max_message_bytes`, but at
+        least 16 MiB and at most 128 MiB."""
+        return _max_uncompressed_bytes(self.max_message_bytes)
+
+
+@lru_cache(maxsize=256)
+def _max_uncompressed_bytes(max_message_bytes: int) -> int:
+    return min(max(_COMPRESSION_RATIO_MAX * max_message_bytes, _UNCOMPRESSED_MIN), _UNCOMPRESSED_MAX)
+
 
 def check_batch(
-    data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int
+    data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int, *, keys_required: bool = False
 ) -> ProducedBatch | tuple[ErrorCode, str]:  # fmt: skip
-    """Copy a batch, and make the checks of its origin that need no log.
+    """Copy a batch, and make the checks of its origin that need no log; each record is walked.
 
     Args:
         data: the bytes of the append.
         checks: the checks of the origin.
         limits: the limits of the topic.
         now_ms: the wall time in milliseconds.
+        keys_required: whether each record must have a key, as in a compacted topic.
 
     Returns:
         The copy, which the log stamps; or the error code and the reason in words.
@@ -67,7 +83,10 @@ def check_batch(
             newest = now_ms + after_ms
     if not checks.size or max_bytes > _LATEST:
         max_bytes = _LATEST
-    taken = take_produced(data, max_bytes=max_bytes, sent_by_client=checks.shape, oldest=oldest, newest=newest)
+    taken = take_produced(
+        data, max_bytes=max_bytes, sent_by_client=checks.shape, oldest=oldest, newest=newest,
+        keys_required=keys_required, decompress=decompress, max_uncompressed=limits.max_uncompressed_bytes,
+    )  # fmt: skip
     if isinstance(taken, tuple):
         return ErrorCode(taken[0]), taken[1]
     if taken.header.control and marker_of(taken.data) is None:
