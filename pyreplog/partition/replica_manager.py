@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.config import TopicConfig
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
     DeleteRecordsResponse,
@@ -32,7 +34,7 @@ from pyreplog.partition.partition import (
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.partition_state import Brokers
-from pyreplog.partition.protocol.record_batch import check_batch, end_marker
+from pyreplog.partition.protocol.record_batch import check_batch, end_marker, records_without_keys
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     CleanedSegments,
@@ -56,6 +58,9 @@ from pyreplog.partition.requests import (
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 from pyreplog.purgatory import Purgatory
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -313,7 +318,7 @@ class ReplicaManager:
                 now_ms = self._clock.now_us() // 1000
                 batch = check_batch(data, checks, config.limits, now_ms, keys_required=config.compaction is not None)
                 if isinstance(batch, tuple):
-                    return _error_response(batch[0], batch[1])
+                    return _refused_batch(data, config, *batch)
                 accepted = batch
             result: AppendResult = partition.append(accepted, checks, acks, verification)
             return result
@@ -544,6 +549,17 @@ class ReplicaManager:
 
 def _error_response(code: ErrorCode, message: str) -> PartitionProduceResponse:
     return PartitionProduceResponse(code, message=message)
+
+
+def _refused_batch(
+    data: ReadableBuffer, config: TopicConfig, code: ErrorCode, message: str
+) -> PartitionProduceResponse:  # fmt: skip
+    """Return the response to a batch that was refused, with the records at fault if all of them are known."""
+    refused: Sequence[int] = ()
+    if code is ErrorCode.INVALID_RECORD and config.compaction is not None:
+        with suppress(InvalidRecordBatchError):  # its records are damaged
+            refused = records_without_keys(data, config.limits)
+    return PartitionProduceResponse(code, message=message, refused_records=refused)
 
 
 def _responses(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:

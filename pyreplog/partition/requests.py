@@ -50,6 +50,7 @@ class PartitionProduceResponse(NamedTuple):
         log_start: where the log begins; -1: unknown.
         log_append_time_ms: the append time, if the topic stores it in place of the producer's times; otherwise -1.
         message: the error in words.
+        refused_records: numbers of the records for which the batch was refused, from 0 on; (): the batch as a whole.
     """
 
     code: ErrorCode
@@ -58,6 +59,7 @@ class PartitionProduceResponse(NamedTuple):
     log_start: int = -1
     log_append_time_ms: int = -1
     message: str = ""
+    refused_records: Sequence[int] = ()
 
 
 ProduceResponses: TypeAlias = dict[TopicPartition, PartitionProduceResponse]

@@ -1,4 +1,4 @@
-"""`python -m tests.foreign.librdkafka_tests`: librdkafka's own tests against one broker of this checkout. It needs npm and a C compiler.
+"""`python -m tests.foreign.librdkafka_tests`: librdkafka's own tests against three brokers of this checkout. It needs npm and a C compiler.
 
 The package node-rdkafka of npm carries them. The tests that need a broker run one after the other in their quick mode;
 those of librdkafka's mock brokers, and those without a broker, are left out. A test that cannot pass is left out by
@@ -8,7 +8,6 @@ name; the table says why.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -16,9 +15,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from pyreplog.kafka import EmbeddedKafka, KafkaConfig
 
 _VERSION = "3.6.1"
 """Of node-rdkafka."""
@@ -27,7 +26,11 @@ _BUILD = Path(__file__).resolve().parents[2] / "build" / "foreign"
 _TEST = re.compile(r"\b_TEST\((\d{4})_(\w+),\s*([^,)]*)")
 _LEFT_OUT_FLAGS = ("TEST_F_LOCAL", "TEST_F_MANUAL", "TEST_F_KNOWN_ISSUE")
 
-SKIPPED: dict[str, str] = {}
+SKIPPED = {
+    "0081": "a topic with compression.type=lz4 is refused: brokers store what producers compress",
+    "0129": "segments of 20,000 bytes are refused, as by Kafka 4 (KIP-1030)",
+    **dict.fromkeys(("0052", "0077", "0109", "0115", "0119"), "calls scripts of an installed Kafka"),
+}
 """Why a test is left out, by its number."""
 
 
@@ -71,28 +74,9 @@ def tests_of(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-@contextmanager
-def broker(folder: Path) -> Iterator[str]:
-    """Run `pyreplog kafka` with the settings that the tests take for granted; yield its address."""
-    with (folder / "broker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-m", "pyreplog", "--json", "kafka", str(folder / "kafka"), "--listen", "127.0.0.1:0",
-                "--set", "kafka.partitions=4",
-            ],
-            stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        yield str(json.loads(process.stdout.readline())["bootstrap"])
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def run(folder: Path, number: str, address: str, settings: Path) -> tuple[bool, str]:
+def run(folder: Path, number: str, servers: str, settings: Path) -> tuple[bool, str]:
     """Run the tests with a number; return whether they passed, and the end of what they print."""
-    settings.write_text(f"metadata.broker.list={address}\ntest.topic.random=true\n")
+    settings.write_text(f"metadata.broker.list={servers}\ntest.topic.random=true\n")
     environment = os.environ | {
         "TESTS": number, "TEST_KAFKA_VERSION": "4.1.0", "RDKAFKA_TEST_CONF": str(settings),
         "LD_LIBRARY_PATH": f"{folder.parent / 'src'}:{folder.parent / 'src-cpp'}",
@@ -114,14 +98,15 @@ def main() -> None:
     only = parser.parse_args().only
     folder = build()
     passed, failed, skipped = [], [], []
-    with tempfile.TemporaryDirectory() as name, broker(Path(name)) as address:
+    settings = KafkaConfig(partitions=4, replication_factor=3, min_isr=2, rebalance_delay_ms=0)
+    with tempfile.TemporaryDirectory() as name, EmbeddedKafka(Path(name) / "kafka", 3, config=settings) as kafka:
         for number, names in tests_of(folder).items():
             if only and number not in only:
                 continue
             if number in SKIPPED and not only:
                 skipped.append(number)
                 continue
-            is_passed, output = run(folder, number, address, Path(name) / "test.conf")
+            is_passed, output = run(folder, number, kafka.bootstrap_servers, Path(name) / "test.conf")
             (passed if is_passed else failed).append(number)
             print(f"{number} {', '.join(names)}: {'passed' if is_passed else 'FAILED'}", flush=True)
             if not is_passed:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from pyreplog.kafka.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsAlterableConfig,
     IncrementalAlterConfigsAlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -16,7 +18,7 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-SET, DELETE, APPEND = 0, 1, 2
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 THROTTLE = "leader.replication.throttled.rate"
 
 
@@ -54,3 +56,22 @@ def test_changes(
     response = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([resource]))
     (outcome,) = response.responses
     assert (outcome.error_code, outcome.resource_type, outcome.resource_name) == (code, kind, name)
+
+
+def test_items_are_appended_to_a_list_and_removed(client: RawClient) -> None:
+    """`cleanup.policy` is the only list. Without an item it is refused, as by Kafka."""
+    for operation, text, code, policy in (
+        (APPEND, "compact", ErrorCode.NONE, "delete,compact"),
+        (APPEND, "compact", ErrorCode.NONE, "delete,compact"),
+        (SUBTRACT, "delete", ErrorCode.NONE, "compact"),
+        (SUBTRACT, "compact", ErrorCode.INVALID_CONFIG, "compact"),
+        (APPEND, "both", ErrorCode.INVALID_CONFIG, "compact"),
+        (DELETE, None, ErrorCode.NONE, "delete"),
+    ):
+        change = IncrementalAlterConfigsAlterableConfig("cleanup.policy", operation, text)
+        resource = IncrementalAlterConfigsAlterConfigsResource(TOPIC, "events", [change])
+        response = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([resource]))
+        assert response.responses[0].error_code == code
+        described = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "events", ["cleanup.policy"])])
+        (config,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, described).results[0].configs
+        assert config.value == policy

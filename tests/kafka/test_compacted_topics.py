@@ -99,6 +99,24 @@ def test_a_record_without_a_key_is_refused(brokers: KafkaBrokers) -> None:
     assert [message.key() for message in read_all(brokers)] == [b"key"]
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_records_without_keys_are_named_one_by_one(brokers: KafkaBrokers, codec: str) -> None:
+    """The client fails them as invalid, and the others of their batch as refused because of them."""
+    create(brokers)
+    producer = Producer({"bootstrap.servers": brokers.addresses, "compression.type": codec, "linger.ms": 200})
+    failed: dict[bytes, int] = {}
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is not None
+        failed[message.value() or b""] = error.code()
+
+    for number in range(20):
+        producer.produce("states", b"%d" % number, None if number % 7 == 3 else b"key", 0, delivered)
+    assert producer.flush(PATIENCE_S) == 0
+    keyless = {value for value, code in failed.items() if code == KafkaError.INVALID_RECORD}
+    assert keyless == {b"3", b"10", b"17"} and len(failed) == 20
+
+
 def test_replicas_are_compacted_as_their_leader_is(brokers: KafkaBrokers, tmp_path: Path, seed: int) -> None:
     """Over TCP; then the leader goes."""
     rng = random.Random(seed)

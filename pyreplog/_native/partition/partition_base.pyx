@@ -150,7 +150,7 @@ cdef class PartitionBase:
             code = leading.check_enough_replicas_reach_offset(end)
         log_start = max(leading.log_start, entry_of(leading.start))
         response = named(self._response_type, (
-            self._no_error if code is None else code, entry_of(before), entry_of(end), log_start, append_time_ms, ""))
+            self._no_error if code is None else code, entry_of(before), entry_of(end), log_start, append_time_ms, "", ()))
         return self._pending_append(response, role, end) if code is None else response
 
     cpdef object _perform(self, list effects, list deferred):

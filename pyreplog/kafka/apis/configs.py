@@ -98,8 +98,10 @@ def _broker_settings(api: ApiContext) -> dict[str, str]:
 
 # ---- changes --------------------------------------------------------------------------------------------------
 
-_SET, _DELETE = 0, 1
-"""Operations of IncrementalAlterConfigs that are supported; the others are for lists."""
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+"""Operations of IncrementalAlterConfigs; the last two are for lists."""
+_LISTS = ("cleanup.policy",)
+"""The settings that are lists."""
 
 
 def handle_alter_configs(api: ApiContext, request: RequestContext, message: AlterConfigsRequest) -> Outcome:
@@ -123,14 +125,16 @@ def handle_incremental_alter_configs(
     return transform(_alter_resources(api, message, _changed_values), answer)
 
 
-def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig]) -> dict[str, Any]:
+def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig], _: TopicSettings) -> dict[str, Any]:
     """Return the new value of every setting that can be changed, by name; None: the default."""
     texts = {each.name: each.value for each in configs}
     named = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
     return {**{key: None for key, setting in SETTINGS.items() if not setting.is_fixed}, **named}
 
 
-def _changed_values(configs: Iterable[IncrementalAlterConfigsAlterableConfig]) -> dict[str, Any]:
+def _changed_values(
+    configs: Iterable[IncrementalAlterConfigsAlterableConfig], current: TopicSettings
+) -> dict[str, Any]:  # fmt: skip
     """Return the new values of the named settings; None: the default.
 
     As in Kafka, a setting that does not exist can be deleted: tools delete throttles without looking for them.
@@ -140,14 +144,24 @@ def _changed_values(configs: Iterable[IncrementalAlterConfigsAlterableConfig]) -
     for key, operation, text in configs:
         if key in named:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
-        if operation not in (_SET, _DELETE):
-            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
         named.add(key)
-        if operation == _SET and text is not None:
+        if operation in (_APPEND, _SUBTRACT) and key in _LISTS:
+            values[key] = parse_setting(key, _changed_list(current.values()[key], operation, text or ""))
+        elif operation not in (_SET, _DELETE):
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
+        elif operation == _SET and text is not None:
             values[key] = parse_setting(key, text)
         elif key in SETTINGS:
             values[key] = None
     return values
+
+
+def _changed_list(current: str, operation: int, text: str) -> str:
+    """Return a list with items appended that it does not have, or without items. Items are separated by commas."""
+    items, changed = current.split(","), text.split(",")
+    if operation == _APPEND:
+        return ",".join([*items, *(item for item in changed if item not in items)])
+    return ",".join(item for item in items if item not in changed)
 
 
 _AlterResult: TypeAlias = "tuple[ErrorCode, str | None, int, str]"
@@ -156,7 +170,7 @@ _AlterResult: TypeAlias = "tuple[ErrorCode, str | None, int, str]"
 
 def _alter_resources(
     api: ApiContext, message: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-    values_of: Callable[[Any], Mapping[str, Any]],
+    values_of: Callable[[Any, TopicSettings], Mapping[str, Any]],
 ) -> AppendFuture[list[_AlterResult]]:  # fmt: skip
     """Change the resources of a request. Returns a future that is done when this broker knows the changes."""
     altered: dict[str, TopicMetadata] = {}
@@ -167,7 +181,7 @@ def _alter_resources(
             return
         name = resource.resource_name
         topic = _alterable_topic(api, resource.resource_type, name)
-        values = values_of(resource.configs)
+        values = values_of(resource.configs, topic.config)
         if message.validate_only:
             TopicSettings.of(
                 {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}

@@ -10,6 +10,7 @@ from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
+    ProduceBatchIndexAndErrorMessage,
     ProduceLeaderIdAndEpoch,
     ProduceNodeEndpoint,
     ProducePartitionProduceResponse,
@@ -136,7 +137,7 @@ def _respond(
                     response.base_offset,
                     response.log_append_time_ms,
                     response.log_start,
-                    (),
+                    [ProduceBatchIndexAndErrorMessage(number, response.message) for number in response.refused_records],
                     response.message or None,
                     leader,
                 )

@@ -21,6 +21,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.record_batches.batches import read_batch
 from pyreplog.record_batches.compression import decompress
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ def check_batch(
     if taken.header.control and marker_of(taken.data) is None:
         return ErrorCode.INVALID_RECORD, "expected the marker of a transaction, found another control batch"
     return taken
+
+
+def records_without_keys(data: ReadableBuffer, limits: AppendLimits) -> list[int]:
+    """Return the numbers of the records that have no key, from 0 on.
+
+    Args:
+        data: a batch that `check_batch` has refused for want of a key.
+        limits: the limits of the topic.
+    """
+    _, records = read_batch(bytes(data), max_uncompressed=limits.max_uncompressed_bytes)
+    return [int(number) for number in (records.key_size < 0).nonzero()[0]]
 
 
 def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_time_ms: int | None = None) -> bytearray:
