@@ -20,6 +20,7 @@ from pyreplog.errors import (
     PeerError,
     ReplogError,
     UnsupportedRequestError,
+    WrongTypeError,
 )
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
@@ -33,6 +34,7 @@ from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_trends import GroupTrends
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
+from pyreplog.kafka.ledger_topics import LedgerTopics
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyreplog.kafka.quotas.quota_follower import QuotaFollower
@@ -56,6 +58,8 @@ from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.owner.topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +101,8 @@ class KafkaServer(Handle):
         tls: TLS context for servers; None: no TLS.
         users: users as which clients must authenticate by SASL; None: no authentication, every client may do
             everything.
+        topics: topics on ledgers that clients see beside the partitions of the broker: `Cluster.topics`, or the client
+            that `pyreplog.connect` returns. It stays open when the listener is closed. None: no such topics.
 
     Raises:
         OSError: the address is in use, or is not an address of this machine.
@@ -115,8 +121,13 @@ class KafkaServer(Handle):
     def __init__(
         self, broker: Broker, *, config: KafkaConfig | None = None, host: str = "127.0.0.1", port: int = 0,
         advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
+        topics: Topics | Client | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
+        if topics is not None and not isinstance(topics, Topics | Client):
+            raise WrongTypeError(
+                f"topics: expected Cluster.topics, or a client of topic servers, found {type(topics).__name__}"
+            )
         self.config = _with_stored_partitions(config or KafkaConfig(), broker)
         self.group_trends = GroupTrends()
         """Samples of committed offsets, which metrics keep from one scrape to the next."""
@@ -137,13 +148,16 @@ class KafkaServer(Handle):
             """Address that clients use."""
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
-            self._coordinators = Coordinators(broker, self.config)
+            name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
+            self._ledger_topics = None if topics is None else LedgerTopics(topics, f"kafka-{name_of_cluster}")
+            if self._ledger_topics is not None:
+                undo.callback(self._ledger_topics.close)
+            self._coordinators = Coordinators(broker, self.config, self._ledger_topics)
             undo.callback(self._coordinators.close)
             self.quotas = QuotaManager()
             """The quotas of clients, and what the clients have used."""
             self._quota_follower = QuotaFollower(broker.store, self.quotas)
             undo.callback(self._quota_follower.close)
-            name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
             self._api = ApiContext(
                 broker,
                 self.config,
@@ -153,6 +167,7 @@ class KafkaServer(Handle):
                 self._coordinators,
                 self.quotas,
                 AutoTopicCreationManager(broker.store, self.config, self._reactor.clock, self._pool),
+                self._ledger_topics,
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
@@ -349,6 +364,8 @@ class KafkaServer(Handle):
             self._reactor.call_soon(self._close_in_driver)
             self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
+        if self._ledger_topics is not None:
+            self._ledger_topics.close()
         self._quota_follower.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()

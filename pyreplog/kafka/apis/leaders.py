@@ -21,8 +21,8 @@ def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | N
 
 
 def exists(api: ApiContext, name: TopicPartition) -> bool:
-    """Return whether a partition exists, as far as this broker knows."""
-    topic = api.topic(name.topic)
+    """Return whether a partition exists, as far as this broker knows; it may be one of a topic on ledgers."""
+    topic = api.topic(name.topic) or api.known_ledger_topic(name.topic)
     return topic is not None and 0 <= name.partition < topic.partitions
 
 
