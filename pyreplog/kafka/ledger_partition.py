@@ -73,7 +73,8 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], ErrorCode], ...] = (
     ((OutOfRangeError,), ErrorCode.OFFSET_OUT_OF_RANGE),
     ((MissingExtraError,), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     ((ConfigError,), ErrorCode.KAFKA_STORAGE_ERROR),
-    ((TopicOwnedError, TopicFencedError, SequenceError, NotConnectedError, ClosedError), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ((TopicOwnedError, TopicFencedError, SequenceError), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ((NotConnectedError, ClosedError), ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ((OutcomeUnknownError, TimeoutError), ErrorCode.REQUEST_TIMED_OUT),
     ((InvalidArgumentError, WrongTypeError), ErrorCode.INVALID_RECORD),
     ((ReplogError,), ErrorCode.KAFKA_STORAGE_ERROR),
@@ -82,6 +83,11 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], ErrorCode], ...] = (
 
 _REOPENED = (ClosedError, NoSuchTopicError, TopicFencedError, TopicOwnedError)
 """Errors after which the topic is opened again."""
+
+_DUPLICATE = PartitionProduceResponse(
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER, message="all records of the batch are stored already"
+)
+"""The response to a batch whose offsets are no longer known, which clients take for a success."""
 
 _UNKNOWN = (OutcomeUnknownError, TopicFencedError, SequenceError, ClosedError)
 """Errors after which nothing is known of a producer: its next batch asks the topic."""
@@ -192,9 +198,7 @@ class LedgerPartition:
             self._note(error)
             return PartitionProduceResponse(code_of(error), message=str(error))
         if not len(offsets):  # the topic had them already
-            return PartitionProduceResponse(
-                ErrorCode.DUPLICATE_SEQUENCE_NUMBER, message="all records are stored already"
-            )
+            return _DUPLICATE
         return PartitionProduceResponse(ErrorCode.NONE, int(offsets[0]), int(offsets[-1]) + 1)
 
     async def _submit(self, data: bytes) -> AppendFuture[range] | PartitionProduceResponse:
@@ -227,13 +231,11 @@ class LedgerPartition:
         if isinstance(verdict, SequencedBatch):
             return verdict.outcome
         if verdict is SequenceVerdict.DUPLICATE:
-            return PartitionProduceResponse(
-                ErrorCode.DUPLICATE_SEQUENCE_NUMBER, message="all records are stored already"
-            )
+            return _DUPLICATE
         if verdict is SequenceVerdict.OUT_OF_ORDER:
             return PartitionProduceResponse(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                message=f"producer {key[0]}, epoch {key[1]}: batches before sequence {header.base_sequence} are missing",
+                message=f"producer {key[0]}, epoch {key[1]}: batches are missing before {header.base_sequence}",
             )
         await topic.room()
         if session.producer is None:

@@ -282,7 +282,7 @@ class LedgerTopics(Handle):
                 )
             return topic.partition(name.partition)
         if name.partition:
-            raise NoSuchTopicError(name.topic, f"it has one partition, 0, there is no {name.partition}")
+            raise NoSuchTopicError(name.topic, f"expected partition 0, its only one, found {name.partition}")
         return topic
 
     def _close_partition(self, name: TopicPartition) -> None:
@@ -439,7 +439,8 @@ class LedgerTopics(Handle):
         return self._search(name, lambda _, found: LedgerOffset(ErrorCode.NONE, *(found or ())), time_ms)
 
     def _search(
-        self, name: TopicPartition, answer: Callable[[range, FoundOffset | None], LedgerOffset], time_ms: int | None = None
+        self, name: TopicPartition, answer: Callable[[range, FoundOffset | None], LedgerOffset],
+        time_ms: int | None = None,
     ) -> AppendFuture[LedgerOffset]:  # fmt: skip
         async def search() -> LedgerOffset:
             try:

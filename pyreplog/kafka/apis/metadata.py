@@ -87,8 +87,8 @@ def _respond(
             if api.topics_of(name) is not None:
                 topics.append(_describe_ledger_topic(api, name, ledger_topic, operations))
     else:
-        for topic in message.topics or ():
-            topics.append(_describe_wanted(api, topic, living, operations, on_ledgers))
+        wanted = message.topics or ()
+        topics = [_describe_wanted(api, topic, living, operations, on_ledgers) for topic in wanted]
     brokers = [MetadataResponseBroker(*broker) for broker in living.values()]
     wants_cluster = message.include_cluster_authorized_operations
     return MetadataResponse(
