@@ -33,7 +33,7 @@ from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, as_offset, check_consumer
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
@@ -393,7 +393,7 @@ class Topic(Handle):
         """
         self._check_open()
         return transform(
-            self.managed.read(as_int("offset", offset), bytes_max=bytes_max), partial(messages_from, offset)
+            self.managed.read(as_offset("offset", offset), bytes_max=bytes_max), partial(messages_from, offset)
         )
 
     def offset_of(self, start: Start) -> int:

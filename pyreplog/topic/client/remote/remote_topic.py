@@ -32,7 +32,7 @@ from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Wh
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.client.remote.sender import EntrySender, SequenceAllocator
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, as_offset, check_consumer
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import WaitFunction
@@ -569,9 +569,10 @@ class RemoteTopic(Handle):
 
         Raises:
             ClosedError: the topic was closed.
+            OutOfRangeError: the offset is negative, or too high for any message.
         """
         self._check_open()
-        request = ReadRequest(as_int("offset", offset), OFFSET_MAX, bytes_max, self.name)
+        request = ReadRequest(as_offset("offset", offset), OFFSET_MAX - 1, bytes_max, self.name)
         delivered = self._pool.ask_for(self.name, request, decode_delivered)
         return transform(delivered, lambda delivery: messages_from(offset, delivery.batch))
 
