@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pyreplog.cli.shared import kafka_listener, serving, settings
 from pyreplog.cli.shared.output import print_json, say
@@ -16,7 +17,9 @@ from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.metrics import broker_metrics
-from pyreplog.topic.client.remote.client import Client
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
 
 NAME = "kafka"
 IS_SERVER = True

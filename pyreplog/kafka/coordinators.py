@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pyreplog.clock import SystemClock
 from pyreplog.errors import TopicExistsError
@@ -14,12 +15,14 @@ from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
-from pyreplog.kafka.ledger_topics import LedgerTopics
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
 
 logger = logging.getLogger(__name__)
 

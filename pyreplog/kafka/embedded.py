@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyreplog.coroutines import check_may_block
 from pyreplog.errors import InvalidArgumentError
@@ -21,8 +21,10 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
-from pyreplog.topic.client.remote.client import Client
-from pyreplog.topic.owner.topics import Topics
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
+    from pyreplog.topic.owner.topics import Topics
 
 SEGMENT_BYTES = 4 << 20
 """Size of segment files, bytes. It is small because a file is allocated before its first record."""

@@ -10,14 +10,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from pyreplog.errors import ClosedError, NoSuchTopicError, ReplogError
+from pyreplog.errors import ClosedError, NoSuchTopicError, ReplogError, WrongTypeError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
+from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
@@ -54,39 +55,6 @@ _UNKNOWN_MAX = 1024
 _CLOSE_S = 10.0
 
 
-class LedgerFetchData(NamedTuple):
-    """The outcome of a fetch of one partition. Offsets of an error are -1.
-
-    Attributes:
-        code: NONE, or the error.
-        high_watermark: offset behind the last message.
-        log_start: offset of the first message that is kept.
-        records: one record batch, or b"".
-    """
-
-    code: ErrorCode
-    high_watermark: int = -1
-    log_start: int = -1
-    records: bytes = b""
-
-
-class LedgerOffset(NamedTuple):
-    """The outcome of a search for an offset.
-
-    Attributes:
-        code: NONE, or the error.
-        offset: the offset; -1: there is no such message.
-        time_ms: timestamp of the message, milliseconds since 1970; -1: it was not searched by time.
-    """
-
-    code: ErrorCode
-    offset: int = -1
-    time_ms: int = -1
-
-
-OffsetSearch: TypeAlias = "Callable[[LedgerPartition], Coroutine[Any, Any, LedgerOffset]]"
-
-
 class LedgerTopics(Handle):
     """Topics on ledgers for Kafka clients. Any thread may use it; no method blocks but `close`.
 
@@ -96,9 +64,16 @@ class LedgerTopics(Handle):
     Args:
         source: `Cluster.topics`, or a client of topic servers.
         producer_prefix: how the names of idempotent producers begin in the topics. Producer ids are unique behind it.
+
+    Raises:
+        WrongTypeError: `source` is something else.
     """
 
     def __init__(self, source: Topics | Client, producer_prefix: str) -> None:
+        if not isinstance(source, Topics | Client):
+            raise WrongTypeError(
+                f"topics: expected Cluster.topics, or a client of topic servers, found {type(source).__name__}"
+            )
         self._source, self._producer_prefix = source, producer_prefix
         self._known: dict[str, KnownTopic] = {}  # the topics as they were found last
         self._names: dict[bytes, str] = {}  # their names, by topic id

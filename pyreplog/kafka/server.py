@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyreplog.errors import (
     AuthenticationError,
@@ -20,7 +20,6 @@ from pyreplog.errors import (
     PeerError,
     ReplogError,
     UnsupportedRequestError,
-    WrongTypeError,
 )
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
@@ -34,7 +33,6 @@ from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_trends import GroupTrends
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
-from pyreplog.kafka.ledger_topics import LedgerTopics
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyreplog.kafka.quotas.quota_follower import QuotaFollower
@@ -58,8 +56,11 @@ from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.topic.client.remote.client import Client
-from pyreplog.topic.owner.topics import Topics
+
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.topic.client.remote.client import Client
+    from pyreplog.topic.owner.topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class KafkaServer(Handle):
         OSError: the address is in use, or is not an address of this machine.
         InvalidArgumentError: the host does not exist, the advertised address is malformed, or another broker has the
             same node id.
+        WrongTypeError: `topics` is something else.
         ReplogError: errors of the metadata store.
 
     Example:
@@ -124,10 +126,6 @@ class KafkaServer(Handle):
         topics: Topics | Client | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
-        if topics is not None and not isinstance(topics, Topics | Client):
-            raise WrongTypeError(
-                f"topics: expected Cluster.topics, or a client of topic servers, found {type(topics).__name__}"
-            )
         self.config = _with_stored_partitions(config or KafkaConfig(), broker)
         self.group_trends = GroupTrends()
         """Samples of committed offsets, which metrics keep from one scrape to the next."""
@@ -149,7 +147,7 @@ class KafkaServer(Handle):
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
-            self._ledger_topics = None if topics is None else LedgerTopics(topics, f"kafka-{name_of_cluster}")
+            self._ledger_topics = _ledger_topics(topics, name_of_cluster)
             if self._ledger_topics is not None:
                 undo.callback(self._ledger_topics.close)
             self._coordinators = Coordinators(broker, self.config, self._ledger_topics)
@@ -374,6 +372,14 @@ class KafkaServer(Handle):
         self._listener.end()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))
+
+
+def _ledger_topics(topics: Topics | Client | None, name_of_cluster: str) -> LedgerTopics | None:
+    if topics is None:
+        return None
+    from pyreplog.kafka.ledger_topics import LedgerTopics  # most listeners have none, and do not load it
+
+    return LedgerTopics(topics, f"kafka-{name_of_cluster}")
 
 
 def _with_stored_partitions(config: KafkaConfig, broker: Broker) -> KafkaConfig:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyreplog.cli.shared import serving, tls
 from pyreplog.errors import ConfigError, CorruptionError, InvalidArgumentError, ReplogError
@@ -15,7 +15,9 @@ from pyreplog.kafka import SaslUsers, Server
 from pyreplog.kafka.sasl import MECHANISMS, PLAIN
 from pyreplog.net.tls import TlsContext
 from pyreplog.regular_files import read_regular
-from pyreplog.topic.client.remote.client import Client, connect
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ def connected_topics(arguments: argparse.Namespace, prefix: str = "") -> Iterato
             raise InvalidArgumentError(f"--{names[1]}, --{names[2]}: expected with --{names[0]}, found without")
         yield None
         return
+    from pyreplog.topic.client.remote.client import connect  # most listeners have no such topics, and do not load it
+
     context = None if tls_ca is None else tls.trusting_context(f"--{names[2]}", tls_ca)
     with connect(url, secret=serving.secret(secret_file), tls=context) as client:
         yield client

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
@@ -17,7 +17,6 @@ from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
-from pyreplog.kafka.ledger_topics import LedgerTopics
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import ANONYMOUS
 from pyreplog.kafka.quotas.quota_manager import QuotaManager
@@ -30,6 +29,9 @@ from pyreplog.partition.metadata.metadata_cache import MetadataCache
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
 
 logger = logging.getLogger(__name__)
 

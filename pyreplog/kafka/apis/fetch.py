@@ -10,7 +10,7 @@ from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
-from pyreplog.kafka.ledger_topics import LedgerFetchData
+from pyreplog.kafka.ledger_requests import LedgerFetchData
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,
