@@ -335,7 +335,8 @@ class LedgerPartition:
     async def find_time(self, time_ms: int, end: int) -> FoundOffset | None:
         """Search for the first message whose timestamp is not below a time; None: there is none.
 
-        The search begins with the first message that was published at that time or later.
+        The search begins with the first message that was published at that time or later, and ends after SEARCH_READS
+        reads, with the message behind them.
 
         Args:
             time_ms: milliseconds since 1970.
@@ -373,9 +374,13 @@ class LedgerPartition:
         """
         if self._tail is None:
             self._tail = asyncio.create_task(self._watch(end))
+        tail = self._tail
         self._waiting += 1
         try:
-            await asyncio.shield(self._tail)
+            await asyncio.shield(tail)
+        except asyncio.CancelledError:
+            if not tail.cancelled():  # otherwise this object was closed: the caller looks for the topic again
+                raise
         finally:
             self._waiting -= 1
 

@@ -19,6 +19,7 @@ from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
 from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset
+from pyreplog.net.sockets import weak_callback
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
@@ -87,7 +88,7 @@ class LedgerTopics(Handle):
         self._thread = threading.Thread(target=self._loop.run_forever, name="pyreplog-kafka-topics", daemon=True)
         super().__init__("topics on ledgers for Kafka clients")
         self._thread.start()
-        self._loop.call_soon_threadsafe(self._sweep)
+        self._loop.call_soon_threadsafe(weak_callback(self._sweep))
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> AppendFuture[T]:
         """Run a coroutine in the event loop, in the order of the calls. Returns a future of its result."""
@@ -270,7 +271,7 @@ class LedgerTopics(Handle):
         before = self._loop.time() - IDLE_S
         for name in [name for name, each in self._partitions.items() if each.used_at < before and not each.is_busy]:
             self._close_partition(name)
-        self._loop.call_later(_SWEEP_S, self._sweep)
+        self._loop.call_later(_SWEEP_S, weak_callback(self._sweep))
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
@@ -375,7 +376,8 @@ class LedgerTopics(Handle):
             done, _ = await asyncio.wait(
                 waits, timeout=max(deadline - self._loop.time(), 0.0), return_when=asyncio.FIRST_COMPLETED
             )
-            return any(wait.exception() is None for wait in done)
+            errors = [wait.exception() for wait in done]  # of all: asyncio logs those that nobody looks at
+            return None in errors
         finally:
             for wait in waits:
                 wait.cancel()
@@ -435,9 +437,10 @@ class LedgerTopics(Handle):
 
         async def end() -> None:
             try:
-                for task in list(self._tasks):
+                tasks = [*self._tasks, *self._looking.values()]
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*list(self._tasks), return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
                 for partition in self._partitions.values():
                     await partition.close()
             finally:
