@@ -228,6 +228,10 @@ class LedgerPartition:
         key = header.producer_id, header.producer_epoch
         session = await self._session(topic, key)
         verdict = session.sequences.check(header.base_sequence, header.count)
+        if verdict is SequenceVerdict.OUT_OF_ORDER and session.producer is not None and not session.sequences.is_busy:
+            self._end_session(key)  # the producer may have used another listener meanwhile: ask the topic
+            session = await self._session(topic, key)
+            verdict = session.sequences.check(header.base_sequence, header.count)
         if isinstance(verdict, SequencedBatch):
             return verdict.outcome
         if verdict is SequenceVerdict.DUPLICATE:

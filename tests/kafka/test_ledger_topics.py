@@ -348,6 +348,66 @@ def test_an_idempotent_producer_stores_each_record_once_while_connections_break(
     assert [value for batch in topic.read() for value in batch.values()] == values
 
 
+def test_a_producer_that_changes_its_listener_stores_each_record_once(topics: Topics) -> None:
+    topic = topics.create(deduplicate=True)
+    topics.brokers.start("2", topics=topics.source)
+    sequence = 0
+    for name in ("1", "2", "1", "2"):
+        with RawClient(topics.brokers.servers[name]) as client:
+            if sequence:
+                again = retried(client, sequenced(b"%d" % (sequence - 1), sequence - 1))
+                assert again.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+            for number in range(sequence, sequence + 3):
+                assert retried(client, sequenced(b"%d" % number, number)).base_offset == number
+        sequence += 3
+    assert [value for batch in topic.read() for value in batch.values()] == [b"%d" % n for n in range(sequence)]
+
+
+def retried(client: RawClient, data: bytes) -> Any:
+    """The answer to a batch, which is sent again as long as the listener says so."""
+
+    def ask() -> Any:
+        answer = produce_raw(client, data)
+        return None if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else answer
+
+    return until(ask)
+
+
+def test_all_listeners_name_the_same_leader(embedded: Topics) -> None:
+    embedded.create(partitions=20)
+    embedded.brokers.start("2", topics=embedded.source)
+
+    def leaders(name: str) -> list[int]:
+        with RawClient(embedded.brokers.servers[name]) as client:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+            described = client.ask(ApiKey.METADATA, 12, request).topics[0].partitions
+            return [partition.leader_id for partition in described]
+
+    until(lambda: leaders("1") == leaders("2") and set(leaders("1")) == {1, 2})
+
+
+def test_a_batch_that_is_held_by_a_quota_is_answered_in_time(embedded: Topics) -> None:
+    topic = embedded.create(quota_bytes=1, deduplicate=True)
+    topic.create_subscription("idle", start="earliest")
+    topic.publish(bytes(100))
+    request = ProduceRequest(
+        None, -1, 100, [ProduceTopicProduceData("orders", [ProducePartitionProduceData(0, sequenced(b"x", 0))])]
+    )
+    with embedded.raw() as client:
+
+        def held() -> bool:
+            answer = client.ask(ApiKey.PRODUCE, 8, request).responses[0].partition_responses[0]
+            assert answer.error_code in (0, ErrorCode.REQUEST_TIMED_OUT)
+            return bool(answer.error_code)
+
+        until(lambda: topic.stats().publishing == "held")
+        assert held()
+        topic.clear("idle")
+        until(lambda: not held())
+        assert produce_raw(client, sequenced(b"y", 1)).error_code == 0
+    assert [value for batch in topic.read(1) for value in batch.values()] == [b"x", b"y"]
+
+
 # ---- groups ----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from pyreplog.kafka.apis.context import (
     Outcome,
     RequestContext,
 )
-from pyreplog.kafka.apis.leaders import wait_for_leaders
+from pyreplog.kafka.apis.leaders import ledger_topic_leader, wait_for_leaders
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.node_ids import node_id_of
@@ -85,7 +85,7 @@ def _respond(
                 topics.append(describe_topic(api, name, metadata, living, operations))
         for name, ledger_topic in sorted(on_ledgers.topics.items()):
             if api.topics_of(name) is not None:
-                topics.append(_describe_ledger_topic(api, name, ledger_topic, operations))
+                topics.append(_describe_ledger_topic(api, name, ledger_topic, living, operations))
     else:
         wanted = message.topics or ()
         topics = [_describe_wanted(api, topic, living, operations, on_ledgers) for topic in wanted]
@@ -110,7 +110,7 @@ def _describe_wanted(
     if found is not None:
         return describe_topic(api, name, found, living, operations)
     if name in on_ledgers.topics:
-        return _describe_ledger_topic(api, name, on_ledgers.topics[name], operations)
+        return _describe_ledger_topic(api, name, on_ledgers.topics[name], living, operations)
     if not on_ledgers.is_certain and is_topic_name(name):  # it may be a topic on ledgers: the client asks again
         return MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name, ZERO_UUID)
     return _unknown(topic.name, topic.topic_id)
@@ -140,13 +140,13 @@ def describe_topic(
 
 
 def _describe_ledger_topic(
-    api: ApiContext, name: str, topic: KnownTopic, operations: int
+    api: ApiContext, name: str, topic: KnownTopic, living: dict[str, LivingBroker], operations: int
 ) -> MetadataResponseTopic:  # fmt: skip
-    """Return a topic on ledgers. Each listener is the leader of all its partitions: it reaches their owners itself."""
-    node = api.node_id
+    """Return a topic on ledgers, whose partitions have no leader epochs."""
+    nodes = [ledger_topic_leader(api, living, name, number) for number in range(topic.partitions)]
     partitions = [
-        MetadataResponsePartition(ErrorCode.NONE, number, node, -1, [node], [node])
-        for number in range(topic.partitions)
+        MetadataResponsePartition(ErrorCode.NONE, number, node, replica_nodes=[node], isr_nodes=[node])
+        for number, node in enumerate(nodes)
     ]
     return MetadataResponseTopic(ErrorCode.NONE, name, topic.topic_id, False, partitions, operations)
 
