@@ -109,12 +109,12 @@ def test_kafka_command_keeps_records_and_group_offsets_over_restarts(processes: 
 
 def test_kafka_command_serves_the_topics_of_a_topic_server(processes: ProcessGroup) -> None:
     secret = processes.folder / "secret"
-    secret.write_text("a secret")
+    secret.write_text("a secret of servers")
     secured = ("--secret-file", str(secret))
     serve = processes.start("pyreplog", "serve", str(processes.folder / "cluster"), "--json", *secured)
     url = f"pyreplog://{serve.wait_for('address')}"
     server = start(processes, "--topics", url, "--topics-secret-file", secret)
-    with pyreplog.connect(url, secret=b"a secret") as client:
+    with pyreplog.connect(url, secret=b"a secret of servers") as client:
         orders = client.topic("orders", deduplicate=True, retention_ms=None)
         subscription = orders.subscribe("native", start="earliest")
         values = [b"%d" % number for number in range(20)]
@@ -281,7 +281,7 @@ def test_options_that_cannot_be(refused: Refused, tmp_path: Path) -> None:
     refused("partitions", "--set", "kafka.partitions=0")
     refused("expected a table", "--set", "kafka=1")
     refused("lease_ms", "--set", "lease_ms=1")
-    refused("--topics-secret-file, --topics-tls-ca: expected with --topics", "--topics-secret-file", users)
+    refused("--topics-tls-ca: expected with --topics", "--topics-tls-ca", users)
     refused("url: expected pyreplog://host:port", "--topics", "kafka://a:1")
     refused("--topics-tls-ca: expected certificates in", "--topics", "pyreplog://a:1", "--topics-tls-ca", users)
 

@@ -65,8 +65,9 @@ def connected_topics(arguments: argparse.Namespace, prefix: str = "") -> Iterato
     names = [f"{prefix}topics{name}" for name in ("", "-secret-file", "-tls-ca")]
     url, secret_file, tls_ca = (getattr(arguments, name.replace("-", "_")) for name in names)
     if url is None:
-        if secret_file is not None or tls_ca is not None:
-            raise InvalidArgumentError(f"--{names[1]}, --{names[2]}: expected with --{names[0]}, found without")
+        for name, option in ((names[1], secret_file), (names[2], tls_ca)):
+            if option is not None:
+                raise InvalidArgumentError(f"--{name}: expected with --{names[0]}, found without")
         yield None
         return
     from pyreplog.topic.client.remote.client import connect  # most listeners have no such topics, and do not load it
