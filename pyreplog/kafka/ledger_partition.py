@@ -139,6 +139,7 @@ class LedgerPartition:
         self._sessions: OrderedDict[tuple[int, int], _Session] = OrderedDict()
         self._tail: asyncio.Task[None] | None = None
         self._waiting = 0
+        self._warned = ""  # the last warning
         self.used_at = asyncio.get_running_loop().time()
         """When it was last used, on the clock of the event loop."""
 
@@ -158,7 +159,9 @@ class LedgerPartition:
     def _note(self, error: BaseException) -> None:
         if isinstance(error, _REOPENED):
             self._forget_topic()
-        if code_of(error) in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        is_strange = code_of(error) in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if is_strange and str(error) != self._warned:  # clients repeat their requests
+            self._warned = str(error)
             logger.warning("topic %s on ledgers: %s", self._name, error)
 
     async def config(self) -> TopicConfig:
@@ -226,6 +229,14 @@ class LedgerPartition:
     ) -> AppendFuture[range] | PartitionProduceResponse:  # fmt: skip
         header = records.header
         key = header.producer_id, header.producer_epoch
+        if header.base_sequence < 0:
+            return PartitionProduceResponse(
+                ErrorCode.INVALID_RECORD, message=f"sequence: expected 0 or more, found {header.base_sequence}"
+            )
+        if any(producer_id == key[0] and epoch > key[1] for producer_id, epoch in self._sessions):
+            return PartitionProduceResponse(
+                ErrorCode.INVALID_PRODUCER_EPOCH, message=f"producer {key[0]} has a later epoch than {key[1]}"
+            )
         session = await self._session(topic, key)
         verdict = session.sequences.check(header.base_sequence, header.count)
         if verdict is SequenceVerdict.OUT_OF_ORDER and session.producer is not None and not session.sequences.is_busy:
@@ -282,6 +293,8 @@ class LedgerPartition:
             else:
                 session = _Session(ProducerSequences(None, deduplicates=False), None)
             self._sessions[key] = session
+            for other in [other for other in self._sessions if other[0] == key[0] and other[1] < key[1]]:
+                self._end_session(other)  # batches of an earlier epoch are refused from now on
             idle = [other for other, each in self._sessions.items() if not each.sequences.is_busy and other != key]
             for other in idle[: max(len(self._sessions) - SESSIONS_MAX, 0)]:
                 self._end_session(other)

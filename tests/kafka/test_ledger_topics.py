@@ -43,6 +43,8 @@ from pyreplog.record_batches.batches import build_batch, read_batch
 from pyreplog.topic.client.remote.client import connect
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
+from tests.ports import free_ports
+from tests.topic.remoting import Wire
 from tests.waiting import PATIENCE_S, until
 
 with warnings.catch_warnings():
@@ -314,6 +316,17 @@ def test_a_batch_that_is_sent_again_on_another_connection_is_stored_once(topics:
     assert len(topic.offsets()) == 3
 
 
+def test_batches_of_an_earlier_epoch_are_refused(embedded: Topics) -> None:
+    """They come late, on a connection that their producer has given up."""
+    topic = embedded.create(deduplicate=True)
+    with embedded.raw() as client:
+        assert produce_raw(client, sequenced(b"a", 0)).error_code == 0
+        assert produce_raw(client, sequenced(b"b", 0, epoch=1)).error_code == 0
+        assert produce_raw(client, sequenced(b"late", 1)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert produce_raw(client, sequenced(b"c", 1, epoch=1)).error_code == 0
+    assert [value for batch in topic.read() for value in batch.values()] == [b"a", b"b", b"c"]
+
+
 def test_a_topic_that_deduplicates_knows_producers_when_the_listener_is_restarted(topics: Topics) -> None:
     topic = topics.create(deduplicate=True)
     with topics.raw() as client:
@@ -346,6 +359,35 @@ def test_an_idempotent_producer_stores_each_record_once_while_connections_break(
     assert producer.flush(PATIENCE_S) == 0
     assert len(delivered) == len(values)
     assert [value for batch in topic.read() for value in batch.values()] == values
+
+
+def test_an_idempotent_producer_stores_each_record_once_while_the_topic_server_is_cut_off(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster.embedded(tmp_path / "cluster", bookies=1))
+        (port,) = free_ports(1)
+        wire = stack.enter_context(Wire(f"127.0.0.1:{port}"))
+        stack.enter_context(TopicServer(cluster, port=port, advertise=wire.address))
+        client = stack.enter_context(connect(f"pyreplog://{wire.address}"))
+        brokers = stack.enter_context(KafkaBrokers(tmp_path, offsets_partitions=1))
+        brokers.start("1", topics=client)
+        topic = client.topic("orders", deduplicate=True, **KEEP)
+        producer = Producer({
+            "bootstrap.servers": brokers.addresses, "enable.idempotence": True, "batch.num.messages": 20,
+        })  # fmt: skip
+        delivered: list[int] = []
+
+        def cut(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            delivered.append(message.offset() or 0)
+            if len(delivered) % 300 == 0:
+                wire.cut()
+
+        values = [b"%d" % number for number in range(1_000)]
+        for value in values:
+            producer.produce("orders", value, on_delivery=cut)
+        assert producer.flush(PATIENCE_S) == 0
+        assert len(delivered) == len(values)
+        assert [value for batch in topic.read() for value in batch.values()] == values
 
 
 def test_a_producer_that_changes_its_listener_stores_each_record_once(topics: Topics) -> None:
