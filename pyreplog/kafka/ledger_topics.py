@@ -79,6 +79,7 @@ class LedgerTopics(Handle):
         self._known: dict[str, KnownTopic] = {}  # the topics as they were found last
         self._names: dict[bytes, str] = {}  # their names, by topic id
         self._looked_up_at: OrderedDict[str, float] = OrderedDict()  # of names, also of those without a topic
+        self._listed_at = 0.0  # when all topics were looked up for `known_names`
         self._looking: dict[str, asyncio.Task[KnownTopic | None]] = {}
         self._partitions: OrderedDict[TopicPartition, LedgerPartition] = OrderedDict()  # the last one was used last
         self._pending_bytes = 0
@@ -149,7 +150,11 @@ class LedgerTopics(Handle):
         return self._known.get(name)
 
     def known_names(self) -> Collection[str]:
-        """Return the names of the topics that were found."""
+        """Return the names of the topics that were found. All are looked up in the background, as `known` does."""
+        now = self._loop.time()
+        if now >= self._listed_at + _REFRESH_S:
+            self._listed_at = now
+            self._run(self._find_all)
         return list(self._known)
 
     def name_of(self, topic_id: bytes) -> str | None:

@@ -468,6 +468,12 @@ def test_a_group_of_the_consumer_protocol_reads_a_topic_on_ledgers(embedded: Top
     assert sorted(message.value() for message in messages) == [b"%d" % number for number in range(10)]
 
 
+def test_a_regular_expression_of_a_group_matches_topics_on_ledgers(embedded: Topics) -> None:
+    embedded.create("orders-eu").publish(b"x")
+    messages = consume(embedded, 1, "^orders-.*", **{"group.id": "matching", "group.protocol": "consumer"})
+    assert [(message.topic(), message.value()) for message in messages] == [("orders-eu", b"x")]
+
+
 # ---- offsets ---------------------------------------------------------------------------------------------------
 
 
@@ -598,6 +604,24 @@ def test_no_topic_of_brokers_is_created_under_the_name_of_one_on_ledgers(topics:
     assert topics.brokers.brokers["1"].metadata.topic("orders") is None
     produce(topics, [{"value": b"x"}], "others")
     assert topics.brokers.brokers["1"].metadata.topic("others") is not None
+
+
+def test_nothing_is_created_while_the_topics_on_ledgers_are_unknown(topics: Topics) -> None:
+    """A name that is not known may be that of one of them."""
+    topics.create().publish(b"x")
+
+    def code(name: str) -> int:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        return int(client.ask(ApiKey.METADATA, 12, request).topics[0].error_code)
+
+    with topics.raw() as client:
+        assert code("orders") == 0
+        topics.native.close()
+        assert code("others") == ErrorCode.LEADER_NOT_AVAILABLE
+        assert topics.brokers.brokers["1"].metadata.topic("others") is None
+        assert code("orders") == 0, "it was known before"
+        answer = client.ask(ApiKey.FETCH, 12, fetch_request("orders", 0)).responses[0].partitions[0]
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_topic_of_brokers_hides_one_on_ledgers(embedded: Topics) -> None:
