@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kafka-advertise", metavar="HOST:PORT", help="the address that Kafka clients get (default: that of --kafka)"
     )
     kafka_listener.add_arguments(parser, KAFKA)
+    kafka_listener.add_topics_arguments(parser, KAFKA)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     parser.add_argument("--replace", action="store_true", help="take over the name of a broker whose data are lost")
     metadata_wait.add_argument(parser)
@@ -112,7 +113,8 @@ def _metrics(opened: _Opened) -> Iterator[Metric]:
 def _kafka_credentials(arguments: argparse.Namespace) -> kafka_listener.ListenerCredentials:
     """Return the credentials of Kafka clients. Raises InvalidArgumentError: there are options of no listener."""
     credentials = kafka_listener.ListenerCredentials(arguments, KAFKA)
-    if arguments.kafka is None and (credentials.has_files or arguments.kafka_advertise is not None):
+    others = (arguments.kafka_advertise, arguments.kafka_topics)
+    if arguments.kafka is None and (credentials.has_files or any(option is not None for option in others)):
         raise InvalidArgumentError("--kafka-...: expected with --kafka HOST:PORT, found without")
     return credentials
 
@@ -133,9 +135,10 @@ def _opened(
         server = None
         if kafka_address is not None:
             host, port, advertise = kafka_address
+            topics = stack.enter_context(kafka_listener.connected_topics(arguments, KAFKA))
             server = Server(
                 broker, config=kafka_config, host=host, port=port, advertised=advertise or "", tls=clients.tls,
-                users=clients.users,
+                users=clients.users, topics=topics,
             )  # fmt: skip
             stack.enter_context(server)
         yield _Opened(store, broker, server)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pyreplog.cli.shared import kafka_listener, serving, settings
 from pyreplog.cli.shared.output import print_json, say
@@ -16,6 +17,9 @@ from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.metrics import broker_metrics
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
 
 NAME = "kafka"
 IS_SERVER = True
@@ -38,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     settings.add_arguments(parser)
     kafka_listener.add_arguments(parser)
+    kafka_listener.add_topics_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     serving.add_drain_argument(parser)
 
@@ -47,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     servers: list[Server] = []
     stop = serving.stopped_by_signals(lambda: credentials.reload(servers))
     with (
-        _opened(arguments, credentials) as kafka,
+        kafka_listener.connected_topics(arguments) as topics,
+        _opened(arguments, credentials, topics) as kafka,
         serving.metrics_server(arguments, lambda: _metrics(kafka)) as metrics,
     ):
         servers.extend(kafka.servers.values())
@@ -68,7 +74,9 @@ def _metrics(kafka: EmbeddedKafka) -> Iterator[Metric]:
         yield from kafka_metrics(server)
 
 
-def _opened(arguments: argparse.Namespace, credentials: kafka_listener.ListenerCredentials) -> EmbeddedKafka:
+def _opened(
+    arguments: argparse.Namespace, credentials: kafka_listener.ListenerCredentials, topics: Client | None
+) -> EmbeddedKafka:  # fmt: skip
     host, port, advertise = serving.listening(arguments)
     for_broker, for_listener = kafka_listener.split_settings(settings.settings(arguments))
     broker_config = BrokerConfig.of({"segment_bytes": SEGMENT_BYTES, **for_broker})
@@ -76,7 +84,7 @@ def _opened(arguments: argparse.Namespace, credentials: kafka_listener.ListenerC
     return EmbeddedKafka(
         arguments.directory, config=KafkaConfig.of({**LISTENER_SETTINGS, **for_listener}),
         broker_config=dataclasses.replace(broker_config, stop_ms=stop_ms), host=host, port=port,
-        advertised=advertise or "", tls=credentials.tls, users=credentials.users,
+        advertised=advertise or "", tls=credentials.tls, users=credentials.users, topics=topics,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pyreplog.clock import SystemClock
 from pyreplog.errors import TopicExistsError
@@ -20,25 +21,31 @@ from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
 
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
+
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.01
 
 
 class _BrokerTopicCatalog:
-    """The topics of a broker's metadata, for the coordinator (`TopicCatalog`)."""
+    """The topics of a broker's metadata, and those on ledgers, for the coordinator (`TopicCatalog`)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, ledger_topics: LedgerTopics | None) -> None:
+        self._broker, self._ledger_topics = broker, ledger_topics
 
     def topic(self, name: str) -> KnownTopic | None:
         topic = self._broker.metadata.topic(name)
+        if topic is None and self._ledger_topics is not None:
+            return self._ledger_topics.known(name)
         if topic is None or topic.is_deleted:
             return None
         return KnownTopic(bytes.fromhex(topic.topic_id), topic.partitions)
 
     def names(self) -> Iterable[str]:
-        return self._broker.metadata.topics()
+        names = self._broker.metadata.topics()
+        return names if self._ledger_topics is None else [*names, *self._ledger_topics.known_names()]
 
 
 class Coordinators(Handle):
@@ -49,14 +56,15 @@ class Coordinators(Handle):
     Args:
         broker: the broker. Close this object first.
         config: settings of the listener.
+        ledger_topics: topics on ledgers that are served as well; None: there are none.
     """
 
-    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+    def __init__(self, broker: Broker, config: KafkaConfig, ledger_topics: LedgerTopics | None = None) -> None:
         groups = config.groups
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
         self.groups = GroupCoordinator(
-            log, self._clock, groups, is_expected=self._is_expected, topics=_BrokerTopicCatalog(broker)
+            log, self._clock, groups, is_expected=self._is_expected, topics=_BrokerTopicCatalog(broker, ledger_topics)
         )  # fmt: skip
         """The coordinator of groups."""
         self._role_lock = threading.Lock()  # serialises the leadership changes that are reported to the coordinator

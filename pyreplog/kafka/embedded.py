@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyreplog.coroutines import check_may_block
 from pyreplog.errors import InvalidArgumentError
@@ -21,6 +21,10 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
+    from pyreplog.topic.owner.topics import Topics
 
 SEGMENT_BYTES = 4 << 20
 """Size of segment files, bytes. It is small because a file is allocated before its first record."""
@@ -51,6 +55,7 @@ class EmbeddedKafka(Handle):
         tls: TLS context for servers; None: no TLS.
         users: users as which clients must authenticate by SASL; None: no authentication, every client may do
             everything.
+        topics: topics on ledgers that clients see as well, as of `Server`.
 
     Raises:
         LockedError: another process has the directory open.
@@ -69,7 +74,7 @@ class EmbeddedKafka(Handle):
     def __init__(
         self, directory: str | Path, brokers: int = 1, *, config: KafkaConfig | None = None,
         broker_config: BrokerConfig | None = None, host: str = "127.0.0.1", port: int = 0, advertised: str = "",
-        tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
+        tls: ssl.SSLContext | None = None, users: SaslUsers | None = None, topics: Topics | Client | None = None,
     ) -> None:  # fmt: skip
         check_may_block("EmbeddedKafka", "asyncio.to_thread(EmbeddedKafka, directory)")
         if type(brokers) is not int or not 1 <= brokers <= _BROKERS_MAX:
@@ -94,7 +99,14 @@ class EmbeddedKafka(Handle):
             for name, broker in self._brokers.items():
                 self._servers[name] = stack.enter_context(
                     KafkaServer(
-                        broker, config=config, host=host, port=port, advertised=advertised, tls=tls, users=users
+                        broker,
+                        config=config,
+                        host=host,
+                        port=port,
+                        advertised=advertised,
+                        tls=tls,
+                        users=users,
+                        topics=topics,
                     )
                 )
             self._servers["1"].create_offsets_topic()

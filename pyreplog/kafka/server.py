@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyreplog.errors import (
     AuthenticationError,
@@ -58,6 +58,11 @@ from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.topic.client.remote.client import Client
+    from pyreplog.topic.owner.topics import Topics
+
 logger = logging.getLogger(__name__)
 
 _CHECK_S_MAX = 1.0
@@ -98,11 +103,14 @@ class KafkaServer(Handle):
         tls: TLS context for servers; None: no TLS.
         users: users as which clients must authenticate by SASL; None: no authentication, every client may do
             everything.
+        topics: topics on ledgers that clients see beside the partitions of the broker: `Cluster.topics`, or the client
+            that `pyreplog.connect` returns. It stays open when the listener is closed. None: no such topics.
 
     Raises:
         OSError: the address is in use, or is not an address of this machine.
         InvalidArgumentError: the host does not exist, the advertised address is malformed, or another broker has the
             same node id.
+        WrongTypeError: `topics` is something else.
         ReplogError: errors of the metadata store.
 
     Example:
@@ -116,6 +124,7 @@ class KafkaServer(Handle):
     def __init__(
         self, broker: Broker, *, config: KafkaConfig | None = None, host: str = "127.0.0.1", port: int = 0,
         advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
+        topics: Topics | Client | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
         self.config = _with_stored_partitions(config or KafkaConfig(), broker)
@@ -141,13 +150,16 @@ class KafkaServer(Handle):
             """Address that clients use."""
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
-            self._coordinators = Coordinators(broker, self.config)
+            name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
+            self._ledger_topics = _ledger_topics(topics, name_of_cluster)
+            if self._ledger_topics is not None:
+                undo.callback(self._ledger_topics.close)
+            self._coordinators = Coordinators(broker, self.config, self._ledger_topics)
             undo.callback(self._coordinators.close)
             self.quotas = QuotaManager()
             """The quotas of clients, and what the clients have used."""
             self._quota_follower = QuotaFollower(broker.store, self.quotas)
             undo.callback(self._quota_follower.close)
-            name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
             self._api = ApiContext(
                 broker,
                 self.config,
@@ -157,6 +169,7 @@ class KafkaServer(Handle):
                 self._coordinators,
                 self.quotas,
                 AutoTopicCreationManager(broker.store, self.config, self._reactor.clock, self._pool),
+                self._ledger_topics,
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
@@ -378,6 +391,8 @@ class KafkaServer(Handle):
             self._reactor.call_soon(self._close_in_driver)
             self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
+        if self._ledger_topics is not None:
+            self._ledger_topics.close()
         self._quota_follower.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
@@ -386,6 +401,14 @@ class KafkaServer(Handle):
         self._listener.end()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))
+
+
+def _ledger_topics(topics: Topics | Client | None, name_of_cluster: str) -> LedgerTopics | None:
+    if topics is None:
+        return None
+    from pyreplog.kafka.ledger_topics import LedgerTopics  # most listeners have none, and do not load it
+
+    return LedgerTopics(topics, f"kafka-{name_of_cluster}")
 
 
 def _with_stored_partitions(config: KafkaConfig, broker: Broker) -> KafkaConfig:

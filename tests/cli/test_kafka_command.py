@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import pyreplog
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.record_batches.batches import build_batch
 from tests.cli.support import Done, Run, process
@@ -104,6 +105,26 @@ def test_kafka_command_keeps_records_and_group_offsets_over_restarts(processes: 
     second = process("kafka", processes.folder / "kafka", "--listen", "127.0.0.1:0")
     assert second.code == 3 and second.error.startswith("pyreplog: ") and second.error.count("\n") == 1, second
     end(server)
+
+
+def test_kafka_command_serves_the_topics_of_a_topic_server(processes: ProcessGroup) -> None:
+    secret = processes.folder / "secret"
+    secret.write_text("a secret of servers")
+    secured = ("--secret-file", str(secret))
+    serve = processes.start("pyreplog", "serve", str(processes.folder / "cluster"), "--json", *secured)
+    url = f"pyreplog://{serve.wait_for('address')}"
+    server = start(processes, "--topics", url, "--topics-secret-file", secret)
+    with pyreplog.connect(url, secret=b"a secret of servers") as client:
+        orders = client.topic("orders", deduplicate=True, retention_ms=None)
+        subscription = orders.subscribe("native", start="earliest")
+        values = [b"%d" % number for number in range(20)]
+        produce(server.wait_for("bootstrap"), values, "orders")
+        assert [subscription.receive(PATIENCE_S).value for _ in values] == values
+        orders.publish(b"native")
+        assert consume(server.wait_for("bootstrap"), 21, "billing", "orders") == [*values, b"native"]
+        subscription.close()
+    end(server)
+    end(serve)
 
 
 def test_partitions_that_were_there_are_led_when_the_address_is_printed(processes: ProcessGroup) -> None:
@@ -260,6 +281,9 @@ def test_options_that_cannot_be(refused: Refused, tmp_path: Path) -> None:
     refused("partitions", "--set", "kafka.partitions=0")
     refused("expected a table", "--set", "kafka=1")
     refused("lease_ms", "--set", "lease_ms=1")
+    refused("--topics-tls-ca: expected with --topics", "--topics-tls-ca", users)
+    refused("url: expected pyreplog://host:port", "--topics", "kafka://a:1")
+    refused("--topics-tls-ca: expected certificates in", "--topics", "pyreplog://a:1", "--topics-tls-ca", users)
 
 
 def test_options_of_a_broker_that_cannot_be(refused: Refused, tmp_path: Path) -> None:
@@ -272,6 +296,7 @@ def test_options_of_a_broker_that_cannot_be(refused: Refused, tmp_path: Path) ->
 
     broker("expected with --kafka HOST:PORT", "--kafka-users", users)
     broker("expected with --kafka HOST:PORT", "--kafka-advertise", "a:1")
+    broker("expected with --kafka HOST:PORT", "--kafka-topics", "pyreplog://a:1")
     broker("expected with --kafka-users", "--kafka-mechanisms", "PLAIN")
     broker("--kafka-tls-key, --kafka-tls-client-ca: expected with --kafka-tls-cert", "--kafka-tls-key", users)
     broker("--kafka: expected HOST:PORT", "--kafka", "9092")

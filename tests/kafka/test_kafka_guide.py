@@ -21,7 +21,7 @@ from tests.net.test_tls import Authority
 from tests.waiting import until
 
 GUIDE = ROOT / "docs" / "kafka.md"
-IN_PROCESS, LISTENER, PRODUCTION, USERS, WATCH = blocks(GUIDE)
+IN_PROCESS, LISTENER, PRODUCTION, TOPICS_ON_LEDGERS, USERS, WATCH = blocks(GUIDE)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,10 @@ def test_a_listener_with_users(tmp_path: Path) -> None:
         }
         run(USERS, namespace)
         namespace["server"].close()
+
+
+def test_topics_on_ledgers() -> None:
+    run_as_promised(TOPICS_ON_LEDGERS, {})
 
 
 def test_groups_and_their_lag() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyreplog.cli.shared import tls
+from pyreplog.cli.shared import serving, tls
 from pyreplog.errors import ConfigError, CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.kafka import SaslUsers, Server
 from pyreplog.kafka.sasl import MECHANISMS, PLAIN
 from pyreplog.net.tls import TlsContext
 from pyreplog.regular_files import read_regular
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.remote.client import Client
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,42 @@ def add_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None:
         f"--{prefix}mechanisms", metavar="NAME,...",
         help=f"SASL mechanisms of the users, of {', '.join(MECHANISMS)} (default: the last two)",
     )  # fmt: skip
+
+
+def add_topics_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+    """Add the options of the topics on ledgers that a listener serves as well. prefix: as of `add_arguments`."""
+    parser.add_argument(
+        f"--{prefix}topics", metavar="URL",
+        help="also serve the topics on ledgers of these servers (pyreplog serve): pyreplog://HOST:PORT,...",
+    )  # fmt: skip
+    parser.add_argument(
+        f"--{prefix}topics-secret-file", metavar="FILE", type=Path, help=f"secret of the servers of --{prefix}topics"
+    )
+    parser.add_argument(
+        f"--{prefix}topics-tls-ca", metavar="FILE", type=Path,
+        help=f"use TLS to the servers of --{prefix}topics; certificates that have signed theirs",
+    )  # fmt: skip
+
+
+@contextmanager
+def connected_topics(arguments: argparse.Namespace, prefix: str = "") -> Iterator[Client | None]:
+    """Connect to the servers of the topics on ledgers until the end of the block; None: no option names any.
+
+    Raises InvalidArgumentError.
+    """
+    names = [f"{prefix}topics{name}" for name in ("", "-secret-file", "-tls-ca")]
+    url, secret_file, tls_ca = (getattr(arguments, name.replace("-", "_")) for name in names)
+    if url is None:
+        for name, option in ((names[1], secret_file), (names[2], tls_ca)):
+            if option is not None:
+                raise InvalidArgumentError(f"--{name}: expected with --{names[0]}, found without")
+        yield None
+        return
+    from pyreplog.topic.client.remote.client import connect  # most listeners have no such topics, and do not load it
+
+    context = None if tls_ca is None else tls.trusting_context(f"--{names[2]}", tls_ca)
+    with connect(url, secret=serving.secret(secret_file), tls=context) as client:
+        yield client
 
 
 def split_settings(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

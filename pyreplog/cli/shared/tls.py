@@ -74,6 +74,13 @@ def client_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     return context
 
 
+def trusting_context(option: str, ca: Path) -> ssl.SSLContext:
+    """Return the TLS context of a client that trusts certificates. Raises InvalidArgumentError, naming `option`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _trust(context, option, ca)
+    return context
+
+
 def _load_own(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
     try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
         for file in (cert, key):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of
@@ -36,27 +37,59 @@ TOPIC, BROKER = 2, 4
 """Resource types."""
 _TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
 _BOOLEAN, _STRING, _INT = 1, 2, 3
+_LOOK_UP_S = 10.0
+"""Seconds that the cluster of the topics on ledgers may take to answer."""
 
 
 def handle_describe_configs(api: ApiContext, request: RequestContext, message: DescribeConfigsRequest) -> Outcome:
     """Return the settings of topics and of this broker."""
-    results = [_describe(api, resource, with_synonyms=message.include_synonyms) for resource in message.resources]
-    return DescribeConfigsResponse(results=results)
+
+    def describe() -> DescribeConfigsResponse:
+        results = [_describe(api, resource, with_synonyms=message.include_synonyms) for resource in message.resources]
+        return DescribeConfigsResponse(results=results)
+
+    names = [resource.resource_name for resource in message.resources if resource.resource_type == TOPIC]
+    if any(api.topics_of(name) is not None for name in names):
+        return api.run(describe)  # blocks for the topics on ledgers
+    return describe()
+
+
+def _ledger_settings(api: ApiContext, name: str) -> dict[str, tuple[str, int]] | None:
+    """Return the settings of a topic on ledgers, as far as Kafka has words for them; None: there is none. Blocks."""
+    topics = api.topics_of(name)
+    if topics is None or name not in topics.find([name]).result(_LOOK_UP_S):
+        return None
+    config = topics.config(name).result(_LOOK_UP_S)
+    values = {
+        "cleanup.policy": "delete",
+        "compression.type": "uncompressed" if config.compression == "none" else config.compression,
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": str(config.acks),
+        "retention.bytes": str(-1 if config.retention_bytes is None else config.retention_bytes),
+        "retention.ms": str(-1 if config.retention_ms is None else config.retention_ms),
+        "segment.bytes": str(config.roll_bytes),
+        "segment.ms": str(config.roll_ms),
+    }
+    return {key: (text, _TOPIC_CONFIG) for key, text in values.items()}
 
 
 def _describe(api: ApiContext, resource: DescribeConfigsResource, *, with_synonyms: bool) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
     if kind == TOPIC:
         topic = api.topic(name)
-        if topic is None:
+        try:
+            on_ledgers = _ledger_settings(api, name) if topic is None else None
+        except ReplogError as error:
+            return DescribeConfigsResult(ErrorCode.REQUEST_TIMED_OUT, str(error), kind, name)
+        if topic is None and on_ledgers is None:
             code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}"
             return DescribeConfigsResult(code, text, kind, name)
         defaults = TopicSettings().values()
-        settings = {
+        settings = on_ledgers or {
             key: (format_setting(value), _DEFAULT_CONFIG if value == defaults[key] else _TOPIC_CONFIG)
-            for key, value in topic.config.values().items()
+            for key, value in ({} if topic is None else topic.config.values()).items()
         }
-        is_fixed = False
+        is_fixed = on_ledgers is not None
     elif kind == BROKER and name == str(api.node_id):
         settings = {key: (text, _STATIC_BROKER_CONFIG) for key, text in _broker_settings(api).items()}
         is_fixed = True
@@ -224,6 +257,11 @@ def _alterable_topic(api: ApiContext, kind: int, name: str) -> TopicMetadata:
     if kind != TOPIC:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic or a broker, found a resource of type {kind}")
     topic = api.topic(name)
+    if topic is None and (topics := api.topics_of(name)) is not None and topics.find([name]).result(_LOOK_UP_S):
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{name} is a topic on ledgers: change it with pyreplog's API or `pyreplog topic`",
+        )
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
     if name in INTERNAL_TOPICS:

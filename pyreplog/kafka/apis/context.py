@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
@@ -16,6 +16,7 @@ from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
+from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import ANONYMOUS
 from pyreplog.kafka.quotas.quota_manager import QuotaManager
@@ -27,6 +28,10 @@ from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.replica_manager import ReplicaManager
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +96,18 @@ class LivingBroker(NamedTuple):
     rack: str | None
 
 
+class FoundLedgerTopics(NamedTuple):
+    """Topics on ledgers that were looked up.
+
+    Attributes:
+        topics: those that exist, by name.
+        is_certain: whether there are no others; False: nobody could be asked, and these were known before.
+    """
+
+    topics: Mapping[str, KnownTopic]
+    is_certain: bool
+
+
 @dataclass(frozen=True)
 class ApiContext:
     """The broker, settings and threads of a listener, for its APIs.
@@ -104,6 +121,7 @@ class ApiContext:
         coordinators: driver of the group coordinator.
         quotas: quotas of clients, and what the clients have used.
         auto_topic_creation: creates topics that clients ask for.
+        ledger_topics: topics on ledgers that are served as well; None: there are none.
     """
 
     broker: Broker
@@ -114,6 +132,7 @@ class ApiContext:
     coordinators: Coordinators
     quotas: QuotaManager
     auto_topic_creation: AutoTopicCreationManager
+    ledger_topics: LedgerTopics | None = None
 
     @property
     def replicas(self) -> ReplicaManager:
@@ -165,7 +184,51 @@ class ApiContext:
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with an id of 16 bytes; None: it does not exist, or is being deleted."""
-        return self.metadata.topic_name(topic_id.hex())
+        name = self.metadata.topic_name(topic_id.hex())
+        if name is None and self.ledger_topics is not None:
+            name = self.ledger_topics.name_of(topic_id)
+        return name
+
+    def topics_of(self, name: str) -> LedgerTopics | None:
+        """Return the topics on ledgers, if a topic of that name could be one of them; None: it can only have brokers.
+
+        A topic of brokers hides a topic on ledgers of the same name.
+        """
+        is_of_brokers = name in INTERNAL_TOPICS or self.metadata.topic(name) is not None
+        return None if is_of_brokers else self.ledger_topics
+
+    def known_ledger_topic(self, name: str) -> KnownTopic | None:
+        """Return a topic on ledgers, as it was looked up last; None: none is known by that name."""
+        topics = self.topics_of(name)
+        return None if topics is None else topics.known(name)
+
+    def find_ledger_topics(self, names: Iterable[str] | None) -> AppendFuture[FoundLedgerTopics]:
+        """Look topics on ledgers up.
+
+        Args:
+            names: names of topics; None: all topics on ledgers.
+
+        Returns:
+            A future of those that exist; it does not fail.
+        """
+        done, topics = AppendFuture[FoundLedgerTopics](), self.ledger_topics
+        wanted = None if names is None else [name for name in dict.fromkeys(names) if self.topics_of(name) is not None]
+        if topics is None or (wanted is not None and not wanted):
+            set_result(done, FoundLedgerTopics({}, True))
+            return done
+
+        def answer(found: AppendFuture[dict[str, KnownTopic]]) -> None:
+            error = found.exception()
+            if error is None:
+                set_result(done, FoundLedgerTopics(found.result(), True))
+                return
+            logger.warning("topics on ledgers cannot be looked up: %s", error)
+            known = {name: topics.known(name) for name in (topics.known_names() if wanted is None else wanted)}
+            last = {name: topic for name, topic in known.items() if topic is not None}
+            set_result(done, FoundLedgerTopics(last, False))
+
+        (topics.find_all() if wanted is None else topics.find(wanted)).add_done_callback(answer)
+        return done
 
     # ---- calls that block or wait ---------------------------------------------------------------------------
 

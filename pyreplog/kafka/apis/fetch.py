@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from pyreplog._native.kafka.fetch_gather import gather_batches
@@ -9,6 +10,7 @@ from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
+from pyreplog.kafka.ledger_requests import LedgerFetchData
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,
@@ -27,6 +29,9 @@ _TOPIC_IDS_FROM = 13
 _LEADERS_FROM = 12
 _ENDPOINTS_FROM = 16
 _READ_COMMITTED = 1
+_MIXED_WAIT_MS = 100
+"""Maximum milliseconds that a fetch waits for partitions if it names topics on ledgers as well, which do not wake
+it."""
 _WITHOUT_SESSION = (0, -1)
 """Session epochs of fetches that name all their partitions: 0 asks for a new session, -1 for none."""
 
@@ -47,29 +52,53 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if message.session_epoch not in _WITHOUT_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     names = _topic_names(api, request, message)
-    fetches = {}
+    fetches, on_ledgers = dict[TopicPartition, ConsumerFetch](), dict[TopicPartition, ConsumerFetch]()
     for topic, name in zip(message.topics, names, strict=True):
         if name is not None:
+            chosen = fetches if api.topics_of(name) is None else on_ledgers
             for wanted in topic.partitions:
                 epoch = wanted.current_leader_epoch if wanted.current_leader_epoch >= 0 else None
                 max_bytes = max(wanted.partition_max_bytes, 0)
-                fetches[TopicPartition(name, wanted.partition)] = ConsumerFetch(wanted.fetch_offset, max_bytes, epoch)
+                chosen[TopicPartition(name, wanted.partition)] = ConsumerFetch(wanted.fetch_offset, max_bytes, epoch)
     config = api.config
     max_bytes = min(max(message.max_bytes, 0), config.fetch_bytes)
     if (quota_bytes := api.quotas.fetch_bytes_max(request.user, request.client_id or "")) is not None:
         max_bytes = min(max_bytes, quota_bytes)
     is_committed = message.isolation_level == _READ_COMMITTED
+    max_wait_ms = min(max(message.max_wait_ms, 0), config.fetch_wait_ms)
     params = FetchParams(
         isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
-        max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
+        max_wait_ms=min(max_wait_ms, _MIXED_WAIT_MS) if fetches and on_ledgers else max_wait_ms,
         min_bytes=min(max(message.min_bytes, 0), max_bytes),
         max_bytes=max_bytes,
     )
     # all topics are unknown: answer at once, so that the client updates its metadata
-    if not fetches and message.topics:
-        return _respond(api, request, message, names, {})
-    future = api.replicas.fetch_messages(params, fetches)
-    return transform(future, partial(_respond, api, request, message, names))
+    if not fetches and not on_ledgers and message.topics:
+        return _respond(api, request, message, names, {}, {})
+    if not on_ledgers or api.ledger_topics is None:
+        return transform(
+            api.replicas.fetch_messages(params, fetches), partial(_respond, api, request, message, names, {})
+        )
+    if not fetches:
+        read = api.ledger_topics.fetch(params, on_ledgers)
+        return transform(read, lambda found: _respond(api, request, message, names, found, {}))
+    read = api.ledger_topics.fetch(params._replace(max_wait_ms=0), on_ledgers)
+    return transform(
+        read,
+        lambda found: transform(
+            # last, because its views pin segments
+            api.replicas.fetch_messages(_remainder(params, found), fetches),
+            partial(_respond, api, request, message, names, found),
+        ),
+    )
+
+
+def _remainder(params: FetchParams, found: Mapping[TopicPartition, LedgerFetchData]) -> FetchParams:
+    """Return the settings for what the response has room for beside the messages of topics on ledgers."""
+    size = sum(len(data.records) for data in found.values())
+    if not size:
+        return params
+    return params._replace(max_wait_ms=0, min_bytes=0, max_bytes=max(params.max_bytes - size, 0), has_hard_limit=True)
 
 
 def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:
@@ -80,7 +109,8 @@ def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest
 
 
 def _respond(
-    api: ApiContext, request: RequestContext, message: FetchRequest, names: list[str | None], responses: FetchResponses
+    api: ApiContext, request: RequestContext, message: FetchRequest, names: list[str | None],
+    on_ledgers: Mapping[TopicPartition, LedgerFetchData], responses: FetchResponses,
 ) -> FetchResponse:  # fmt: skip
     endpoints: dict[int, FetchNodeEndpoint] = {}
     is_committed = message.isolation_level == _READ_COMMITTED
@@ -92,6 +122,9 @@ def _respond(
                 partitions.append(_refused(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
             partition = TopicPartition(name, wanted.partition)
+            if partition in on_ledgers:
+                partitions.append(_ledger_data(wanted.partition, on_ledgers[partition], is_committed=is_committed))
+                continue
             data = responses[partition]
             if data.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 data = data._replace(code=code_without_replica(api, partition))
@@ -107,6 +140,14 @@ def _respond(
             partitions.append(_partition_data(wanted.partition, data, leader, is_committed=is_committed))
         topics.append(FetchableTopicResponse(topic.topic, topic.topic_id, partitions))
     return FetchResponse(responses=topics, node_endpoints=tuple(endpoints.values()))
+
+
+def _ledger_data(number: int, data: LedgerFetchData, *, is_committed: bool) -> FetchPartitionData:
+    """Return the messages of a topic on ledgers, which has no transactions."""
+    return FetchPartitionData(
+        number, data.code, data.high_watermark, data.high_watermark, data.log_start,
+        aborted_transactions=() if is_committed else None, records=data.records,
+    )  # fmt: skip
 
 
 def _refused(number: int, code: int) -> FetchPartitionData:

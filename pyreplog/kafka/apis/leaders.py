@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from pyreplog.future import AppendFuture
@@ -21,8 +22,8 @@ def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | N
 
 
 def exists(api: ApiContext, name: TopicPartition) -> bool:
-    """Return whether a partition exists, as far as this broker knows."""
-    topic = api.topic(name.topic)
+    """Return whether a partition exists, as far as this broker knows; it may be one of a topic on ledgers."""
+    topic = api.topic(name.topic) or api.known_ledger_topic(name.topic)
     return topic is not None and 0 <= name.partition < topic.partitions
 
 
@@ -39,6 +40,24 @@ def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker,
     state = partition_state(api, name)
     broker = None if state is None or not state.leader else api.living_broker(state.leader)
     return None if broker is None or state is None else (broker, state.epoch.number)
+
+
+def ledger_topic_leader(api: ApiContext, living: Mapping[str, LivingBroker], topic: str, number: int) -> int:
+    """Return the node id of the listener that serves a partition of a topic on ledgers.
+
+    Each could, because it reaches the owner of the topic itself. All listeners name the same one, so that a client does
+    not change it with each Metadata response: a listener knows which batches of an idempotent producer it has stored.
+
+    Args:
+        api: context of the listener.
+        living: the brokers that clients can reach.
+        topic: name of the topic.
+        number: number of the partition.
+    """
+    if not living:
+        return api.node_id
+    name = max(living, key=lambda name: hashlib.blake2b(f"{topic}\0{number}\0{name}".encode(), digest_size=8).digest())
+    return living[name].node_id
 
 
 def wait_for_leaders(api: ApiContext, topics: Collection[str], timeout_ms: int) -> AppendFuture[bool]:

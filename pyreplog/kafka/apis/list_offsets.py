@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyreplog._native.log.record import Record
 from pyreplog.errors import InvalidRecordBatchError, ReplogError
+from pyreplog.future import AppendFuture, all_done, set_result, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import code_without_replica
+from pyreplog.kafka.apis.leaders import code_without_replica, exists
+from pyreplog.kafka.ledger_requests import LedgerOffset
 from pyreplog.kafka.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -25,6 +29,9 @@ from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import read_batch
 
+if TYPE_CHECKING:
+    from pyreplog.kafka.ledger_topics import LedgerTopics
+
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _WITHOUT_SEARCH = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _READ_COMMITTED = 1
@@ -36,18 +43,51 @@ _Response = ListOffsetsPartitionResponse
 
 def handle_list_offsets(api: ApiContext, request: RequestContext, message: ListOffsetsRequest) -> Outcome:
     """Return offsets by time. A search by time reads the disk, so it runs in the pool."""
-    answer = partial(_respond, api, request.version, message)
-    if all(wanted.timestamp in _WITHOUT_SEARCH for topic in message.topics for wanted in topic.partitions):
-        return answer()
-    return api.run(answer)
+    on_ledgers = {
+        TopicPartition(topic.name, wanted.partition_index): _find_on_ledgers(topics, topic.name, wanted)
+        for topic in message.topics
+        if (topics := api.topics_of(topic.name)) is not None
+        for wanted in topic.partitions
+    }
+    answer = partial(_respond, api, request.version, message, on_ledgers)
+    of_brokers = [topic for topic in message.topics if api.topics_of(topic.name) is None]
+    is_quick = all(wanted.timestamp in _WITHOUT_SEARCH for topic in of_brokers for wanted in topic.partitions)
+    if not on_ledgers:
+        return answer() if is_quick else api.run(answer)
+    return transform(all_done(list(on_ledgers.values())), lambda _: answer() if is_quick else api.run(answer))
 
 
-def _respond(api: ApiContext, version: int, message: ListOffsetsRequest) -> ListOffsetsResponse:
+def _find_on_ledgers(
+    topics: LedgerTopics, topic: str, wanted: ListOffsetsPartition
+) -> AppendFuture[ListOffsetsPartitionResponse]:  # fmt: skip
+    """Search a topic on ledgers, whose messages have no leader epochs."""
+    name, number, timestamp = TopicPartition(topic, wanted.partition_index), wanted.partition_index, wanted.timestamp
+    if timestamp == LATEST:
+        found = topics.end_offset(name)
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        found = topics.start_offset(name)
+    elif timestamp >= 0:
+        found = topics.offset_at(name, timestamp)
+    else:
+        code = ErrorCode.NONE if timestamp == LATEST_TIERED else ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        found = AppendFuture()
+        set_result(found, LedgerOffset(code))
+    return transform(found, lambda place: _Response(number, place.code, place.time_ms, place.offset, -1))
+
+
+def _respond(
+    api: ApiContext, version: int, message: ListOffsetsRequest,
+    on_ledgers: Mapping[TopicPartition, AppendFuture[ListOffsetsPartitionResponse]],
+) -> ListOffsetsResponse:  # fmt: skip
     is_committed = message.isolation_level == _READ_COMMITTED
     isolation = FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK
     topics = []
     for topic in message.topics:
-        found = [_find_offset(api, topic.name, wanted, isolation) for wanted in topic.partitions]
+        found = [
+            _find_offset(api, topic.name, wanted, isolation) if searched is None else searched.result()
+            for wanted in topic.partitions
+            for searched in [on_ledgers.get(TopicPartition(topic.name, wanted.partition_index))]
+        ]
         if version < _EPOCHS_FROM:
             found = [each._replace(leader_epoch=-1) for each in found]
         topics.append(ListOffsetsTopicResponse(topic.name, found))
@@ -141,6 +181,9 @@ def handle_offset_for_leader_epoch(
         for wanted in topic.partitions:
             number = wanted.partition
             name = TopicPartition(topic.topic, number)
+            if api.topics_of(topic.topic) is not None and exists(api, name):  # its messages have no leader epochs
+                ends.append(OffsetForLeaderEpochEpochEndOffset(ErrorCode.NONE, number))
+                continue
             replica = api.replicas.partition(name)
             code = (
                 code_without_replica(api, name)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, LivingBroker, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import wait_for_leaders
+from functools import partial
+
+from pyreplog.future import transform
+from pyreplog.kafka.apis.context import (
+    NO_OPERATIONS,
+    ApiContext,
+    FoundLedgerTopics,
+    LivingBroker,
+    Outcome,
+    RequestContext,
+)
+from pyreplog.kafka.apis.leaders import ledger_topic_leader, wait_for_leaders
 from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
@@ -12,6 +23,7 @@ from pyreplog.kafka.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -37,45 +49,76 @@ _LEADERS_MS = 1_000
 def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
     """Answer a Metadata request, and start to create missing topics if listener and client allow it.
 
+    No topic is created while it is not known whether a topic on ledgers has the name.
+
     As in Kafka, the response does not wait for the creation: LEADER_NOT_AVAILABLE makes the client retry. It gets the
     same code until the topic has leaders, because in Kafka a topic has leaders as soon as it exists, and some clients
     rely on it. After UNKNOWN_TOPIC_OR_PARTITION, the code of Kafka 4, group members of kafka-go would ignore the topic
     for ever.
     """
-    if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
+    wants_all = message.topics is None or (request.version == 0 and not message.topics)
+    if api.ledger_topics is None:
+        return _respond(api, message, wants_all, FoundLedgerTopics({}, True))
+    names = [topic.name if topic.name is not None else api.topic_name(topic.topic_id) for topic in message.topics or ()]
+    found = api.find_ledger_topics(None if wants_all else (name for name in names if name is not None))
+    return transform(found, partial(_respond, api, message, wants_all))
+
+
+def _create_missing(api: ApiContext, message: MetadataRequest, on_ledgers: FoundLedgerTopics) -> None:
+    """Start to create the topics of a request that do not exist, if listener and client allow it."""
+    may_create = message.allow_auto_topic_creation and api.config.auto_create_topics
+    if message.topics and may_create and on_ledgers.is_certain:
         missing = [topic.name for topic in message.topics if topic.name and api.topic(topic.name) is None]
         wanted = [name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS]
+        wanted = [name for name in wanted if name not in on_ledgers.topics]
         api.auto_topic_creation.create_topics(wanted, lambda name: wait_for_leaders(api, [name], _LEADERS_MS))
-    return _respond(api, request, message)
 
 
-def _respond(api: ApiContext, request: RequestContext, message: MetadataRequest) -> MetadataResponse:
+def _respond(
+    api: ApiContext, message: MetadataRequest, wants_all: bool, on_ledgers: FoundLedgerTopics
+) -> MetadataResponse:  # fmt: skip
+    _create_missing(api, message, on_ledgers)
     living = api.living_brokers()
-    wants_all = message.topics is None or (request.version == 0 and not message.topics)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NO_OPERATIONS
     topics = []
     if wants_all:
         for name, metadata in sorted(api.metadata.topics().items()):
             if not metadata.is_deleted:
                 topics.append(describe_topic(api, name, metadata, living, operations))
+        for name, ledger_topic in sorted(on_ledgers.topics.items()):
+            if api.topics_of(name) is not None:
+                topics.append(_describe_ledger_topic(api, name, ledger_topic, living, operations))
     else:
         for topic in message.topics or ():
-            name_or_none = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
-            found = None if name_or_none is None else api.topic(name_or_none)
             if topic.name is None and request.version < _IDS_FROM:  # such a response has no place for an unknown name
                 topics.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, "", topic.topic_id))
-            elif name_or_none is not None and api.auto_topic_creation.is_creating(name_or_none):
-                topics.append(MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name_or_none, ZERO_UUID))
-            elif found is None or name_or_none is None:
-                topics.append(_unknown(topic.name, topic.topic_id))
             else:
-                topics.append(describe_topic(api, name_or_none, found, living, operations))
+                topics.append(_describe_wanted(api, topic, living, operations, on_ledgers))
     brokers = [MetadataResponseBroker(*broker) for broker in living.values()]
     wants_cluster = message.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=brokers, cluster_id=api.cluster_id, controller_id=controller_id(api, living), topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
     )  # fmt: skip
+
+
+def _describe_wanted(
+    api: ApiContext, topic: MetadataRequestTopic, living: dict[str, LivingBroker], operations: int,
+    on_ledgers: FoundLedgerTopics,
+) -> MetadataResponseTopic:  # fmt: skip
+    name = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
+    if name is None:
+        return _unknown(topic.name, topic.topic_id)
+    found = api.topic(name)
+    if api.auto_topic_creation.is_creating(name):
+        return MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name, ZERO_UUID)
+    if found is not None:
+        return describe_topic(api, name, found, living, operations)
+    if name in on_ledgers.topics:
+        return _describe_ledger_topic(api, name, on_ledgers.topics[name], living, operations)
+    if not on_ledgers.is_certain and is_topic_name(name):  # it may be a topic on ledgers: the client asks again
+        return MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name, ZERO_UUID)
+    return _unknown(topic.name, topic.topic_id)
 
 
 def controller_id(api: ApiContext, living: dict[str, LivingBroker]) -> int:
@@ -99,6 +142,18 @@ def describe_topic(
     return MetadataResponseTopic(
         ErrorCode.NONE, name, bytes.fromhex(topic.topic_id), name in INTERNAL_TOPICS, partitions, operations
     )
+
+
+def _describe_ledger_topic(
+    api: ApiContext, name: str, topic: KnownTopic, living: dict[str, LivingBroker], operations: int
+) -> MetadataResponseTopic:  # fmt: skip
+    """Return a topic on ledgers, whose partitions have no leader epochs."""
+    nodes = [ledger_topic_leader(api, living, name, number) for number in range(topic.partitions)]
+    partitions = [
+        MetadataResponsePartition(ErrorCode.NONE, number, node, replica_nodes=[node], isr_nodes=[node])
+        for number, node in enumerate(nodes)
+    ]
+    return MetadataResponseTopic(ErrorCode.NONE, name, topic.topic_id, False, partitions, operations)
 
 
 def _describe_partition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
-from pyreplog.future import transform
+from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.groups import gather
 from pyreplog.kafka.apis.leaders import exists
@@ -57,6 +57,15 @@ def offsets_to_commit(
 
 def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
     """Commit offsets. The response is sent when they are committed to `__consumer_offsets`."""
+    strange = [topic.name for topic in message.topics if api.topic(topic.name) is None]
+    if api.ledger_topics is not None and any(api.known_ledger_topic(name) is None for name in strange):
+        return transform(api.find_ledger_topics(strange), lambda _: _commit(api, request, message))
+    return _commit(api, request, message)
+
+
+def _commit(
+    api: ApiContext, request: RequestContext, message: OffsetCommitRequest
+) -> OffsetCommitResponse | AppendFuture[OffsetCommitResponse]:  # fmt: skip
     offsets, unknown = offsets_to_commit(api, message)
     commit = group_requests.OffsetCommitRequest(
         message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,

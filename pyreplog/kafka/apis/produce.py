@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceResponse,
     ProduceTopicProduceResponse,
 )
-from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.requests import PartitionProduceResponse, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS_MAX = 3_600_000
 _ATTRIBUTES_AT = 22
@@ -45,17 +48,21 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
         UnansweredProduceError: a partition refused records, and the client expects no response.
     """
     records: dict[TopicPartition, ReadableBuffer] = {}
+    on_ledgers: dict[TopicPartition, bytes] = {}
     refused: ProduceResponses = {}
     for topic in message.topic_data:
+        is_on_ledgers = api.topics_of(topic.name) is not None
         for partition in topic.partition_data:
             name = TopicPartition(topic.name, partition.partition_index)
-            if name in records or name in refused:
+            if name in records or name in refused or name in on_ledgers:
                 raise InvalidRequestError(
                     f"Produce v{request.version} request", "topic_data", 0, "each partition once", f"{name} twice"
                 )
             data = cast("ReadableBuffer | None", partition.records)
             if (refusal := _refusal(data, request.version)) is not None:
                 refused[name] = refusal
+            elif is_on_ledgers and data is not None:
+                on_ledgers[name] = bytes(data)
             elif data is not None:
                 records[name] = data
     append = partial(_append, api, request, message, records, refused)
@@ -72,6 +79,13 @@ def _append(
     records: Mapping[TopicPartition, ReadableBuffer], refused: ProduceResponses,
 ) -> Outcome:  # fmt: skip
     timeout_ms = min(max(message.timeout_ms, 0), _TIMEOUT_MS_MAX)
+    if message.acks not in REQUIRED_ACKS:
+        refusal = PartitionProduceResponse(
+            ErrorCode.INVALID_REQUIRED_ACKS, message=f"acks: expected 0, 1 or -1, found {message.acks}"
+        )
+        refused |= dict.fromkeys(on_ledgers, refusal)
+        on_ledgers = {}
+    published = _publish(api, message, on_ledgers, timeout_ms)
     if message.transactional_id is not None and message.acks == ACKS_ALL:
         future = api.broker.append_guard.append_records(
             message.transactional_id, message.acks, records, timeout_ms=timeout_ms,
@@ -88,7 +102,32 @@ def _append(
     if message.acks == 0:
         _raise_if_refused(future, refused)
         return None
-    return transform(future, partial(_respond, api, request, message, refused))
+    if published is None:
+        return transform(future, partial(_respond, api, request, message, refused))
+    appended = future
+    return transform(
+        published,
+        lambda responses: transform(appended, partial(_respond, api, request, message, {**refused, **responses})),
+    )
+
+
+def _publish(
+    api: ApiContext, message: ProduceRequest, records: dict[TopicPartition, bytes], timeout_ms: int
+) -> AppendFuture[ProduceResponses] | None:  # fmt: skip
+    """Publish to topics on ledgers; None: the request names none. With acks=0, failures are only logged."""
+    if not records or api.ledger_topics is None:
+        return None
+    published = api.ledger_topics.append_records(records, timeout_ms=timeout_ms)
+    if message.acks == 0:
+        published.add_done_callback(_log_failures)
+    return published
+
+
+def _log_failures(published: AppendFuture[ProduceResponses]) -> None:
+    responses = {} if published.exception() else published.result()
+    for name, response in responses.items():
+        if response.code is not ErrorCode.NONE:
+            logger.warning("%s: records with acks=0 are lost: %s", name, response.message)
 
 
 def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceResponse | None:

@@ -13,6 +13,7 @@ from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -32,6 +33,7 @@ from pyreplog.kafka.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponse as DeleteRecordsOutcome
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
@@ -40,6 +42,8 @@ from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 _WAIT_MS_MAX = 60_000
 _SEGMENT_BYTES_MAX = 1 << 30
+_LOOK_UP_S = 10.0
+"""Seconds that the cluster of the topics on ledgers may take to tell whether a topic exists."""
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 """Sources of settings."""
 
@@ -48,6 +52,21 @@ def _check_new_name(name: str) -> None:
     if not is_topic_name(name) or name in INTERNAL_TOPICS:
         wanted = "1 to 249 letters, digits, '.', '_' and '-', of no internal topic"
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"name: expected {wanted}, found {name[:80]!r}")
+
+
+def _find_on_ledgers(api: ApiContext, name: str) -> KnownTopic | None:
+    """Look a topic on ledgers up; None: there is none of that name. Blocks. Raises errors of its cluster."""
+    topics = api.topics_of(name)
+    return None if topics is None else topics.find([name]).result(_LOOK_UP_S).get(name)
+
+
+def _check_of_brokers(api: ApiContext, name: str) -> None:
+    """Refuse a change of a topic on ledgers. Blocks."""
+    if _find_on_ledgers(api, name) is not None:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{name} is a topic on ledgers: change it with pyreplog's API or `pyreplog topic`",
+        )
 
 
 # ---- CreateTopics ---------------------------------------------------------------------------------------------
@@ -90,6 +109,8 @@ def _create(
     api: ApiContext, topic: CreateTopicsCreatableTopic, *, validate_only: bool
 ) -> CreateTopicsCreatableTopicResult:  # fmt: skip
     _check_new_name(topic.name)
+    if _find_on_ledgers(api, topic.name) is not None:
+        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic.name} exists as a topic on ledgers")
     config, assignment = api.config, _assignment(api, topic)
     partitions = len(assignment) or (config.partitions if topic.num_partitions == -1 else topic.num_partitions)
     factor = config.replication_factor if topic.replication_factor == -1 else topic.replication_factor
@@ -199,6 +220,7 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
                 raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is not deleted")
             if not is_topic_name(name):
                 raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
+            _check_of_brokers(api, name)
             gone = delete_topic(api.store, name)
             results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
         except Exception as error:  # continue with the other topics
@@ -236,6 +258,7 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
     def grow(topic: CreatePartitionsTopic) -> None:
         found = api.topic(topic.name)
         if found is None:
+            _check_of_brokers(api, topic.name)
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name[:80]!r}")
         if not found.partitions < topic.partition_count <= PARTITIONS_MAX:
             raise RefusedError(
@@ -271,10 +294,13 @@ def handle_delete_records(api: ApiContext, request: RequestContext, message: Del
         for topic in message.topics
         for each in topic.partitions
     }
+    on_ledgers = {name for name in offsets if api.known_ledger_topic(name.topic) is not None}
+    refused = dict.fromkeys(on_ledgers, DeleteRecordsOutcome(ErrorCode.POLICY_VIOLATION))
+    offsets = {name: offset for name, offset in offsets.items() if name not in on_ledgers}
     timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
     started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # blocks for the disk
     deleted: AppendFuture[DeleteRecordsResponses] = transform(started, lambda future: future)
-    return transform(deleted, partial(_deleted, message))
+    return transform(deleted, lambda outcomes: _deleted(message, {**outcomes, **refused}))
 
 
 def _deleted(message: DeleteRecordsRequest, outcomes: DeleteRecordsResponses) -> DeleteRecordsResponse:

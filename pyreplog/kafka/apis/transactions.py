@@ -92,9 +92,11 @@ def handle_add_partitions_to_txn(
             topics.append(AddPartitionsToTxnTopicResult(topic.name, results))
         return AddPartitionsToTxnResponse(0, topics)
 
-    if unknown or not wanted:
+    on_ledgers = [name for name in wanted if api.known_ledger_topic(name.topic) is not None]  # have no transactions
+    if unknown or on_ledgers or not wanted:
         codes: dict[TopicPartition, int] = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        return answer(codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        codes |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return answer(codes | dict.fromkeys(on_ledgers, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT))
 
     def added(result: AddPartitionsResult) -> AddPartitionsToTxnResponse:
         return answer({name: _code(code, request.version, _FENCED_FROM) for name, code in result.partitions.items()})

@@ -15,6 +15,7 @@
 | `dedup`, `producer_snapshot`, `global_producer_snapshot` | deduplication by sequence numbers, and its snapshots |
 | `compression` | codecs of entries |
 | `routing`, `partitioned_metadata` | topics with partitions |
+| `topic_identity` | whether a topic exists, and which creation of its name it is |
 | `dispatch` | the delivery of messages to consumers |
 | `wire` | the protocol between topic servers and their clients |
 """

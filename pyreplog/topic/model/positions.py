@@ -180,6 +180,16 @@ def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[in
     return offsets
 
 
+def messages_from(offset: int, batch: MessageBatch | None) -> MessageBatch | None:
+    """Return the messages of whole entries at an offset and behind it; None: there is none."""
+    if batch is None or not len(batch):
+        return None
+    first = int(np.searchsorted(batch.offset, offset))
+    if first == len(batch):
+        return None
+    return batch.slice(first, len(batch)) if first else batch
+
+
 class OffsetSearch:
     """Searches a ledger for the entry that holds `offset`, with as few reads as possible.
 

@@ -23,7 +23,7 @@ from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture, after_all, set_result
+from pyreplog.future import AppendFuture, after_all, set_result, transform
 from pyreplog.handles import Handle
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
@@ -33,12 +33,12 @@ from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, as_offset, check_consumer
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
-from pyreplog.topic.model.positions import Start, position
+from pyreplog.topic.model.positions import Start, messages_from, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.dedup_cursor import dedup_cursor, obsolete_cursors
@@ -56,6 +56,9 @@ from pyreplog.topic_names import check_name
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+READ_BYTES = 4 << 20
+"""Bytes of entries that `read_at` reads, unless the caller says another number."""
 
 RELEASE_S = 1.0
 """Seconds between attempts to release a claim."""
@@ -374,6 +377,24 @@ class Topic(Handle):
         check_may_block("read")
         stop = OFFSET_MAX if end is None else as_int("end", end)
         return self._batches(self.offset_of(start), min(stop, self.end))
+
+    def read_at(self, offset: int, *, bytes_max: int = READ_BYTES) -> AppendFuture[MessageBatch | None]:
+        """Read the messages at an offset and behind it, without waiting.
+
+        Args:
+            offset: offset of the first message.
+            bytes_max: about so many bytes of entries at most, but one entry at least.
+
+        Returns:
+            A future of the messages; None: there is none at the offset yet. It fails with the errors of `read`.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        self._check_open()
+        return transform(
+            self.managed.read(as_offset("offset", offset), bytes_max=bytes_max), partial(messages_from, offset)
+        )
 
     def offset_of(self, start: Start) -> int:
         """Return the offset of a start.

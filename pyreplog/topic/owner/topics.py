@@ -37,6 +37,8 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.partitioned_metadata import find_partitioned
+from pyreplog.topic.model.topic_identity import TopicIdentity
 from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
@@ -268,6 +270,21 @@ class Topics(Handle):
     def partitions_of(self, name: str) -> int | None:
         """Return the number of partitions of a topic; None: it has none, or does not exist."""
         return self.partitioned.find(name)
+
+    def identity_of(self, name: str) -> TopicIdentity | None:
+        """Return the identity of a topic, of any owner, without opening it; None: it does not exist.
+
+        Raises the errors of `check_name` and of the metadata store.
+        """
+        self._check_open()
+        check_name(name)
+        partitioned = find_partitioned(self.metadata, name)
+        if partitioned is not None:
+            return TopicIdentity(partitioned.token, partitioned.partitions)
+        stored = find_chain(self.metadata, name)
+        if stored is None or stored.chain is None or stored.chain.deleted:
+            return None
+        return TopicIdentity(stored.chain.token, None)
 
     def opened(self) -> list[Topic]:
         """Return the topics that this process owns."""

@@ -48,6 +48,10 @@ def _partitions(topics: Topics, topic: str) -> str:
     return json.dumps(topics.partitioned.find(topic))
 
 
+def _identity(topics: Topics, topic: str) -> str:
+    return json.dumps(topics.identity_of(topic))
+
+
 def _make_partitions(topics: Topics, topic: str, partitions: int, create: bool, settings: Any) -> str:
     check_name(topic)
     stored = topics.partitioned.stored(topic, partitions, create=create, wait=CREATION_WAIT_S, settings=settings)
@@ -132,6 +136,7 @@ _CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "geo_readiness": lambda topics: json.dumps(topics.geo_readiness()),
     "geo_where": lambda topics, topic, subscription: json.dumps(topics.geo_where(topic, subscription)),
     "partitions": _partitions,
+    "identity": _identity,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,
 }

@@ -30,6 +30,7 @@ from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_a
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.partitioned_metadata import check_partitions
+from pyreplog.topic.model.topic_identity import TopicIdentity
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Open, Opened
 from pyreplog.topic_names import check_name
 
@@ -374,6 +375,22 @@ class Client(Handle):
         check_may_block("partitioned_topics")
         return list(self._ask("partitioned_topics"))
 
+    def identity_of(self, name: str) -> TopicIdentity | None:
+        """Return the identity of a topic without opening it; None: it does not exist.
+
+        Args:
+            name: name of the topic; that of a topic with partitions, or of one without.
+
+        Raises:
+            InvalidArgumentError: the name is invalid.
+            InvalidMessageError: the server has an older version, which does not know this call.
+            ReplogError: as `topic`.
+        """
+        check_may_block("identity_of")
+        found = self._ask("identity", topic=check_name(name))
+        return None if found is None else TopicIdentity(*found)
+
+    identity_of_async = in_thread(identity_of)
     topics_async = in_thread(topics)
     partitioned_topics_async = in_thread(partitioned_topics)
 

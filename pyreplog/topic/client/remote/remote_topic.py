@@ -20,7 +20,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
-from pyreplog.future import AppendFuture, all_done
+from pyreplog.future import AppendFuture, all_done, transform
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.coroutines import publishing
@@ -32,11 +32,11 @@ from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Wh
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.client.remote.sender import EntrySender, SequenceAllocator
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, as_offset, check_consumer
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import WaitFunction
-from pyreplog.topic.model.positions import Start, check_start
+from pyreplog.topic.model.positions import Start, check_start, messages_from
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered
@@ -558,6 +558,35 @@ class RemoteTopic(Handle):
             yield batch.slice(*np.searchsorted(batch.offset, (at, end)).tolist())
             at = batch.end
 
+    def read_at(self, offset: int, *, bytes_max: int = READ_BYTES) -> AppendFuture[MessageBatch | None]:
+        """Read the messages at an offset and behind it, without waiting, as `Topic.read_at` does.
+
+        The arguments are those of `Topic.read_at`.
+
+        Returns:
+            A future of the messages; None: there is none at the offset yet. It fails with the errors of `read`, and
+            with StaleError if no server has opened the topic: `offsets` opens it.
+
+        Raises:
+            ClosedError: the topic was closed.
+            OutOfRangeError: the offset is negative, or too high for any message.
+        """
+        self._check_open()
+        request = ReadRequest(as_offset("offset", offset), OFFSET_MAX - 1, bytes_max, self.name)
+        delivered = self._pool.ask_for(self.name, request, decode_delivered)
+        return transform(delivered, lambda delivery: messages_from(offset, delivery.batch))
+
+    def offset_of(self, start: Start) -> int:
+        """Return the offset of a start; asks the owner.
+
+        The arguments are those of `Topic.offset_of`.
+
+        Raises:
+            ReplogError: as `Topic.offset_of`.
+        """
+        check_may_block("offset_of")
+        return int(self._call("position", start=encode_start(check_start(start))))
+
     # ---- the topic ------------------------------------------------------------------------------------------
 
     def stats(self) -> TopicStats:
@@ -640,6 +669,7 @@ class RemoteTopic(Handle):
     clear_async = in_thread(clear)
     redrive_async = in_thread(redrive)
     offsets_async = in_thread(offsets)
+    offset_of_async = in_thread(offset_of)
     read_async = iterating(read)
     stats_async = in_thread(stats)
     internal_stats_async = in_thread(internal_stats)

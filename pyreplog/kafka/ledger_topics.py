@@ -1,0 +1,464 @@
+"""LedgerTopics: the topics on ledgers that a Kafka listener serves beside the partitions of its broker."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from pyreplog.errors import ClosedError, NoSuchTopicError, ReplogError, WrongTypeError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.handles import Handle
+from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.groups.topic_catalog import KnownTopic
+from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
+from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset
+from pyreplog.net.sockets import weak_callback
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from pyreplog.topic.owner.topics import Topics
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+THREADS = 8
+"""Threads for calls of the topics that block: opening, and questions to servers and the metadata store."""
+
+PENDING_BYTES_MAX = 64 << 20
+"""Bytes of produced batches without an outcome above which more of them are refused."""
+
+READ_BYTES_MAX = 4 << 20
+"""Maximum bytes of one read of a partition."""
+
+PARTITIONS_MAX = 4096
+"""Partitions that are open at most, unless more of them are in use."""
+
+IDLE_S = 300.0
+"""Seconds without use after which a partition is forgotten."""
+
+_SWEEP_S = 30.0
+_REFRESH_S = 5.0
+"""Seconds after which a topic that is asked for is looked up again, in the background."""
+_UNKNOWN_MAX = 1024
+_CLOSE_S = 10.0
+
+
+class LedgerTopics(Handle):
+    """Topics on ledgers for Kafka clients. Any thread may use it; no method blocks but `close`.
+
+    An event loop in a thread of its own waits for the topics. The cluster or client stays open, and so do the topics
+    that it opened.
+
+    Args:
+        source: `Cluster.topics`, or a client of topic servers.
+        producer_prefix: how the names of idempotent producers begin in the topics. Producer ids are unique behind it.
+
+    Raises:
+        WrongTypeError: `source` is something else.
+    """
+
+    def __init__(self, source: Topics | Client, producer_prefix: str) -> None:
+        if not isinstance(source, Topics | Client):
+            raise WrongTypeError(
+                f"topics: expected Cluster.topics, or a client of topic servers, found {type(source).__name__}"
+            )
+        self._source, self._producer_prefix = source, producer_prefix
+        self._known: dict[str, KnownTopic] = {}  # the topics as they were found last
+        self._names: dict[bytes, str] = {}  # their names, by topic id
+        self._looked_up_at: OrderedDict[str, float] = OrderedDict()  # of names, also of those without a topic
+        self._listed_at = 0.0  # when all topics were looked up for `known_names`
+        self._looking: dict[str, asyncio.Task[KnownTopic | None]] = {}
+        self._partitions: OrderedDict[TopicPartition, LedgerPartition] = OrderedDict()  # the last one was used last
+        self._pending_bytes = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="pyreplog-kafka-topics"))
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pyreplog-kafka-topics", daemon=True)
+        super().__init__("topics on ledgers for Kafka clients")
+        self._thread.start()
+        self._loop.call_soon_threadsafe(weak_callback(self._sweep))
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> AppendFuture[T]:
+        """Run a coroutine in the event loop, in the order of the calls. Returns a future of its result."""
+        future = AppendFuture[T]()
+
+        async def run() -> None:
+            try:
+                set_result(future, await call())
+            except asyncio.CancelledError:
+                set_exception(future, ClosedError("the Kafka listener was closed"))
+                raise
+            except Exception as error:
+                set_exception(future, error)
+
+        def start() -> None:
+            task = self._loop.create_task(run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        try:
+            self._check_open()
+            self._loop.call_soon_threadsafe(start)
+        except (ReplogError, RuntimeError):
+            set_exception(future, ClosedError("the Kafka listener was closed"))
+        return future
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    def find(self, names: Iterable[str]) -> AppendFuture[dict[str, KnownTopic]]:
+        """Look topics up.
+
+        Args:
+            names: names of topics; those that are no names of Kafka topics are left out.
+
+        Returns:
+            A future of the topics that exist, by name. It fails if that is not known now.
+        """
+        return self._run(partial(self._find, [name for name in dict.fromkeys(names) if is_topic_name(name)]))
+
+    def find_all(self) -> AppendFuture[dict[str, KnownTopic]]:
+        """Look up all topics that have names of Kafka topics.
+
+        Returns:
+            As `find`.
+        """
+        return self._run(self._find_all)
+
+    def known(self, name: str) -> KnownTopic | None:
+        """Return a topic as it was looked up last; None: it did not exist, or was not looked up yet.
+
+        It is looked up again in the background, so that a caller that asks again learns of changes.
+
+        Args:
+            name: name of the topic.
+        """
+        if is_topic_name(name) and self._loop.time() >= self._looked_up_at.get(name, 0.0) + _REFRESH_S:
+            self._run(partial(self._find, [name]))
+        return self._known.get(name)
+
+    def known_names(self) -> Collection[str]:
+        """Return the names of the topics that were found. All are looked up in the background, as `known` does."""
+        now = self._loop.time()
+        if now >= self._listed_at + _REFRESH_S:
+            self._listed_at = now
+            self._run(self._find_all)
+        return list(self._known)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with an id of 16 bytes; None: no topic with it was found.
+
+        Args:
+            topic_id: the id.
+        """
+        return self._names.get(topic_id)
+
+    async def _find(self, names: Collection[str]) -> dict[str, KnownTopic]:
+        found = await asyncio.gather(*(self._look_up(name) for name in names))
+        return {name: topic for name, topic in zip(names, found, strict=True) if topic is not None}
+
+    async def _look_up(self, name: str) -> KnownTopic | None:
+        """Look a topic up, once for all callers that wait for it."""
+        task = self._looking.get(name)
+        if task is None:
+            task = self._looking[name] = self._loop.create_task(self._identify(name))
+            task.add_done_callback(lambda _: self._looking.pop(name))
+        return await asyncio.shield(task)
+
+    async def _identify(self, name: str) -> KnownTopic | None:
+        identity = await asyncio.to_thread(self._source.identity_of, name)
+        self._looked_up_at[name] = self._loop.time()
+        self._looked_up_at.move_to_end(name)
+        former = self._known.get(name)
+        if identity is None:
+            self._forget(name)
+            while len(self._looked_up_at) > len(self._known) + _UNKNOWN_MAX:
+                self._looked_up_at.popitem(last=False)
+            return None
+        topic_id = hashlib.blake2b(f"{identity.token}\0{name}".encode(), digest_size=16).digest()
+        topic = KnownTopic(topic_id, 1 if identity.partitions is None else identity.partitions)
+        if former is not None and former.topic_id != topic_id:
+            self._forget(name)
+        self._known[name], self._names[topic_id] = topic, name
+        return topic
+
+    def _forget(self, name: str) -> None:
+        """Forget a topic that does not exist any more, or not with this id."""
+        former = self._known.pop(name, None)
+        if former is not None:
+            self._names.pop(former.topic_id, None)
+            for partition in [partition for partition in self._partitions if partition.topic == name]:
+                self._close_partition(partition)
+
+    async def _find_all(self) -> dict[str, KnownTopic]:
+        stored, partitioned = await asyncio.gather(
+            asyncio.to_thread(self._list_names), asyncio.to_thread(self._list_partitioned)
+        )
+        grouped = set(partitioned)
+        names = {name for name in stored if (part := partition_of(name)) is None or part[0] not in grouped} | grouped
+        wanted = sorted(name for name in names if is_topic_name(name))
+        for name in self._known.keys() - names:
+            self._forget(name)
+        await self._find([name for name in wanted if name in grouped or name not in self._known])
+        return {name: self._known[name] for name in wanted if name in self._known}
+
+    def _list_names(self) -> list[str]:
+        return self._source.topics() if isinstance(self._source, Client) else self._source.names()
+
+    def _list_partitioned(self) -> list[str]:
+        if isinstance(self._source, Client):
+            return self._source.partitioned_topics()
+        return self._source.partitioned.names()
+
+    def config(self, name: str) -> AppendFuture[TopicConfig]:
+        """Look up the settings of a topic.
+
+        Args:
+            name: name of the topic.
+
+        Returns:
+            A future of the settings. It fails with the errors of `Cluster.topic`.
+        """
+
+        async def find() -> TopicConfig:
+            return await self._partition(TopicPartition(name, 0)).config()
+
+        return self._run(find)
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    def _partition(self, name: TopicPartition) -> LedgerPartition:
+        partition = self._partitions.get(name)
+        if partition is None:
+            label = f"{name.topic}, partition {name.partition}"
+            partition = LedgerPartition(label, partial(self._open, name), self._producer_prefix)
+            self._partitions[name] = partition
+            if len(self._partitions) > PARTITIONS_MAX:
+                for other in [other for other, each in self._partitions.items() if not each.is_busy][:1]:
+                    self._close_partition(other)
+        self._partitions.move_to_end(name)
+        return partition
+
+    def _open(self, name: TopicPartition) -> AnyTopic:
+        """Open the topic that is a partition. Blocks."""
+        if not is_topic_name(name.topic):
+            raise NoSuchTopicError(name.topic, "it is not a name of a Kafka topic")
+        topic = self._source.existing(name.topic)
+        if isinstance(topic, PartitionedTopic | RemotePartitionedTopic):
+            if not 0 <= name.partition < topic.partitions:
+                raise NoSuchTopicError(
+                    name.topic, f"it has {topic.partitions} partitions, there is no {name.partition}"
+                )
+            return topic.partition(name.partition)
+        if name.partition:
+            raise NoSuchTopicError(name.topic, f"expected partition 0, its only one, found {name.partition}")
+        return topic
+
+    def _close_partition(self, name: TopicPartition) -> None:
+        task = self._loop.create_task(self._partitions.pop(name).close())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _sweep(self) -> None:
+        """Forget the partitions that were not used for long."""
+        before = self._loop.time() - IDLE_S
+        for name in [name for name, each in self._partitions.items() if each.used_at < before and not each.is_busy]:
+            self._close_partition(name)
+        self._loop.call_later(_SWEEP_S, weak_callback(self._sweep))
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def append_records(
+        self, records: Mapping[TopicPartition, bytes], *, timeout_ms: int
+    ) -> AppendFuture[ProduceResponses]:
+        """Publish record batches, those of each partition in the order of the calls.
+
+        Args:
+            records: one record batch for each partition.
+            timeout_ms: milliseconds after which a batch without an outcome is answered.
+
+        Returns:
+            A future of the outcomes; it does not fail. A batch is acknowledged when its topic acknowledges it.
+        """
+        return self._run(partial(self._append_all, records, timeout_ms / 1000))
+
+    async def _append_all(self, records: Mapping[TopicPartition, bytes], timeout_s: float) -> ProduceResponses:
+        responses = await asyncio.gather(*(self._append(*each, timeout_s) for each in records.items()))
+        return dict(zip(records, responses, strict=True))
+
+    async def _append(self, name: TopicPartition, data: bytes, timeout_s: float) -> PartitionProduceResponse:
+        if self._pending_bytes + len(data) > PENDING_BYTES_MAX and self._pending_bytes:
+            return PartitionProduceResponse(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                message=f"{self._pending_bytes} bytes have no outcome yet: try again later",
+            )
+        self._pending_bytes += len(data)
+        try:
+            return await self._partition(name).append(data, timeout_s)
+        finally:
+            self._pending_bytes -= len(data)
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
+    ) -> AppendFuture[dict[TopicPartition, LedgerFetchData]]:  # fmt: skip
+        """Fetch for a consumer: wait up to `max_wait_ms` for `min_bytes`.
+
+        Args:
+            params: settings of the fetch.
+            fetches: the partitions.
+
+        Returns:
+            A future of the outcomes; it does not fail.
+        """
+        return self._run(partial(self._fetch, params, fetches))
+
+    async def _fetch(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
+    ) -> dict[TopicPartition, LedgerFetchData]:  # fmt: skip
+        deadline = self._loop.time() + params.max_wait_ms / 1000
+        while True:
+            responses = await self._read(params, fetches)
+            size = sum(len(data.records) for data in responses.values())
+            has_error = any(data.code is not ErrorCode.NONE for data in responses.values())
+            if size >= params.min_bytes or has_error or self._loop.time() >= deadline:
+                return responses
+            if not await self._wait_for_growth(responses, deadline):
+                return responses
+
+    async def _read(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
+    ) -> dict[TopicPartition, LedgerFetchData]:  # fmt: skip
+        """Read all partitions, up to the size of the response; the first batch is returned whatever its size."""
+        found = await asyncio.gather(*(self._bounds(name, fetch) for name, fetch in fetches.items()))
+        responses, left, is_first = dict(zip(fetches, found, strict=True)), params.max_bytes, True
+        for name, fetch in fetches.items():
+            data = responses[name]
+            if data.code is not ErrorCode.NONE or fetch.offset >= data.high_watermark or (left <= 0 and not is_first):
+                continue
+            try:
+                max_bytes = min(fetch.max_bytes, left, READ_BYTES_MAX)
+                records = await self._partition(name).read(fetch.offset, max_bytes)
+            except Exception as error:
+                responses[name] = LedgerFetchData(self._code_of(name, error))
+                continue
+            if is_first or len(records) <= left:
+                responses[name] = data._replace(records=records)
+                left, is_first = left - len(records), is_first and not records
+        return responses
+
+    async def _bounds(self, name: TopicPartition, fetch: ConsumerFetch) -> LedgerFetchData:
+        try:
+            offsets = await self._partition(name).offsets()
+        except Exception as error:
+            return LedgerFetchData(self._code_of(name, error))
+        is_inside = offsets.start <= fetch.offset <= offsets.stop
+        code = ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
+        return LedgerFetchData(code, offsets.stop, offsets.start)
+
+    async def _wait_for_growth(self, responses: Mapping[TopicPartition, LedgerFetchData], deadline: float) -> bool:
+        """Wait until a partition has more messages, or until a deadline; return whether to read again."""
+        waits = [
+            self._loop.create_task(self._partition(name).wait_beyond(data.high_watermark))
+            for name, data in responses.items()
+        ]
+        if not waits:
+            return False
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=max(deadline - self._loop.time(), 0.0), return_when=asyncio.FIRST_COMPLETED
+            )
+            errors = [wait.exception() for wait in done]  # of all: asyncio logs those that nobody looks at
+            return None in errors
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _code_of(self, name: TopicPartition, error: Exception) -> ErrorCode:
+        code = code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            logger.error("topic %s, partition %d: a fetch failed", *name, exc_info=error)
+        return code
+
+    # ---- offsets --------------------------------------------------------------------------------------------
+
+    def start_offset(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
+        """Return a future of the offset of the first message that is kept.
+
+        Args:
+            name: the partition.
+        """
+        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.start))
+
+    def end_offset(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
+        """Return a future of the offset behind the last message.
+
+        Args:
+            name: the partition.
+        """
+        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.stop))
+
+    def offset_at(self, name: TopicPartition, time_ms: int) -> AppendFuture[LedgerOffset]:
+        """Return a future of the first message whose timestamp is not below a time; see `LedgerPartition.find_time`.
+
+        Args:
+            name: the partition.
+            time_ms: milliseconds since 1970.
+        """
+        return self._search(name, lambda _, found: LedgerOffset(ErrorCode.NONE, *(found or ())), time_ms)
+
+    def _search(
+        self, name: TopicPartition, answer: Callable[[range, FoundOffset | None], LedgerOffset],
+        time_ms: int | None = None,
+    ) -> AppendFuture[LedgerOffset]:  # fmt: skip
+        async def search() -> LedgerOffset:
+            try:
+                partition = self._partition(name)
+                offsets = await partition.offsets()
+                found = None if time_ms is None else await partition.find_time(time_ms, offsets.stop)
+                return answer(offsets, found)
+            except Exception as error:
+                return LedgerOffset(self._code_of(name, error))
+
+        return self._run(search)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _do_close(self) -> None:
+        closed = AppendFuture[None]()
+
+        async def end() -> None:
+            try:
+                tasks = [*self._tasks, *self._looking.values()]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for partition in self._partitions.values():
+                    await partition.close()
+            finally:
+                set_result(closed, None)
+
+        def begin() -> None:
+            self._ending = self._loop.create_task(end())
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            closed.result(_CLOSE_S)
+        except ReplogError:
+            logger.warning("topics on ledgers for Kafka clients: calls of the topics go on after %g s", _CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
