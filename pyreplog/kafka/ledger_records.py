@@ -13,14 +13,14 @@ import numpy as np
 
 from pyreplog._native.kafka.record_batch import (
     HEADER_BYTES,
-    INVALID_RECORD,
+    INVALID_TIMESTAMP,
     NO_TIMESTAMP,
     RecordBatchHeader,
     RecordColumns,
-    check_batch,
     encode_batch,
     encode_records,
     read_records,
+    take_produced,
 )
 from pyreplog._native.kafka.transcode import transcode_messages
 from pyreplog._native.topic.messages import MessageBatch
@@ -73,13 +73,14 @@ def decode_produced(data: bytes, *, max_uncompressed: int = UNCOMPRESSED_MAX) ->
         InvalidRecordBatchError: the batch is damaged, or no producer may send it.
         MissingExtraError: the package with its codec is not installed.
     """
-    header = check_batch(data)
-    if header.size != len(data):
-        raise InvalidRecordBatchError(INVALID_RECORD, -1, header.size, "one record batch", "more bytes behind it")
-    header.check_produced()
-    body = decompress(header.codec, memoryview(data)[HEADER_BYTES:], max_uncompressed)
-    header.check_records(body, latest=_TIME_MAX_MS)
-    columns = read_records(header, body)
+    produced = take_produced(data)  # checks the header, the checksum, and records that are not compressed
+    if isinstance(produced, tuple):
+        raise InvalidRecordBatchError(produced[0], -1, 0, "a record batch of a producer", produced[1])
+    header = produced.header
+    columns = read_records(header, decompress(header.codec, memoryview(data)[HEADER_BYTES:], max_uncompressed))
+    if header.codec and columns.timestamp.max() > _TIME_MAX_MS:
+        found = f"{columns.timestamp.max()}"
+        raise InvalidRecordBatchError(INVALID_TIMESTAMP, -1, HEADER_BYTES, f"timestamps up to {_TIME_MAX_MS}", found)
     values: Sequence[bytes | None] = columns.values()
     nulls = columns.value_size < 0
     properties: list[dict[str, str | bytes] | None] | None = None

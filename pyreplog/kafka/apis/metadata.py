@@ -58,10 +58,10 @@ def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataR
     """
     wants_all = message.topics is None or (request.version == 0 and not message.topics)
     if api.ledger_topics is None:
-        return _respond(api, message, wants_all, FoundLedgerTopics({}, True))
+        return _respond(api, request.version, message, wants_all, FoundLedgerTopics({}, True))
     names = [topic.name if topic.name is not None else api.topic_name(topic.topic_id) for topic in message.topics or ()]
     found = api.find_ledger_topics(None if wants_all else (name for name in names if name is not None))
-    return transform(found, partial(_respond, api, message, wants_all))
+    return transform(found, partial(_respond, api, request.version, message, wants_all))
 
 
 def _create_missing(api: ApiContext, message: MetadataRequest, on_ledgers: FoundLedgerTopics) -> None:
@@ -75,7 +75,7 @@ def _create_missing(api: ApiContext, message: MetadataRequest, on_ledgers: Found
 
 
 def _respond(
-    api: ApiContext, message: MetadataRequest, wants_all: bool, on_ledgers: FoundLedgerTopics
+    api: ApiContext, version: int, message: MetadataRequest, wants_all: bool, on_ledgers: FoundLedgerTopics
 ) -> MetadataResponse:  # fmt: skip
     _create_missing(api, message, on_ledgers)
     living = api.living_brokers()
@@ -90,7 +90,7 @@ def _respond(
                 topics.append(_describe_ledger_topic(api, name, ledger_topic, living, operations))
     else:
         for topic in message.topics or ():
-            if topic.name is None and request.version < _IDS_FROM:  # such a response has no place for an unknown name
+            if topic.name is None and version < _IDS_FROM:  # such a response has no place for an unknown name
                 topics.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, "", topic.topic_id))
             else:
                 topics.append(_describe_wanted(api, topic, living, operations, on_ledgers))

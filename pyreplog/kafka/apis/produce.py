@@ -65,7 +65,7 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
                 on_ledgers[name] = bytes(data)
             elif data is not None:
                 records[name] = data
-    append = partial(_append, api, request, message, records, refused)
+    append = partial(_append, api, request, message, records, on_ledgers, refused)
     return LongCall(append) if _compressed_bytes(records) > _LONG_BYTES else append()
 
 
@@ -76,7 +76,8 @@ def _compressed_bytes(records: Mapping[TopicPartition, ReadableBuffer]) -> int:
 
 def _append(
     api: ApiContext, request: RequestContext, message: ProduceRequest,
-    records: Mapping[TopicPartition, ReadableBuffer], refused: ProduceResponses,
+    records: Mapping[TopicPartition, ReadableBuffer], on_ledgers: Mapping[TopicPartition, bytes],
+    refused: ProduceResponses,
 ) -> Outcome:  # fmt: skip
     timeout_ms = min(max(message.timeout_ms, 0), _TIMEOUT_MS_MAX)
     if message.acks not in REQUIRED_ACKS:
@@ -112,7 +113,7 @@ def _append(
 
 
 def _publish(
-    api: ApiContext, message: ProduceRequest, records: dict[TopicPartition, bytes], timeout_ms: int
+    api: ApiContext, message: ProduceRequest, records: Mapping[TopicPartition, bytes], timeout_ms: int
 ) -> AppendFuture[ProduceResponses] | None:  # fmt: skip
     """Publish to topics on ledgers; None: the request names none. With acks=0, failures are only logged."""
     if not records or api.ledger_topics is None:
