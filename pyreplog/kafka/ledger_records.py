@@ -75,7 +75,8 @@ def decode_produced(data: bytes, *, max_uncompressed: int = UNCOMPRESSED_MAX) ->
     """
     produced = take_produced(data)  # checks the header, the checksum, and records that are not compressed
     if isinstance(produced, tuple):
-        raise InvalidRecordBatchError(produced[0], -1, 0, "a record batch of a producer", produced[1])
+        expected, _, found = produced[1].removeprefix("expected ").rpartition(", found ")
+        raise InvalidRecordBatchError(produced[0], -1, 0, expected, found)
     header = produced.header
     columns = read_records(header, decompress(header.codec, memoryview(data)[HEADER_BYTES:], max_uncompressed))
     if header.codec and columns.timestamp.max() > _TIME_MAX_MS:
