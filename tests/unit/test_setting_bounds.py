@@ -103,6 +103,7 @@ BOUNDS: dict[type[Settings], dict[str, tuple[int, int]]] = {
     KafkaConfig: {
         "max_request_bytes": (1024, (1 << 31) - 1), "max_request_items": (1, 1 << 24), "connections": (1, 1 << 20),
         "idle_ms": (1, DAY_MS), "request_ms": (1, DAY_MS), "stall_ms": (1, DAY_MS), "queued_bytes": (1, 1 << 40),
+        "incomplete_request_bytes": (1 << 16, 1 << 40),
         "inflight_requests": (1, 1 << 20), "fetch_bytes": (1, 1 << 30), "fetch_wait_ms": (0, DAY_MS),
         "partitions": (1, 65_536), "replication_factor": (1, 64), "min_isr": (1, 64),
         "offsets_partitions": (1, 10_000), "offsets_replication_factor": (1, 64), "rebalance_delay_ms": (0, DAY_MS),
