@@ -16,12 +16,12 @@ from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
 from pyreplog.partition.metadata.topic_metadata import state_key
 from pyreplog.partition.protocol.partition_state import PartitionState
-from tests.chaos.faults import DELAY_S, Availability, Faults, RandomFaults, Worker
+from tests.chaos.faults import DELAY_S, Availability, Fault, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
 from tests.chaos.victims import Victim
 from tests.histories.anomalies import anomalies
 from tests.histories.cycles import permitted_cycles
-from tests.histories.history import Append, History, Outcome, Read
+from tests.histories.history import Append, History, Outcome, Read, Transaction
 from tests.histories.planted import can_show
 from tests.waiting import until
 
@@ -161,7 +161,7 @@ def run_workers(
     workers: Sequence[Worker], faults: Faults, seconds: float | None, log: CommittedRecords, history: History,
     availability: Availability, kinds: Iterable[str],
 ) -> Verdict:  # fmt: skip
-    """Let clients work through faults, for so long and until there was each kind of fault; judge their history.
+    """Let clients work through faults, for so long and until each kind of fault had an effect; judge their history.
 
     seconds: None: until the faults have no more to do. kinds: the cycles that the history must be able to show.
     """
@@ -174,7 +174,7 @@ def run_workers(
         faults.start()
         faults.wait(seconds)
         if seconds is not None:
-            until(lambda: faults.is_complete, patience_s=4 * BOUND_S, pause_s=0.01)
+            until(lambda: has_proved(history, faults), patience_s=4 * BOUND_S, pause_s=0.1)
         faults.end()
         held = availability.report(faults)
     for partition in range(PARTITIONS):
@@ -188,21 +188,41 @@ def run_workers(
     return Verdict(availability.acknowledged, lost, held, tuple(missing))
 
 
+def has_proved(history: History, faults: Faults) -> bool:
+    """Whether there was each kind of fault, and those that interrupt have delayed or failed an append; or one failed.
+
+    A broker that is killed while it leads nothing disturbs nobody.
+    """
+    past = list(faults.past)
+    affected = {fault.kind for fault in past if any(map(is_affected, appends_during(history, fault)))}
+    return faults.error is not None or (
+        faults.is_complete and {fault.kind for fault in past if fault.interrupts} <= affected
+    )
+
+
+def appends_during(history: History, fault: Fault) -> list[Transaction]:
+    """Return the appends that were under way during a fault."""
+    return [
+        each
+        for each in list(history.transactions)
+        if each.appends and each.began < fault.ended and each.ended > fault.began
+    ]
+
+
+def is_affected(transaction: Transaction) -> bool:
+    """Whether an append was delayed, or failed."""
+    return transaction.outcome is not Outcome.COMMITTED or transaction.ended - transaction.began > DELAY_S
+
+
 def check_effects(history: History, faults: Faults) -> list[str]:
     """Print what each kind of fault did to appends; return the kinds that did nothing although they must."""
     affected, counts = Counter[str](), Counter(fault.kind for fault in faults.past)
     longest, kinds = dict.fromkeys(counts, 0.0), {fault.kind for fault in faults.past if fault.interrupts}
     for fault in faults.past:
-        meanwhile = [
-            each
-            for each in history.transactions
-            if each.appends and each.began < fault.ended and each.ended > fault.began
-        ]
+        meanwhile = appends_during(history, fault)
         delays = [each.ended - each.began for each in meanwhile]
         longest[fault.kind] = max(longest[fault.kind], *delays, 0.0)
-        affected[fault.kind] += any(
-            each.outcome is not Outcome.COMMITTED or each.ended - each.began > DELAY_S for each in meanwhile
-        )
+        affected[fault.kind] += any(map(is_affected, meanwhile))
     for kind, count in counts.items():
         print(
             f"  {kind}: {count}, of which {affected[kind]} delayed or failed something, for up to {longest[kind]:.2f} s"

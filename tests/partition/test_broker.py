@@ -420,7 +420,7 @@ def test_leader_that_has_lost_its_producer_snapshots_knows_the_batches_of_trimme
     settings = {"segment.bytes": 65536}
     topic = cluster.create(min_isr=2, assignment={0: ["b", "a", "c"]}, settings=settings)
     cluster.append(b"first")
-    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+    records = encode_batch(filler(1, 8), 1, producer_id=7, producer_epoch=0, base_sequence=0)
 
     def send_again() -> int | None:
         response = cluster.leader().replicas.append_records(ACKS_ALL, {TOPIC: records}, timeout_ms=5_000)
