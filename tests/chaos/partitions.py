@@ -16,7 +16,7 @@ from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
 from pyreplog.partition.metadata.topic_metadata import state_key
 from pyreplog.partition.protocol.partition_state import PartitionState
-from tests.chaos.faults import DELAY_S, Availability, Fault, Faults, RandomFaults, Worker
+from tests.chaos.faults import Availability, Fault, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
 from tests.chaos.victims import Victim
 from tests.histories.anomalies import anomalies
@@ -33,6 +33,9 @@ READER_PAUSE_S = 0.05
 TOPIC = "chaos"
 BEFORE_FAULTS = 10
 """So much is acknowledged before the first fault: one that comes earlier disturbs nobody."""
+DISTURBED_S = 0.1
+"""An append that takes so long was disturbed: others take some milliseconds, and a fail-over after kill -9 a quarter of
+a second."""
 SHORTEST_S = 3.0
 """Faults of a short round may be so long: longer than leases and the lag of replicas."""
 
@@ -211,7 +214,7 @@ def appends_during(history: History, fault: Fault) -> list[Transaction]:
 
 def is_affected(transaction: Transaction) -> bool:
     """Whether an append was delayed, or failed."""
-    return transaction.outcome is not Outcome.COMMITTED or transaction.ended - transaction.began > DELAY_S
+    return transaction.outcome is not Outcome.COMMITTED or transaction.ended - transaction.began > DISTURBED_S
 
 
 def check_effects(history: History, faults: Faults) -> list[str]:
