@@ -15,8 +15,8 @@
 #              that was acknowledged from every bookie that metadata name
 #   geokills   kills servers of clusters that replicate to each other, GEO_KILLS times in each test, and compares every message
 #   foreign    runs Kafka's own command-line tools and Kafka Streams, which Maven fetches, against three brokers with Kafka
-#              listeners, which are killed, MirrorMaker 2 from Apache Kafka and back, and the tests of Go's clients, where
-#              there is Go; prints what passes
+#              listeners, which are killed, MirrorMaker 2 from Apache Kafka and back, librdkafka's own tests, where there is
+#              npm, and the tests of Go's clients, where there is Go; prints what passes
 #   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
@@ -125,6 +125,7 @@ foreign: $(VENV)/test
 	$(BIN)/python -m tests.foreign
 	$(BIN)/python -m tests.foreign.kafka_streams
 	$(BIN)/python -m tests.foreign.mirror_maker
+	$(BIN)/python -m tests.foreign.librdkafka_tests
 	$(BIN)/python -m tests.foreign.go_clients
 
 crash: $(VENV)/test
