@@ -55,7 +55,7 @@ def _check_new_name(name: str) -> None:
 
 
 def _find_on_ledgers(api: ApiContext, name: str) -> KnownTopic | None:
-    """Look a topic on ledgers up; None: there is none of that name. Blocks. Raises errors of its cluster."""
+    """Look up a topic on ledgers; None: no topic has the name. Blocks. Raises the errors of the topic's cluster."""
     topics = api.topics_of(name)
     return None if topics is None else topics.find([name]).result(_LOOK_UP_S).get(name)
 
