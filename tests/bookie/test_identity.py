@@ -281,6 +281,20 @@ def test_an_identity_of_version_2(path: Path) -> None:
     assert BookieIdentity.decode(path, data) == BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
 
 
+@pytest.mark.parametrize(
+    ("is_registered", "is_confirmed", "registered"), [(False, False, 0), (True, True, 1), (True, False, 2)]
+)
+def test_an_identity_of_version_3(is_registered: bool, is_confirmed: bool, registered: int, path: Path) -> None:
+    """The bytes are those of the table in FORMAT.md."""
+    identity = BookieIdentity("b1", b"i" * 16, b"c" * 16, is_registered, b"l" * 16, 1 << 40, 7, is_confirmed, 9)
+    packed = struct.Struct("<8sIHH16s16sHH16sqqq")
+    head = (3, 3, b"i" * 16, b"c" * 16, registered, 2, b"l" * 16, 1 << 40, 7, 9)
+    data = packed.pack(b"RPBOOK01", 0, *head) + b"b1"
+    data = packed.pack(b"RPBOOK01", crc32c(data[12:]), *head) + b"b1"
+    assert identity.encode() == data
+    assert BookieIdentity.decode(path, data) == identity
+
+
 @pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
 def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
     identity = start(path, store)

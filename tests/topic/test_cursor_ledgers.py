@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledger_metadata import metadata_key
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 from tests.waiting import until
@@ -181,6 +183,31 @@ def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
         source, persister = attach(log, "t", padding=70_000)  # the cursor is too large for the metadata
         with monkeypatch.context() as patched:
             patched.setattr(cluster, "create_ledger", fail)
+            source.acknowledge()
+            persister.dirty()
+            until(lambda: log.flusher.cursor_ledgers.wait_s > 0.1)
+        persister.flush().result(PATIENCE_S)
+        assert source.persisted_state == 1
+    finally:
+        log.close(timeout=1.0)
+
+
+def test_ledgers_that_take_no_entry_are_made_less_and_less_often(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cluster, "t")
+    make = cluster.create_ledger
+
+    def make_fenced(*args: Any, **how: Any) -> Ledger:
+        ledger = make(*args, **how)
+        cluster.open_ledger(ledger.id).close()
+        return ledger
+
+    log = open_log(cluster, retry_ms=10, retry_max_ms=3_600_000)
+    try:
+        source, persister = attach(log, "t", padding=70_000)  # the cursor is too large for the metadata
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "create_ledger", make_fenced)
             source.acknowledge()
             persister.dirty()
             until(lambda: log.flusher.cursor_ledgers.wait_s > 0.1)

@@ -167,6 +167,18 @@ def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
     assert len(redeliveries) == sum(at >= 10 for at in counts)
 
 
+@pytest.mark.parametrize("has_reasons", [False, True])
+def test_the_cause_of_a_redelivery_lasts_until_the_message_is_delivered(has_reasons: bool) -> None:
+    redeliveries = Redeliveries()
+    redeliveries.returned(array({1, 2}), RedeliveryCause.ACK_TIMEOUT)
+    if has_reasons:
+        redeliveries.explain(array({1}), "damaged")
+    redeliveries.forget(array({1}))
+    assert redeliveries.delivered(array({2})) == {2: 1}
+    redeliveries.returned(array({2}), RedeliveryCause.NACK)
+    assert redeliveries.died(array({2}))[2].cause is RedeliveryCause.NACK
+
+
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
 def test_blocked_messages_precede_later_messages_of_their_slot(
     first: set[int], gone: set[int], batch: set[int]

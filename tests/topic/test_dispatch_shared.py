@@ -201,6 +201,13 @@ def test_delayed_messages_wait_for_their_time_and_no_longer() -> None:
     assert harness.got(1) == [3]
 
 
+def test_a_message_is_delivered_at_its_time_and_not_after_it() -> None:
+    harness = rig(0)
+    harness.attach(1, 1000)
+    harness.publish(1, deliver_at=[NOW])
+    assert harness.status.delayed == 0 and harness.got(1) == [0]
+
+
 HOUR = 3600 * SECOND
 
 

@@ -187,6 +187,30 @@ def test_cumulative_acknowledgements_are_of_one_partition(topic: PartitionedTopi
         assert backlog(topic) == [10, 3, 0, 10]
 
 
+def test_consumer_calls_that_block_do_nothing_in_an_event_loop(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", start="earliest") as consumer:
+        publish(topic, 40)
+        messages = receive(consumer, 40)
+        consumer.acknowledge_cumulative(PartitionOffset(2, 9))
+        calls = [
+            lambda: consumer.acknowledge_cumulative(messages[0]),
+            lambda: consumer.acknowledge_cumulative(PartitionOffset(1, 9)),
+            lambda: consumer.seek("latest"),
+            consumer.flush,
+            consumer.receive,
+            consumer.receive_batch,
+        ]
+
+        async def call_each() -> None:
+            for call in calls:
+                with pytest.raises(InvalidArgumentError, match="would block"):
+                    call()
+
+        asyncio.run(call_each())
+        consumer.flush()
+        assert backlog(topic) == [10, 10, 0, 10]
+
+
 def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", start="earliest") as consumer:
         publish(topic, 40)
