@@ -295,6 +295,11 @@ def test_an_identity_of_version_3(is_registered: bool, is_confirmed: bool, regis
     assert BookieIdentity.decode(path, data) == identity
 
 
+def test_a_new_identity_is_unregistered_and_counts_from_zero(path: Path) -> None:
+    data = BookieIdentity("b1", b"i" * 16, b"c" * 16).encode()
+    assert data[48:50] + data[52:92] == bytes(42)
+
+
 @pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
 def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
     identity = start(path, store)

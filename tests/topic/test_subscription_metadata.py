@@ -228,6 +228,16 @@ def test_pages_come_back(records: list[tuple[str, int, bool]]) -> None:
     assert chains.nbytes == sum(len(data) for kept in begun.values() for _, data in kept)
 
 
+def test_small_records_share_a_page_and_a_record_larger_than_a_page_begins_one() -> None:
+    pages = Pages()
+    assert [pages.add(("t", f"s{at}"), b"x" * 100, whole=True) for at in range(1000)] == [0] * 1000
+    assert pages.add(("t", "large"), b"x" * (PAGE_BYTES + 1), whole=True) == 1
+    assert len(pages.finish()) == 3
+    alone = Pages()
+    assert alone.add(("t", "large"), b"x" * (PAGE_BYTES + 1), whole=True) == 0
+    assert len(alone.finish()) == 2
+
+
 def test_a_record_whose_end_is_missing_is_none() -> None:
     pages, chains = Pages(), Chains()
     pages.add(("t", "s"), b"1", whole=True)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyreplog.clock import ManualClock
@@ -282,6 +283,17 @@ def test_flush_stores_acknowledgements_of_undelivered_messages(
         closing.result(PATIENCE_S)
     with cluster.topic(topic.name) as again:
         check_backlog(again, "s", set(range(20)) - {0, 3, 5, 11, 12, 13, 17, 18})
+
+
+def test_ranges_that_other_clusters_acknowledged_leave_the_backlog(topic: Topic) -> None:
+    fill(topic, 180, by=20)
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        assert len(receive(consumer, 200)) == 200
+        starts, ends = np.array([3, 30, 195], np.int64), np.array([5, 130, 200], np.int64)
+        topic.subscription("s").acknowledge_elsewhere(starts, ends).result(PATIENCE_S)
+        check_backlog(topic, "s", [*range(3), *range(5, 30), *range(130, 195)])
+        consumer.redeliver()
+        assert sorted(received(consumer, 93)) == [*range(3), *range(5, 30), *range(130, 195)]
 
 
 def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,36 @@ def test_a_task_is_not_run_before_it_is_due_and_then_without_being_woken(pool: W
     assert times[1] - times[0] >= 0.05 and times[2] - times[1] >= 0.05
 
 
+def test_a_task_that_is_woken_twice_keeps_its_turn():
+    pool, begun, go, turns = WorkerPool("test", 1), threading.Event(), threading.Event(), list[str]()
+
+    def block() -> float:
+        begun.set()
+        assert go.wait(WAIT_S)
+        return WHEN_WOKEN
+
+    def note(name: str) -> float:
+        turns.append(name)
+        return WHEN_WOKEN
+
+    first, second = pool.add(lambda: note("first")), pool.add(lambda: note("second"))
+    pool.add(block).wake()
+    assert begun.wait(WAIT_S)
+    for task in (first, second, first):
+        task.wake()
+    go.set()
+    until(lambda: len(turns) == 2 and pool.is_idle)
+    pool.stop()
+    assert turns == ["first", "second"]
+
+
+def test_a_stopped_pool_schedules_nothing(pool: WorkerPool):
+    pool.stop()
+    task = pool.add(lambda: WHEN_WOKEN)
+    task.wake()
+    assert task.due == WHEN_WOKEN and pool.is_idle
+
+
 def test_cancelling_waits_for_the_run_under_way_but_not_inside_of_it(pool: WorkerPool):
     begun, go, over = threading.Event(), threading.Event(), list[str]()
 
