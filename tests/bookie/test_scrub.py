@@ -706,6 +706,20 @@ def test_scrub_resumes_at_its_stored_position(ram_path: Path) -> None:
     assert all(verified for _, _, verified in content["segments"])
 
 
+def test_a_restart_keeps_the_time_at_which_the_last_pass_ended(ram_path: Path) -> None:
+    clock, settings = ManualClock(START_US), {"scrub_interval_ms": 2 * DAY_MS, "durability": "synced"}
+    with closing(Lab(ram_path / "b", clock=clock, **settings)) as lab:
+        lab.fill(range(30))
+        lab.scrubber.scrub_now()
+        run_for(lab, clock, DAY_S)
+        last = lab.scrubber.report().last
+        assert last is not None and START_US <= last.ended_us <= clock.now_us()
+    clock.advance(3600 * 1_000_000)
+    with closing(Lab(ram_path / "b", clock=clock, **settings)) as lab:
+        again = lab.scrubber.report().last
+        assert again is not None and abs(again.ended_us - last.ended_us) < 1_000_000
+
+
 @pytest.mark.parametrize("how", ["missing", "damaged", "another log's", "newer"])
 def test_without_its_file_it_begins_anew(how: str, ram_path: Path) -> None:
     path = ram_path / "b"

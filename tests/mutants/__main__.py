@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from tests.mutants.mutations import Mutation, mutations
@@ -76,6 +77,14 @@ class Mutant:
         return self.mutation.path.endswith(".pyx")
 
 
+class Numbered(NamedTuple):
+    """A mutant, and its place in the sample that drew it."""
+
+    seed: int
+    number: int
+    mutant: Mutant
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Mutate the sources, run the tests.")
     actions = parser.add_subparsers(dest="action", required=True)
@@ -89,6 +98,9 @@ def main() -> int:
     run.add_argument("--first", type=int, default=0, metavar="N", help="the first mutant of the sample to run")
     run.add_argument("--last", type=int, metavar="N", help="the last one")
     run.add_argument("--again", action="store_true", help="run survivors again")
+    run.add_argument(
+        "--survivors", action="store_true", help="run again the survivors of all samples that the sources still have"
+    )
     run.add_argument(
         "--covering", action="store_true",
         help="of a mutant whose line the map knows, run only tests that cover it; of others, the quickest of their target",
@@ -122,6 +134,18 @@ def sample(seed: int, count: int, cython: int) -> list[Mutant]:
         native += mutant.is_native
         drawn.append(mutant)
     return drawn
+
+
+def _survivors() -> list[Numbered]:
+    """Return the survivors of all samples that are not known to be equivalent, if the sources still have them."""
+    left = {result["mutant"]: result for result in results() if result["outcome"] == "survived"}
+    for mutant in equivalents():
+        left.pop(mutant, None)
+    return [
+        Numbered(int(result["seed"]), int(result["number"]), mutant)
+        for mutant in _all_mutants()
+        if (result := left.get(mutant.mutation.identity)) is not None
+    ]
 
 
 def _all_mutants() -> Iterator[Mutant]:
@@ -187,7 +211,8 @@ class Coverage:
 
     def _time(self, test: str) -> float:
         path, _, name = test.partition("::")
-        return self._seconds.get(f"{Path(path).stem}::{name.rpartition('::')[2]}", 1.0)
+        function, bracket, parameters = name.partition("[")  # parameters may hold "::" as well
+        return self._seconds.get(f"{Path(path).stem}::{function.rpartition('::')[2]}{bracket}{parameters}", 1.0)
 
     def _contexts(self, path: str) -> dict[int, list[str]]:
         if path not in self._lines:
@@ -212,26 +237,33 @@ class Coverage:
 
 def run_sample(arguments: argparse.Namespace) -> int:
     """Run the mutants of a sample that have no result yet, and print each."""
-    drawn = sample(arguments.seed, arguments.sample, arguments.cython)
-    last = len(drawn) - 1 if arguments.last is None else arguments.last
-    done = {result["mutant"]: result["outcome"] for result in results()}
-    waiting = [
-        (number, mutant)
-        for number, mutant in enumerate(drawn[: last + 1])
-        if number >= arguments.first
-        and (mutant.mutation.identity not in done or (arguments.again and done[mutant.mutation.identity] == "survived"))
-    ]
-    print(f"seed {arguments.seed}: {len(drawn)} mutants drawn, {len(waiting)} to run", flush=True)
+    if arguments.survivors:
+        waiting = _survivors()
+        print(f"{len(waiting)} survivors to run", flush=True)
+    else:
+        drawn = sample(arguments.seed, arguments.sample, arguments.cython)
+        last = len(drawn) - 1 if arguments.last is None else arguments.last
+        done = {result["mutant"]: result["outcome"] for result in results()}
+        waiting = [
+            Numbered(arguments.seed, number, mutant)
+            for number, mutant in enumerate(drawn[: last + 1])
+            if number >= arguments.first
+            and (
+                mutant.mutation.identity not in done
+                or (arguments.again and done[mutant.mutation.identity] == "survived")
+            )
+        ]
+        print(f"seed {arguments.seed}: {len(drawn)} mutants drawn, {len(waiting)} to run", flush=True)
     coverage, writing = Coverage(), Lock()
     with tempfile.TemporaryDirectory(prefix="pyreplog-mutants-") as folder:
         sound = Tree(ROOT, Path(folder) / "sound")
         witnesses = Witnesses(sound)
 
-        def run(numbered: tuple[int, Mutant]) -> None:
-            number, mutant = numbered
+        def run(numbered: Numbered) -> None:
+            seed, number, mutant = numbered
             began = time.monotonic()
             outcome, by = _run(mutant, sound, coverage, witnesses, arguments.covering)
-            result = _result(arguments.seed, number, mutant, outcome, by, time.monotonic() - began)
+            result = _result(seed, number, mutant, outcome, by, time.monotonic() - began)
             with writing, RESULTS.open("a") as file:
                 file.write(json.dumps(result) + "\n")
             place = f"{mutant.mutation.path}:{mutant.mutation.span[0][0]}"
@@ -331,11 +363,16 @@ def results() -> list[dict[str, str]]:
     return list(actual.values())
 
 
+def equivalents() -> dict[str, str]:
+    """Return the mutants that no caller can tell from the sources, with the reason."""
+    if not EQUIVALENT.exists():
+        return {}
+    return dict(line.split(" ", 1) for line in EQUIVALENT.read_text().splitlines() if line.strip())
+
+
 def write_table() -> int:
     """Write the table of the results of all mutants that there are still, with every survivor."""
-    reasons, existing = {}, {mutant.mutation.identity for mutant in _all_mutants()}
-    if EQUIVALENT.exists():
-        reasons = dict(line.split(" ", 1) for line in EQUIVALENT.read_text().splitlines() if line.strip())
+    reasons, existing = equivalents(), {mutant.mutation.identity for mutant in _all_mutants()}
     counts = Counter[tuple[str, str]]()
     survivors = []
     for result in results():

@@ -83,6 +83,17 @@ def test_requests_leave_in_order(reactor: Reactor, serve: Any, connect: Any) -> 
     assert ids == sorted(ids)
 
 
+def test_a_channel_is_whole_before_its_reactor_connects_it(
+    reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the reactor may run a call before the thread that asked for it goes on."""
+    address = serve(Recorder())
+    with monkeypatch.context() as patched:
+        patched.setattr(Reactor, "call_soon", lambda self, call: call())
+        channel = connect(address)
+    wait(reactor, lambda: channel.connected)
+
+
 def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))

@@ -33,13 +33,16 @@ class Ledgers:
         self.counts: list[int] = []
         self.submitted: list[list[int]] = []  # the counts of each call
         self.raises: Exception | None = None
+        self.closed_with: Exception | None = None
         self.is_full = False
         self.on_room: Callable[[], object] = lambda: None
         self.came = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._held: deque[PublishBatch] = deque()
 
-    def check_open(self) -> None: ...
+    def check_open(self) -> None:
+        if self.closed_with is not None:
+            raise self.closed_with
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
         for batch in batches:

@@ -168,6 +168,23 @@ def test_a_flush_waits_for_what_cannot_be_read_now(
     assert mask(subscription) == [True, True, True]
 
 
+def test_acknowledgements_wait_for_a_location_that_is_tried_again(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread, subscription = Unread(monkeypatch, AWAY[0]), topic.subscription("s")
+    subscription.acknowledge(NOBODY, np.array([UNREAD]))
+    until(lambda: unread.failures >= 3)
+    places = HeldPlaces(monkeypatch)
+    unread.error = None
+    until(lambda: places.held == 1)
+    subscription.acknowledge(NOBODY, np.array([17_000]))
+    flushed = subscription.flush_async()
+    assert places.held == 1, "the message is located after the other one"
+    places.release(flushed.done)
+    flushed.result(PATIENCE_S)
+    assert mask(subscription) == [False, True, False]
+
+
 def test_flush_succeeds_when_an_acknowledged_entry_is_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is not delivered either."""
     Unread(monkeypatch, InvalidEntryError(1, 2, "an entry", "none"))

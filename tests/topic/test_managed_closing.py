@@ -13,7 +13,13 @@ import pytest
 
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.clock import SystemClock
-from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, WindowFullError
+from pyreplog.errors import (
+    ClosedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    WindowFullError,
+)
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.reader import LedgerReader
@@ -112,6 +118,25 @@ def test_a_cluster_that_is_closed_first(tmp_path: Path) -> None:
     cluster.close()
     with pytest.raises(ClosedError):
         publish(topic, [b"b"])
+    topic.close()
+
+
+def test_messages_that_wait_for_a_ledger_fail_with_their_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, asked = LedgerCluster.embedded(tmp_path, bookies=1), threading.Event()
+
+    def refuse(*args: Any, **how: Any) -> Any:
+        asked.set()
+        raise NotEnoughBookiesError("away")
+
+    topic = ManagedLedger.open(cluster, "t", config=config())
+    monkeypatch.setattr(LedgerMaker, "make", refuse)
+    pending = publish(topic, [b"a"])
+    assert asked.wait(PATIENCE_S)
+    cluster.close()
+    with pytest.raises(ClosedError):
+        result(pending)
     topic.close()
 
 

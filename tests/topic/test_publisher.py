@@ -319,6 +319,17 @@ def test_threads_wait_for_room() -> None:
     assert bench.ledgers.submitted == [[1], [1]]
 
 
+def test_closed_ledgers_have_no_room_and_a_stopped_publisher_keeps_nobody_waiting() -> None:
+    bench = Bench(window_bytes=1000)
+    bench.submit_batch([bytes(1000)])
+    assert not bench.publisher.has_room
+    bench.ledgers.closed_with = ClosedError("the ledgers were closed")
+    with pytest.raises(ClosedError, match="the ledgers were closed"):
+        _ = bench.publisher.has_room
+    bench.publisher.stop(ClosedError("the topic was closed"))
+    assert bench.publisher.has_room
+
+
 def test_threads_wait_for_room_of_the_ledgers() -> None:
     bench = Bench()
     bench.ledgers.is_full = True

@@ -252,6 +252,15 @@ def test_a_record_whose_end_is_missing_is_none() -> None:
     assert behind.records(("t", "s"), 0) == []
 
 
+def test_records_behind_the_end_of_one_whose_beginning_was_not_read_are_read() -> None:
+    pages, chains = Pages(), Chains()
+    pages.add(("t", "large"), b"x" * PAGE_BYTES, whole=True)
+    pages.add(("t", "s"), b"1", whole=True)
+    _, last = pages.finish()
+    chains.add(last, 1, 1)
+    assert chains.records(("t", "large"), 0) == [] and chains.records(("t", "s"), 0) == [b"1"]
+
+
 def test_damaged_page_raises_invalid_entry_error_with_its_position() -> None:
     pages = Pages()
     pages.add(("t", "s"), b"record", whole=True)

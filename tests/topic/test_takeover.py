@@ -310,6 +310,20 @@ def test_a_ledger_that_is_deleted_while_it_is_written(cluster: LedgerCluster, na
         assert read_all(topic, result(pending).start) == {result(pending).start: b"c"}
 
 
+def test_a_ledger_that_was_deleted_before_it_ends_keeps_its_offsets(cluster: LedgerCluster, name: str) -> None:
+    with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as topic:
+        assert result(publish(topic, [b"0"])) == range(1)
+        result(topic.roll())
+        assert result(publish(topic, [b"a", b"b"])) == range(1, 3)
+        before, end = topic.chain.ledgers[-1].start, topic.end
+        cluster.delete_ledger(topic.chain.ledgers[-1].ledger)
+        result(topic.roll())
+        deleted = topic.chain.ledgers[-1]
+        assert (deleted.start, deleted.end) == (before, end)
+        assert result(publish(topic, [b"c"])) == range(3, 4)
+        assert read_all(topic, 3) == {3: b"c"}
+
+
 def test_more_ledgers_than_fit(cluster: LedgerCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The open ledger goes on. Without one, publishers wait until some ledgers are trimmed."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:

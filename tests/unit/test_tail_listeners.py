@@ -16,7 +16,7 @@ import pyreplog
 from pyreplog.errors import ClosedError
 from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
-from pyreplog.log.tail_listeners import TailListeners
+from pyreplog.log.tail_listeners import TailListener, TailListeners
 from pyreplog.stream.syncer import Syncer
 from pyreplog.stream.tail_watcher import TailWatcher
 from tests.waiting import until
@@ -62,6 +62,40 @@ def test_tasks_follow_many_logs_with_one_thread(tmp_path: Path, runtime: LogRunt
         logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(30)]
         assert asyncio.run(follow_all(logs)) == [[b"a", b"b"]] * 30
     assert "pyreplog-listen" in names and not {"pyreplog-watch", "pyreplog-growth"} & names
+
+
+def test_a_log_that_no_task_waits_for_asks_for_no_wake_up(
+    tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
+):
+    asking, ask = list[TailListener](), TailListener.ask
+
+    def noted(listener: TailListener) -> None:
+        asking.append(listener)
+        ask(listener)
+
+    async def first(log: CommitLog) -> bytes:
+        async for record in log.follow(0, timeout=WAIT_S):
+            return record.value
+        raise AssertionError("nothing came")
+
+    async def follow(log: CommitLog) -> bytes:
+        task = asyncio.create_task(first(log))
+        await asyncio.to_thread(until, lambda: asking)
+        await asyncio.to_thread(log.append, b"1")
+        return await task
+
+    monkeypatch.setattr(TailListener, "ask", noted)
+    with open_log(tmp_path / "log", runtime) as log:
+        assert asyncio.run(follow(log)) == b"1"
+        watcher, called = TailWatcher(log, runtime), threading.Semaphore(0)
+        for turn in range(3):
+            if turn == 1:
+                asking.clear()
+            watcher.when_beyond(log.tail.end, called.release)
+            log.append(b"next")
+            assert called.acquire(timeout=WAIT_S)
+        watcher.stop()
+        assert len(set(asking)) == 1, "that of the watcher"
 
 
 def test_closing_a_log_ends_the_waits_for_it_alone(tmp_path: Path, runtime: LogRuntime):

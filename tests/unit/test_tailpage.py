@@ -90,6 +90,15 @@ def test_damaged_tail_page_of_an_open_log_never_shows_more_than_its_files_hold(l
             assert reader.end == ENTRIES + 1
 
 
+def test_a_snapshot_up_to_the_start_of_a_segment_ends_with_the_one_before(log: Path) -> None:
+    snapshot = logs.take_snapshot(log)
+    first, second = snapshot.segments
+    before = snapshot.up_to(second.base, second.first_entry)
+    assert before.segments == (first,)
+    assert (before.ends.end, before.ends.end_entry) == (second.base, second.first_entry)
+    assert snapshot.up_to(0, 0).segments == () and snapshot.up_to(1 << 40, ENTRIES) == snapshot
+
+
 def test_an_older_page_hides_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE, durability="synced") as log:

@@ -169,8 +169,7 @@ class Locator:
 
     def _retried(self, count: int) -> None:
         del self._unread[:count]
-        if not self._is_busy:
-            self._is_busy = True
+        if not self._is_busy:  # nothing was added
             self._next_pass()
 
     def _read_next(self, left: _Pass) -> None:

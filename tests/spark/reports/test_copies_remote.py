@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
 from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import survey
@@ -114,6 +115,29 @@ class Silent:
 def test_unknown_copy_is_reported_by_entry() -> None:
     copies = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
     assert [(type(item), item.entry) for item in copies] == [(UnknownCopyError, 3)]  # type: ignore[union-attr]
+
+
+class TwoByTwo:
+    """Runtime of a bookie that has every entry, and puts two into a reply."""
+
+    def send(self, bookie: str, request: Request, on_reply) -> None:  # type: ignore[no-untyped-def]
+        last = min(request.first + 1, request.last)
+        entries = encode_entries(
+            [b"x"] * (last - request.first + 1), ledger=request.ledger, first=request.first, lac=request.first - 1,
+            time=1, ledger_bytes=request.first,
+        )  # fmt: skip
+        on_reply(Reply(ReplyStatus.OK, request.ledger, request.first, last, body=bytes(entries.view)))
+
+    def expect(self, done) -> None:  # type: ignore[no-untyped-def]
+        """It is done already."""
+
+    def wait(self, future):  # type: ignore[no-untyped-def]
+        return future.result(0)
+
+
+def test_copies_are_read_from_one_reply_to_the_next() -> None:
+    batches = list(read_copies(TwoByTwo(), "b0", 7, bytes(16), 0, 7))  # type: ignore[arg-type]
+    assert [entry for batch in batches for entry in batch.entry.tolist()] == [*range(7)]  # type: ignore[union-attr]
 
 
 def test_open_ledger_without_reachable_bookies_is_not_reported(nodes: Nodes) -> None:
