@@ -354,13 +354,12 @@ def _result(seed: int, number: int, mutant: Mutant, outcome: str, by: str, secon
 
 def results() -> list[dict[str, str]]:
     """Return the last result of each mutant."""
-    if not RESULTS.exists():
-        return []
-    actual = {}
-    for line in RESULTS.read_text().splitlines():
-        result = json.loads(line)
-        actual[result["mutant"]] = result
-    return list(actual.values())
+    return list({result["mutant"]: result for result in all_results()}.values())
+
+
+def all_results() -> list[dict[str, str]]:
+    """Return the results of all runs, the earliest first."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def equivalents() -> dict[str, str]:
@@ -393,6 +392,7 @@ def write_table() -> int:
         )
         share = f"{100 * killed / (killed + survived):.1f} %" if killed + survived else "-"
         lines.append(f"| {name} | {killed} | {survived} | {equivalent} | {share} |")
+    lines += ["", *_first_looks(reasons)]
     lines += ["", "| mutant | place | change | why it is equivalent |", "|---|---|---|---|"]
     for result, reason in sorted(survivors, key=lambda pair: (bool(pair[1]), pair[0]["path"])):
         change = (
@@ -402,6 +402,17 @@ def write_table() -> int:
     TABLE.write_text("\n".join(lines) + "\n")
     print(f"wrote {TABLE.relative_to(ROOT)}")
     return 0
+
+
+def _first_looks(reasons: dict[str, str]) -> list[str]:
+    """Return a table of what the tests caught of each sample before anybody looked at its survivors."""
+    first = {result["mutant"]: result for result in reversed(all_results())}.values()
+    lines = ["| seed of the sample | caught at the first look | of those that are not equivalent |", "|---|---|---|"]
+    for seed in sorted({result["seed"] for result in first}):
+        found = [result for result in first if result["seed"] == seed and result["mutant"] not in reasons]
+        caught = sum(result["outcome"] == "killed" for result in found)
+        lines.append(f"| {seed} | {caught} of {len(found)} | {100 * caught / len(found):.1f} % |")
+    return lines
 
 
 def _cell(text: str) -> str:
