@@ -7,7 +7,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -54,6 +54,10 @@ _REFRESH_S = 5.0
 """Seconds after which a topic that is asked for is looked up again, in the background."""
 _UNKNOWN_MAX = 1024
 _CLOSE_S = 10.0
+
+
+async def _without_time(offset: int) -> FoundOffset:
+    return FoundOffset(offset, -1)
 
 
 class LedgerTopics(Handle):
@@ -401,7 +405,7 @@ class LedgerTopics(Handle):
         Args:
             name: the partition.
         """
-        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.start))
+        return self._search(name, lambda _, offsets: _without_time(offsets.start))
 
     def end_offset(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
         """Return a future of the offset behind the last message.
@@ -409,7 +413,7 @@ class LedgerTopics(Handle):
         Args:
             name: the partition.
         """
-        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.stop))
+        return self._search(name, lambda _, offsets: _without_time(offsets.stop))
 
     def offset_at(self, name: TopicPartition, time_ms: int) -> AppendFuture[LedgerOffset]:
         """Return a future of the first message whose timestamp is not below a time; see `LedgerPartition.find_time`.
@@ -418,18 +422,24 @@ class LedgerTopics(Handle):
             name: the partition.
             time_ms: milliseconds since 1970.
         """
-        return self._search(name, lambda _, found: LedgerOffset(ErrorCode.NONE, *(found or ())), time_ms)
+        return self._search(name, lambda partition, offsets: partition.find_time(time_ms, offsets.stop))
+
+    def offset_of_max_time(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
+        """Return a future of the message with the maximum timestamp; see `LedgerPartition.find_max_time`.
+
+        Args:
+            name: the partition.
+        """
+        return self._search(name, lambda partition, offsets: partition.find_max_time(offsets))
 
     def _search(
-        self, name: TopicPartition, answer: Callable[[range, FoundOffset | None], LedgerOffset],
-        time_ms: int | None = None,
+        self, name: TopicPartition, find: Callable[[LedgerPartition, range], Awaitable[FoundOffset | None]]
     ) -> AppendFuture[LedgerOffset]:  # fmt: skip
         async def search() -> LedgerOffset:
             try:
                 partition = self._partition(name)
-                offsets = await partition.offsets()
-                found = None if time_ms is None else await partition.find_time(time_ms, offsets.stop)
-                return answer(offsets, found)
+                found = await find(partition, await partition.offsets())
+                return LedgerOffset(ErrorCode.NONE, *(found or ()))
             except Exception as error:
                 return LedgerOffset(self._code_of(name, error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 import pyreplog.kafka
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
@@ -494,10 +503,45 @@ def test_offsets_are_found_by_end_and_by_time(topics: Topics) -> None:
 
     with topics.raw() as client:
         assert (find(-2).offset, find(-1).offset) == (0, 4)
-        assert find(-3).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         assert (find(0).offset, find(0).timestamp) == (0, TIME_MS)
         assert (find(TIME_MS + 11).offset, find(TIME_MS + 11).timestamp) == (2, TIME_MS + 20)
         assert (find(4_000_000_000_000).offset, find(4_000_000_000_000).error_code) == (-1, 0)
+
+
+def find_max_timestamp(topics: Topics) -> tuple[int, int]:
+    """Returns offset and timestamp."""
+    place = TopicPartition("orders", 0)
+    admin = AdminClient(topics.servers)
+    listed = admin.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(PATIENCE_S)
+    return listed.offset, listed.timestamp
+
+
+def test_the_maximum_timestamp_is_found_wherever_it_is(topics: Topics) -> None:
+    topic = topics.create()
+    assert find_max_timestamp(topics) == (-1, -1)
+    for number in (3, 7, 1, 7, 2):
+        topic.publish(b"x", event_time=(TIME_MS + number) * 1000)
+    assert find_max_timestamp(topics) == (1, TIME_MS + 7)
+    produce(topics, [{"value": b"x", "timestamp": TIME_MS + number} for number in (5, 9, 4)])
+    assert find_max_timestamp(topics) == (6, TIME_MS + 9)
+    topic.publish(b"a message without an event time")
+    offset, timestamp = find_max_timestamp(topics)
+    assert offset == 8 and timestamp == next(topic.read(8)).publish_time[0] // 1000
+
+
+def test_the_search_for_the_maximum_timestamp_reads_the_end_of_a_topic(embedded: Topics) -> None:
+    topic = embedded.create()
+    value = bytes(1 << 20)
+    old = [topic.submit(value, event_time=TIME_MS * 1000) for _ in range(20)]
+    topic.flush()
+    assert [future.result(PATIENCE_S) for future in old] == list(range(20))
+    with pytest.raises(KafkaException) as raised:  # all are much older than their publication
+        find_max_timestamp(embedded)
+    assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    now_us = time.time_ns() // 1000 + 20_000_000
+    topic.publish(b"newest", event_time=now_us)
+    topic.publish(b"older", event_time=TIME_MS * 1000)
+    assert find_max_timestamp(embedded) == (20, now_us // 1000)
 
 
 def test_no_leader_epochs_are_told(embedded: Topics) -> None:
