@@ -430,7 +430,7 @@ class LedgerPartition:
     async def find_max_time(self, offsets: range) -> FoundOffset | None:
         """Search for the first message with the maximum timestamp; None: there are no messages.
 
-        The search goes back from the end, in at most SEARCH_READS reads of about SEARCH_BYTES. It ends where all earlier
+        It goes back from the end, in at most SEARCH_READS reads of about SEARCH_BYTES, and ends where all earlier
         messages were published more than SKEW_MS before the maximum: no timestamp is later than its publication but by
         the clock of its producer.
 
