@@ -28,12 +28,18 @@ from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, WrongTypeError
 from pyreplog.kafka.wire.messages import (
+    AlterConfigsAlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+    IncrementalAlterConfigsRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -639,6 +645,34 @@ def test_topics_on_ledgers_are_changed_with_other_tools(topics: Topics) -> None:
         "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
     }  # fmt: skip
     assert all(entry.is_read_only for entry in configs.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([("compression.type", "producer")], ErrorCode.NONE),
+        ([("cleanup.policy", "delete"), ("retention.ms", "-1"), ("compression.type", None)], ErrorCode.NONE),
+        ([("follower.replication.throttled.replicas", None)], ErrorCode.NONE),
+        ([("compression.type", "lz4")], ErrorCode.POLICY_VIOLATION),
+        ([("compression.type", "producer"), ("retention.ms", "604800000")], ErrorCode.POLICY_VIOLATION),
+        ([("retention.ms", None)], ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_settings_that_a_topic_on_ledgers_has_are_accepted(
+    embedded: Topics, changes: list[tuple[str, str | None]], code: ErrorCode
+) -> None:
+    embedded.create().publish(b"x")
+    changed = [IncrementalAlterConfigsAlterableConfig(name, 1 if text is None else 0, text) for name, text in changes]
+    replaced = [AlterConfigsAlterableConfig(*change) for change in changes]
+    with embedded.raw() as client:
+        incremental = IncrementalAlterConfigsRequest(
+            [IncrementalAlterConfigsAlterConfigsResource(2, "orders", changed)]
+        )
+        answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, incremental).responses[0]
+        assert answer.error_code == code, answer.error_message
+        request = AlterConfigsRequest([AlterConfigsResource(2, "orders", replaced)])
+        answer = client.ask(ApiKey.ALTER_CONFIGS, 2, request).responses[0]
+        assert answer.error_code == code, answer.error_message
 
 
 def test_no_topic_of_brokers_is_created_under_the_name_of_one_on_ledgers(topics: Topics) -> None:
