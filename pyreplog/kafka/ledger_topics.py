@@ -86,7 +86,8 @@ class LedgerTopics(Handle):
         self._listed_at = 0.0  # when all topics were looked up for `known_names`
         self._looking: dict[str, asyncio.Task[KnownTopic | None]] = {}
         self._partitions: OrderedDict[TopicPartition, LedgerPartition] = OrderedDict()  # the last one was used last
-        self._pending_bytes = 0
+        self._lock = threading.Lock()  # guards the number of bytes
+        self._pending_bytes = 0  # of produced batches without an outcome
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="pyreplog-kafka-topics"))
@@ -284,6 +285,11 @@ class LedgerTopics(Handle):
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether so many bytes have no outcome yet that producers which wait for none should be slowed down."""
+        return self._pending_bytes > PENDING_BYTES_MAX // 2
+
     def append_records(
         self, records: Mapping[TopicPartition, bytes], *, timeout_ms: int
     ) -> AppendFuture[ProduceResponses]:
@@ -296,23 +302,31 @@ class LedgerTopics(Handle):
         Returns:
             A future of the outcomes; it does not fail. A batch is acknowledged when its topic acknowledges it.
         """
-        return self._run(partial(self._append_all, records, timeout_ms / 1000))
+        size = sum(map(len, records.values()))
+        with self._lock:
+            pending = self._pending_bytes
+            is_accepted = not pending or pending + size <= PENDING_BYTES_MAX
+            if is_accepted:
+                self._pending_bytes += size
+        if is_accepted:
+            return self._run(partial(self._append_all, records, size, timeout_ms / 1000))
+        refused = AppendFuture[ProduceResponses]()
+        message = f"{pending} bytes have no outcome yet: try again later"
+        refusal = PartitionProduceResponse(ErrorCode.NOT_ENOUGH_REPLICAS, message=message)
+        set_result(refused, dict.fromkeys(records, refusal))
+        return refused
 
-    async def _append_all(self, records: Mapping[TopicPartition, bytes], timeout_s: float) -> ProduceResponses:
-        responses = await asyncio.gather(*(self._append(*each, timeout_s) for each in records.items()))
-        return dict(zip(records, responses, strict=True))
-
-    async def _append(self, name: TopicPartition, data: bytes, timeout_s: float) -> PartitionProduceResponse:
-        if self._pending_bytes + len(data) > PENDING_BYTES_MAX and self._pending_bytes:
-            return PartitionProduceResponse(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                message=f"{self._pending_bytes} bytes have no outcome yet: try again later",
-            )
-        self._pending_bytes += len(data)
+    async def _append_all(
+        self, records: Mapping[TopicPartition, bytes], size: int, timeout_s: float
+    ) -> ProduceResponses:  # fmt: skip
         try:
-            return await self._partition(name).append(data, timeout_s)
+            responses = await asyncio.gather(
+                *(self._partition(name).append(data, timeout_s) for name, data in records.items())
+            )
         finally:
-            self._pending_bytes -= len(data)
+            with self._lock:
+                self._pending_bytes -= size
+        return dict(zip(records, responses, strict=True))
 
     # ---- reading --------------------------------------------------------------------------------------------
 

@@ -57,6 +57,12 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         [({**labels, "quota": kind}, each.total_ms / 1000) for kind, each in throttles.items()],
     )  # fmt: skip
 
+    yield Metric(
+        "pyreplog_kafka_unanswered_failures", "counter",
+        "Produce requests with acks=0 whose records were refused, and whose connection was closed for it.",
+        [(labels, float(server.unanswered_failures))],
+    )  # fmt: skip
+
     groups = server.groups
     listed: tuple[ListedGroup, ...] = ()
     with suppress(TimeoutError):

@@ -24,9 +24,11 @@ from confluent_kafka.admin import (
 )
 
 import pyreplog.kafka
+import pyreplog.kafka.ledger_topics
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, WrongTypeError
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.wire.messages import (
     AlterConfigsAlterableConfig,
     AlterConfigsRequest,
@@ -779,6 +781,59 @@ def test_damaged_records_are_refused(embedded: Topics) -> None:
     data[-1] ^= 1
     with embedded.raw() as client:
         assert produce_raw(client, bytes(data)).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+def send_without_answer(client: RawClient, data: bytes) -> None:
+    partition = ProducePartitionProduceData(0, data)
+    request = ProduceRequest(None, 0, 10_000, [ProduceTopicProduceData("orders", [partition])])
+    client.send(ApiKey.PRODUCE, 8, request)
+
+
+def unanswered_failures(topics: Topics) -> float:
+    (metric,) = [
+        each for each in kafka_metrics(topics.brokers.servers["1"]) if each.name == "pyreplog_kafka_unanswered_failures"
+    ]
+    return metric.samples[0][1]  # type: ignore[return-value]
+
+
+def test_a_failure_without_an_answer_closes_the_connection(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topic = topics.create()
+    good = build_batch([b"x"], timestamps_ms=[TIME_MS])
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    with topics.raw() as client:
+        send_without_answer(client, good)
+        until(lambda: topic.offsets() == range(1))
+        assert unanswered_failures(topics) == 0
+        send_without_answer(client, bytes(bad))
+        assert client.is_closed()
+    assert unanswered_failures(topics) == 1
+    assert "UnansweredProduceError: orders-0" in caplog.text
+    assert topic.offsets() == range(1)
+
+
+def test_a_failure_of_a_client_that_has_gone_is_counted(embedded: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topic = embedded.create(quota_bytes=1)
+    topic.create_subscription("idle", start="earliest")
+    topic.publish(bytes(100))
+    until(lambda: topic.stats().publishing == "held")
+    with embedded.raw() as client:
+        partition = ProducePartitionProduceData(0, build_batch([b"x"], timestamps_ms=[TIME_MS]))
+        request = ProduceRequest(None, 0, 500, [ProduceTopicProduceData("orders", [partition])])
+        client.send(ApiKey.PRODUCE, 8, request)
+    until(lambda: unanswered_failures(embedded) == 1)
+    assert "has disconnected" in caplog.text and "orders-0" in caplog.text
+
+
+def test_a_producer_that_waits_for_no_answer_is_slowed_down(embedded: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyreplog.kafka.ledger_topics, "PENDING_BYTES_MAX", 100_000)
+    topic = embedded.create()
+    data = build_batch([bytes(10_000)], timestamps_ms=[TIME_MS])
+    with embedded.raw() as client:
+        for _ in range(200):
+            send_without_answer(client, data)
+        until(lambda: topic.offsets() == range(200))
+    assert unanswered_failures(embedded) == 0
 
 
 def test_acks_that_kafka_does_not_know_are_refused(embedded: Topics) -> None:
