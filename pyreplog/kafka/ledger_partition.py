@@ -400,6 +400,18 @@ class LedgerPartition:
             else await asyncio.to_thread(encode_fetched, batch)
         )
 
+    async def published_us(self, offset: int) -> int | None:
+        """Return when a message was published, microseconds since 1970; None: there is none at the offset yet.
+
+        Args:
+            offset: the offset; the topic was asked for its offsets before.
+
+        Raises:
+            ReplogError: as `Topic.read`.
+        """
+        batch = await (await self._opened()).read_at(offset, bytes_max=1)
+        return None if batch is None else int(batch.publish_time[0])
+
     async def find_time(self, time_ms: int, end: int) -> FoundOffset | None:
         """Search for the first message whose timestamp is not below a time; None: there is none.
 

@@ -18,7 +18,7 @@ from pyreplog.handles import Handle
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
-from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset
+from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset, LedgerPosition
 from pyreplog.net.sockets import weak_callback
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses
@@ -445,6 +445,24 @@ class LedgerTopics(Handle):
             name: the partition.
         """
         return self._search(name, lambda partition, offsets: partition.find_max_time(offsets))
+
+    def position(self, name: TopicPartition, offset: int) -> AppendFuture[LedgerPosition]:
+        """Return a future of the bounds of a partition, and of when the first message from an offset on was published.
+
+        Args:
+            name: the partition.
+            offset: the offset that a group has committed.
+
+        Returns:
+            The future. It fails with the errors of `Cluster.topic`, and of `Topic.read`.
+        """
+
+        async def find() -> LedgerPosition:
+            partition = self._partition(name)
+            offsets = await partition.offsets()
+            return LedgerPosition(offsets, await partition.published_us(max(offset, offsets.start)))
+
+        return self._run(find)
 
     def _search(
         self, name: TopicPartition, find: Callable[[LedgerPartition, range], Awaitable[FoundOffset | None]]

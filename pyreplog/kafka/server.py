@@ -194,6 +194,15 @@ class KafkaServer(Handle):
         """The coordinator of the consumer groups of this broker."""
         return self._coordinators.groups
 
+    def ledger_topics_of(self, name: str) -> LedgerTopics | None:
+        """Return the topics on ledgers that are served, if a topic of that name could be one of them; None: it can
+        only have brokers.
+
+        Args:
+            name: name of the topic.
+        """
+        return self._api.topics_of(name)
+
     @property
     def node_id(self) -> int:
         """Node id of this broker in Kafka's protocol."""

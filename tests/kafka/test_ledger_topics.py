@@ -479,6 +479,31 @@ def test_a_group_goes_on_where_it_committed_when_the_listener_is_restarted(topic
     assert [message.value() for message in consume(topics, 6, **settings)] == [b"%d" % n for n in range(4, 10)]
 
 
+def test_metrics_have_the_lag_of_a_group(topics: Topics) -> None:
+    topic = topics.create()
+    topic.publish_batch([b"%d" % number for number in range(5)])
+    assert len(consume(topics, 2, **{"max.partition.fetch.bytes": 1})) == 2
+    committed = TopicPartition("orders", 0, 2)
+    consumer = Consumer({**topics.servers, "group.id": "readers"})
+    try:
+        consumer.commit(offsets=[committed], asynchronous=False)
+    finally:
+        consumer.close()
+
+    def measured() -> dict[str, float]:
+        return {
+            metric.name.removeprefix("pyreplog_kafka_group_"): float(value)  # type: ignore[arg-type]
+            for metric in kafka_metrics(topics.brokers.servers["1"])
+            for labels, value in metric.samples
+            if labels.get("group") == "readers" and labels.get("topic") == "orders"
+        }
+
+    first = measured()
+    assert (first["offset"], first["lag"]) == (2, 3) and 0 < first["lag_seconds"] < 3600
+    topic.delete()
+    assert until(lambda: (values := measured()) and "lag" not in values and values)["offset"] == 2
+
+
 def test_a_group_of_the_consumer_protocol_reads_a_topic_on_ledgers(embedded: Topics) -> None:
     embedded.create(partitions=2).publish_batch([b"%d" % number for number in range(10)])
     messages = consume(embedded, 10, **{"group.id": "new", "group.protocol": "consumer"})
