@@ -189,6 +189,7 @@ class LedgerPartition:
         self._order = asyncio.Lock()  # held from the arrival of a batch until it is submitted
         self._sessions: OrderedDict[tuple[int, int], _Session] = OrderedDict()
         self._tail: asyncio.Task[None] | None = None
+        self._tail_start = 0  # offset for whose message it waits
         self._waiting = 0
         self._warned = ""  # the last warning
         self.used_at = asyncio.get_running_loop().time()
@@ -488,7 +489,9 @@ class LedgerPartition:
             ReplogError: the topic was deleted, or cannot be watched.
         """
         if self._tail is None:
-            self._tail = asyncio.create_task(self._watch(end))
+            self._tail, self._tail_start = asyncio.create_task(self._watch(end)), end
+        elif end < self._tail_start:  # another reader has seen more
+            return
         tail = self._tail
         self._waiting += 1
         try:

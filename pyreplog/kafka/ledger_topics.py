@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -58,6 +59,36 @@ _CLOSE_S = 10.0
 
 async def _without_time(offset: int) -> FoundOffset:
     return FoundOffset(offset, -1)
+
+
+class GrowthWatch:
+    """A wait for messages in topics on ledgers, made by `LedgerTopics.watch`.
+
+    Args:
+        loop: the event loop in which it waits.
+        wait: completes `grown` when there are messages.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop, self._wait = loop, wait
+        self._task: asyncio.Task[None] | None = None
+        self.grown = AppendFuture[None]()
+        """Done when one of the partitions has more messages; not done otherwise."""
+
+    def start(self, tasks: set[asyncio.Task[Any]]) -> None:
+        """Begin to wait, in the event loop. The task is in `tasks` while it goes on."""
+        self._task = self._loop.create_task(self._wait())
+        tasks.add(self._task)
+        self._task.add_done_callback(tasks.discard)
+
+    def end(self) -> None:
+        """End the wait. Any thread may call it."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class LedgerTopics(Handle):
@@ -356,6 +387,33 @@ class LedgerTopics(Handle):
                 return responses
             if not await self._wait_for_growth(responses, deadline):
                 return responses
+
+    def watch(self, ends: Mapping[TopicPartition, int], timeout_ms: int) -> GrowthWatch:
+        """Wait for messages behind those that a caller has read.
+
+        Args:
+            ends: the high watermarks that it has read, by partition.
+            timeout_ms: milliseconds after which the wait ends.
+
+        Returns:
+            The wait. It is not told of a partition that cannot be watched.
+        """
+
+        async def wait_beyond(name: TopicPartition, end: int) -> None:
+            with suppress(Exception):  # a read of the partition returns the error
+                await self._partition(name).wait_beyond(end)
+                set_result(watch.grown)
+
+        async def wait() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await asyncio.gather(*(wait_beyond(*each) for each in ends.items()))
+
+        watch = GrowthWatch(self._loop, wait)
+        with suppress(ReplogError, RuntimeError):  # it was closed
+            self._check_open()
+            self._loop.call_soon_threadsafe(watch.start, self._tasks)
+        return watch
 
     async def _read(
         self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]

@@ -28,6 +28,7 @@ import pyreplog.kafka.ledger_topics
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, WrongTypeError
+from pyreplog.kafka.ledger_partition import LedgerPartition
 from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.wire.messages import (
     AlterConfigsAlterableConfig,
@@ -743,6 +744,64 @@ def test_one_consumer_reads_topics_of_both_kinds(embedded: Topics) -> None:
     assert {(message.topic(), message.value()) for message in messages} == {
         ("orders", b"on ledgers"), ("events", b"of brokers"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("wakes", ["orders", "events"])
+def test_a_fetch_of_both_kinds_is_woken_by_either(topics: Topics, wakes: str) -> None:
+    topic = topics.create()
+    topic.publish(b"old")
+    topics.brokers.create("events")
+    partitions = [
+        FetchTopic(topic=name, partitions=[FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)])
+        for name, offset in (("orders", 1), ("events", 0))
+    ]
+    request = fetch_request("orders", 1, max_wait_ms=60_000)._replace(topics=partitions)
+    with topics.raw() as client:
+        number = client.send(ApiKey.FETCH, 12, request)
+        until(lambda: any(name.startswith("kafka-fetch-") for name in topic.subscriptions()))
+        if wakes == "orders":
+            topic.publish(b"new")
+        else:
+            produce(topics, [{"value": b"new"}], "events")
+        answer = client.answer(ApiKey.FETCH, 12, number)
+    values = {
+        each.topic: read_batch(bytes(each.partitions[0].records))[1].values() if each.partitions[0].records else []
+        for each in answer.responses
+    }
+    assert values == {"orders": [], "events": [], wakes: [b"new"]}
+
+
+def test_a_fetch_of_both_kinds_ends_with_its_time(embedded: Topics) -> None:
+    embedded.create().publish(b"old")
+    embedded.brokers.create("events")
+    request = fetch_request("orders", 1, max_wait_ms=50)
+    wanted = FetchTopic(topic="events", partitions=[FetchPartition(partition_max_bytes=1 << 20)])
+    with embedded.raw() as client:
+        answer = client.ask(ApiKey.FETCH, 12, request._replace(topics=[*request.topics, wanted]))
+        assert [each.partitions[0].error_code for each in answer.responses] == [0, 0]
+        embedded.create().delete()
+        until(
+            lambda: client.ask(ApiKey.FETCH, 12, request._replace(topics=[*request.topics, wanted])).responses[0]
+            .partitions[0].error_code
+            == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )  # fmt: skip
+
+
+def test_a_reader_behind_another_one_does_not_wait(embedded: Topics) -> None:
+    """It read the end of the topic before a message was there that the other one has seen."""
+    topic = embedded.create()
+    topic.publish_batch([b"x"] * 5)
+
+    async def wait() -> None:
+        partition = LedgerPartition("orders", lambda: topic, "test")
+        ahead = asyncio.create_task(partition.wait_beyond(5))
+        await asyncio.wait_for(asyncio.create_task(partition.wait_beyond(4)), PATIENCE_S)  # tasks begin in order
+        assert not ahead.done()
+        await topic.publish_async(b"new")
+        await asyncio.wait_for(ahead, PATIENCE_S)
+        await partition.close()
+
+    asyncio.run(wait())
 
 
 def test_topics_whose_names_kafka_does_not_allow_are_not_shown(embedded: Topics) -> None:
