@@ -85,7 +85,9 @@ class Topics:
         if kind == "served":
             server = stack.enter_context(TopicServer(self.cluster))
             self.native = self.source = stack.enter_context(connect(f"pyreplog://{server.address}"))
-        self.brokers = stack.enter_context(KafkaBrokers(path, offsets_partitions=1, rebalance_delay_ms=0))
+        self.brokers = stack.enter_context(
+            KafkaBrokers(path, offsets_partitions=1, rebalance_delay_ms=0, fetch_wait_ms=600_000)
+        )
         self.brokers.start("1", topics=self.source)
 
     @property
@@ -755,7 +757,7 @@ def test_a_fetch_of_both_kinds_is_woken_by_either(topics: Topics, wakes: str) ->
         FetchTopic(topic=name, partitions=[FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)])
         for name, offset in (("orders", 1), ("events", 0))
     ]
-    request = fetch_request("orders", 1, max_wait_ms=60_000)._replace(topics=partitions)
+    request = fetch_request("orders", 1, max_wait_ms=600_000)._replace(topics=partitions)
     with topics.raw() as client:
         number = client.send(ApiKey.FETCH, 12, request)
         until(lambda: any(name.startswith("kafka-fetch-") for name in topic.subscriptions()))
