@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -33,6 +34,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.future import AppendFuture
+from pyreplog.kafka.apis.refusals import RefusedError
 from pyreplog.kafka.ledger_records import ProducedRecords, decode_produced, encode_fetched
 from pyreplog.kafka.producer_sequences import ProducerSequences, SequencedBatch, SequenceVerdict
 from pyreplog.partition.protocol.error_codes import ErrorCode
@@ -60,6 +62,9 @@ INLINE_BYTES = 64 << 10
 SEARCH_BYTES = 1 << 20
 SEARCH_READS = 16
 """Maximum number of reads, of about SEARCH_BYTES each, of a search for a record by its timestamp."""
+
+SKEW_MS = 10_000
+"""Milliseconds by which the clock of a producer may be ahead for its timestamps to be found by `find_max_time`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MAX_MS = 4_102_444_800_000
@@ -97,6 +102,8 @@ def code_of(error: BaseException) -> ErrorCode:
     """Return Kafka's error code for an error of a topic on ledgers."""
     if isinstance(error, InvalidRecordBatchError):
         return ErrorCode(error.error_code)
+    if isinstance(error, RefusedError):
+        return error.code
     return next((code for classes, code in _CODES if isinstance(error, classes)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -112,11 +119,55 @@ class FoundOffset(NamedTuple):
     time_ms: int
 
 
+class _SearchedRange(NamedTuple):
+    """Messages that were searched for the maximum timestamp.
+
+    Attributes:
+        latest: the first message with the maximum.
+        published_ms: when the first message of the range was published, milliseconds since 1970.
+        stored_bytes: bytes of the entries that were read.
+        reads: number of reads.
+    """
+
+    latest: FoundOffset
+    published_ms: int
+    stored_bytes: int
+    reads: int
+
+
 class _Session(NamedTuple):
     """An idempotent producer. producer: its producer of the topic; None: the topic does not deduplicate."""
 
     sequences: ProducerSequences
     producer: Producer | None
+
+
+def _timestamps_ms(batch: MessageBatch) -> Any:
+    """Return the timestamps that Kafka clients see: of a message without an event time that of its publication."""
+    event_times, publish_times = batch.event_time, batch.publish_time
+    times_ms = event_times.clip(min=0) // 1000
+    has_none = event_times < -(1 << 62)
+    times_ms[has_none] = publish_times[has_none] // 1000
+    return times_ms
+
+
+async def _search_range(topic: AnyTopic, offsets: range, reads_max: int) -> _SearchedRange | None:
+    """Search a range for the maximum timestamp; None: it needs more reads."""
+    latest, published_ms, at, stored_bytes = FoundOffset(-1, -1), 0, offsets.start, 0
+    for reads in range(1, reads_max + 1):
+        batch = await topic.read_at(at, bytes_max=SEARCH_BYTES)
+        if batch is None:
+            return None
+        times_ms = _timestamps_ms(batch)
+        index = int(times_ms.argmax())
+        if times_ms[index] > latest.time_ms:
+            latest = FoundOffset(int(batch.offset[index]), int(times_ms[index]))
+        if reads == 1:
+            published_ms = int(batch.publish_time[0]) // 1000
+        at, stored_bytes = batch.end, stored_bytes + batch.stored_bytes
+        if at >= offsets.stop:
+            return _SearchedRange(latest, published_ms, stored_bytes, reads)
+    return None
 
 
 class LedgerPartition:
@@ -138,6 +189,7 @@ class LedgerPartition:
         self._order = asyncio.Lock()  # held from the arrival of a batch until it is submitted
         self._sessions: OrderedDict[tuple[int, int], _Session] = OrderedDict()
         self._tail: asyncio.Task[None] | None = None
+        self._tail_start = 0  # offset for whose message it waits
         self._waiting = 0
         self._warned = ""  # the last warning
         self.used_at = asyncio.get_running_loop().time()
@@ -349,6 +401,18 @@ class LedgerPartition:
             else await asyncio.to_thread(encode_fetched, batch)
         )
 
+    async def published_us(self, offset: int) -> int | None:
+        """Return when a message was published, microseconds since 1970; None: there is none at the offset yet.
+
+        Args:
+            offset: the offset; the topic was asked for its offsets before.
+
+        Raises:
+            ReplogError: as `Topic.read`.
+        """
+        batch = await (await self._opened()).read_at(offset, bytes_max=1)
+        return None if batch is None else int(batch.publish_time[0])
+
     async def find_time(self, time_ms: int, end: int) -> FoundOffset | None:
         """Search for the first message whose timestamp is not below a time; None: there is none.
 
@@ -369,14 +433,49 @@ class LedgerPartition:
             batch = None if offset >= end else await topic.read_at(offset, bytes_max=SEARCH_BYTES)
             if batch is None:
                 return None
-            event_times, publish_times = batch.event_time, batch.publish_time
-            times_ms = event_times.clip(min=0) // 1000
-            times_ms[event_times < -(1 << 62)] = publish_times[event_times < -(1 << 62)] // 1000
+            times_ms = _timestamps_ms(batch)
             found = (times_ms >= time_ms).nonzero()[0]
             if len(found):
                 return FoundOffset(int(batch.offset[found[0]]), int(times_ms[found[0]]))
             offset = batch.end
         return FoundOffset(offset, time_ms)
+
+    async def find_max_time(self, offsets: range) -> FoundOffset | None:
+        """Search for the first message with the maximum timestamp; None: there are no messages.
+
+        It goes back from the end, in at most SEARCH_READS reads of about SEARCH_BYTES, and ends where all earlier
+        messages were published more than SKEW_MS before the maximum: no timestamp is later than its publication but by
+        the clock of its producer.
+
+        Args:
+            offsets: offsets of the messages that are kept.
+
+        Raises:
+            RefusedError: the reads did not suffice: many messages are much older than their publication.
+            ReplogError: as `Topic.read`.
+        """
+        topic = await self._opened()
+        best: FoundOffset | None = None
+        low, published_ms, size, reads = offsets.stop, _TIME_MAX_MS, 1, 0
+        while low > offsets.start:
+            start = max(low - size, offsets.start)
+            searched = await _search_range(topic, range(start, low), SEARCH_READS - reads)
+            if searched is None:
+                break
+            if best is None or searched.latest.time_ms >= best.time_ms:
+                best = searched.latest
+            if searched.published_ms < best.time_ms - SKEW_MS:
+                return best
+            low, published_ms, reads = start, searched.published_ms, reads + searched.reads
+            size = max(min(4 * size, size * SEARCH_BYTES // max(searched.stored_bytes, 1)), 1)
+        else:
+            return best
+        if best is not None and published_ms < best.time_ms:
+            return best
+        raise RefusedError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"no message of the last {SEARCH_READS} MiB has a timestamp near its publication: ask for a time instead",
+        )
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -390,7 +489,9 @@ class LedgerPartition:
             ReplogError: the topic was deleted, or cannot be watched.
         """
         if self._tail is None:
-            self._tail = asyncio.create_task(self._watch(end))
+            self._tail, self._tail_start = asyncio.create_task(self._watch(end)), end
+        elif end < self._tail_start:  # another reader has seen more
+            return
         tail = self._tail
         self._waiting += 1
         try:

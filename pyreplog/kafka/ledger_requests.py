@@ -35,3 +35,16 @@ class LedgerOffset(NamedTuple):
     code: ErrorCode
     offset: int = -1
     time_ms: int = -1
+
+
+class LedgerPosition(NamedTuple):
+    """The place of a group in a partition.
+
+    Attributes:
+        offsets: the messages that are kept.
+        published_us: when the first of them that the group has not consumed was published, microseconds since 1970;
+            None: there is none.
+    """
+
+    offsets: range
+    published_us: int | None

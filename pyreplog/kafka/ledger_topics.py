@@ -7,8 +7,9 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from pyreplog.handles import Handle
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
-from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset
+from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset, LedgerPosition
 from pyreplog.net.sockets import weak_callback
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses
@@ -56,6 +57,40 @@ _UNKNOWN_MAX = 1024
 _CLOSE_S = 10.0
 
 
+async def _without_time(offset: int) -> FoundOffset:
+    return FoundOffset(offset, -1)
+
+
+class GrowthWatch:
+    """A wait for messages in topics on ledgers, made by `LedgerTopics.watch`.
+
+    Args:
+        loop: the event loop in which it waits.
+        wait: completes `grown` when there are messages.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop, self._wait = loop, wait
+        self._task: asyncio.Task[None] | None = None
+        self.grown = AppendFuture[None]()
+        """Done when one of the partitions has more messages; not done otherwise."""
+
+    def start(self, tasks: set[asyncio.Task[Any]]) -> None:
+        """Begin to wait, in the event loop. The task is in `tasks` while it goes on."""
+        self._task = self._loop.create_task(self._wait())
+        tasks.add(self._task)
+        self._task.add_done_callback(tasks.discard)
+
+    def end(self) -> None:
+        """End the wait. Any thread may call it."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 class LedgerTopics(Handle):
     """Topics on ledgers for Kafka clients. Any thread may use it; no method blocks but `close`.
 
@@ -82,7 +117,8 @@ class LedgerTopics(Handle):
         self._listed_at = 0.0  # when all topics were looked up for `known_names`
         self._looking: dict[str, asyncio.Task[KnownTopic | None]] = {}
         self._partitions: OrderedDict[TopicPartition, LedgerPartition] = OrderedDict()  # the last one was used last
-        self._pending_bytes = 0
+        self._lock = threading.Lock()  # guards the number of bytes
+        self._pending_bytes = 0  # of produced batches without an outcome
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="pyreplog-kafka-topics"))
@@ -280,6 +316,11 @@ class LedgerTopics(Handle):
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether so many bytes have no outcome yet that producers which wait for none should be slowed down."""
+        return self._pending_bytes > PENDING_BYTES_MAX // 2
+
     def append_records(
         self, records: Mapping[TopicPartition, bytes], *, timeout_ms: int
     ) -> AppendFuture[ProduceResponses]:
@@ -292,23 +333,31 @@ class LedgerTopics(Handle):
         Returns:
             A future of the outcomes; it does not fail. A batch is acknowledged when its topic acknowledges it.
         """
-        return self._run(partial(self._append_all, records, timeout_ms / 1000))
+        size = sum(map(len, records.values()))
+        with self._lock:
+            pending = self._pending_bytes
+            is_accepted = not pending or pending + size <= PENDING_BYTES_MAX
+            if is_accepted:
+                self._pending_bytes += size
+        if is_accepted:
+            return self._run(partial(self._append_all, records, size, timeout_ms / 1000))
+        refused = AppendFuture[ProduceResponses]()
+        message = f"{pending} bytes have no outcome yet: try again later"
+        refusal = PartitionProduceResponse(ErrorCode.NOT_ENOUGH_REPLICAS, message=message)
+        set_result(refused, dict.fromkeys(records, refusal))
+        return refused
 
-    async def _append_all(self, records: Mapping[TopicPartition, bytes], timeout_s: float) -> ProduceResponses:
-        responses = await asyncio.gather(*(self._append(*each, timeout_s) for each in records.items()))
-        return dict(zip(records, responses, strict=True))
-
-    async def _append(self, name: TopicPartition, data: bytes, timeout_s: float) -> PartitionProduceResponse:
-        if self._pending_bytes + len(data) > PENDING_BYTES_MAX and self._pending_bytes:
-            return PartitionProduceResponse(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                message=f"{self._pending_bytes} bytes have no outcome yet: try again later",
-            )
-        self._pending_bytes += len(data)
+    async def _append_all(
+        self, records: Mapping[TopicPartition, bytes], size: int, timeout_s: float
+    ) -> ProduceResponses:  # fmt: skip
         try:
-            return await self._partition(name).append(data, timeout_s)
+            responses = await asyncio.gather(
+                *(self._partition(name).append(data, timeout_s) for name, data in records.items())
+            )
         finally:
-            self._pending_bytes -= len(data)
+            with self._lock:
+                self._pending_bytes -= size
+        return dict(zip(records, responses, strict=True))
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -338,6 +387,33 @@ class LedgerTopics(Handle):
                 return responses
             if not await self._wait_for_growth(responses, deadline):
                 return responses
+
+    def watch(self, ends: Mapping[TopicPartition, int], timeout_ms: int) -> GrowthWatch:
+        """Wait for messages behind those that a caller has read.
+
+        Args:
+            ends: the high watermarks that it has read, by partition.
+            timeout_ms: milliseconds after which the wait ends.
+
+        Returns:
+            The wait. It is not told of a partition that cannot be watched.
+        """
+
+        async def wait_beyond(name: TopicPartition, end: int) -> None:
+            with suppress(Exception):  # a read of the partition returns the error
+                await self._partition(name).wait_beyond(end)
+                set_result(watch.grown)
+
+        async def wait() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await asyncio.gather(*(wait_beyond(*each) for each in ends.items()))
+
+        watch = GrowthWatch(self._loop, wait)
+        with suppress(ReplogError, RuntimeError):  # it was closed
+            self._check_open()
+            self._loop.call_soon_threadsafe(watch.start, self._tasks)
+        return watch
 
     async def _read(
         self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
@@ -401,7 +477,7 @@ class LedgerTopics(Handle):
         Args:
             name: the partition.
         """
-        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.start))
+        return self._search(name, lambda _, offsets: _without_time(offsets.start))
 
     def end_offset(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
         """Return a future of the offset behind the last message.
@@ -409,7 +485,7 @@ class LedgerTopics(Handle):
         Args:
             name: the partition.
         """
-        return self._search(name, lambda offsets, _: LedgerOffset(ErrorCode.NONE, offsets.stop))
+        return self._search(name, lambda _, offsets: _without_time(offsets.stop))
 
     def offset_at(self, name: TopicPartition, time_ms: int) -> AppendFuture[LedgerOffset]:
         """Return a future of the first message whose timestamp is not below a time; see `LedgerPartition.find_time`.
@@ -418,18 +494,42 @@ class LedgerTopics(Handle):
             name: the partition.
             time_ms: milliseconds since 1970.
         """
-        return self._search(name, lambda _, found: LedgerOffset(ErrorCode.NONE, *(found or ())), time_ms)
+        return self._search(name, lambda partition, offsets: partition.find_time(time_ms, offsets.stop))
+
+    def offset_of_max_time(self, name: TopicPartition) -> AppendFuture[LedgerOffset]:
+        """Return a future of the message with the maximum timestamp; see `LedgerPartition.find_max_time`.
+
+        Args:
+            name: the partition.
+        """
+        return self._search(name, lambda partition, offsets: partition.find_max_time(offsets))
+
+    def position(self, name: TopicPartition, offset: int) -> AppendFuture[LedgerPosition]:
+        """Return a future of the bounds of a partition, and of when the first message from an offset on was published.
+
+        Args:
+            name: the partition.
+            offset: the offset that a group has committed.
+
+        Returns:
+            The future. It fails with the errors of `Cluster.topic`, and of `Topic.read`.
+        """
+
+        async def find() -> LedgerPosition:
+            partition = self._partition(name)
+            offsets = await partition.offsets()
+            return LedgerPosition(offsets, await partition.published_us(max(offset, offsets.start)))
+
+        return self._run(find)
 
     def _search(
-        self, name: TopicPartition, answer: Callable[[range, FoundOffset | None], LedgerOffset],
-        time_ms: int | None = None,
+        self, name: TopicPartition, find: Callable[[LedgerPartition, range], Awaitable[FoundOffset | None]]
     ) -> AppendFuture[LedgerOffset]:  # fmt: skip
         async def search() -> LedgerOffset:
             try:
                 partition = self._partition(name)
-                offsets = await partition.offsets()
-                found = None if time_ms is None else await partition.find_time(time_ms, offsets.stop)
-                return answer(offsets, found)
+                found = await find(partition, await partition.offsets())
+                return LedgerOffset(ErrorCode.NONE, *(found or ()))
             except Exception as error:
                 return LedgerOffset(self._code_of(name, error))
 

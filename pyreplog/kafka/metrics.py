@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.clock import SystemClock
+from pyreplog.errors import ReplogError
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_requests import (
     DescribedConsumerGroup,
@@ -18,6 +19,7 @@ from pyreplog.kafka.groups.group_requests import (
 )
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
 from pyreplog.kafka.groups.group_trends import Place
+from pyreplog.kafka.ledger_requests import LedgerPosition
 from pyreplog.kafka.quotas.client_quotas import QUOTAS
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.metrics import Labels, Metric
@@ -55,6 +57,12 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         "pyreplog_kafka_throttle_seconds", "counter",
         "Time for which clients above a quota were throttled, by kind of quota.",
         [({**labels, "quota": kind}, each.total_ms / 1000) for kind, each in throttles.items()],
+    )  # fmt: skip
+
+    yield Metric(
+        "pyreplog_kafka_unanswered_failures", "counter",
+        "Produce requests with acks=0 whose records were refused, and whose connection was closed for it.",
+        [(labels, float(server.unanswered_failures))],
     )  # fmt: skip
 
     groups = server.groups
@@ -103,18 +111,37 @@ def _group_statuses(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[
     """Return the status of the groups that a broker coordinates, as in `top` and reports."""
     rows = []
     places: set[Place] = set()
+    deadline_us = _CLOCK.monotonic_us() + round(_WAIT_S * 1e6)
     for group in listed:
         with suppress(TimeoutError):
             described = _describe(server.groups, group)
             offsets = _committed_offsets(server.groups, group.group_id)
+            found = _positions(server, offsets, deadline_us)
             partitions = tuple(
-                _partition_status(server, group.group_id, name, offsets[name]) for name in sorted(offsets)
+                _partition_status(server, group.group_id, name, offsets[name], found.get(name))
+                for name in sorted(offsets)
             )
             places |= {(group.group_id, name) for name in offsets}
             state, count = described.state.value, len(described.members)
             rows.append(GroupStatus(group=group.group_id, state=state, members=count, partitions=partitions))
     server.group_trends.keep(places)
     return rows
+
+
+def _positions(
+    server: KafkaServer, offsets: Mapping[TopicPartition, int], deadline_us: int
+) -> dict[TopicPartition, LedgerPosition]:  # fmt: skip
+    """Return the places of a group in topics on ledgers, as far as their owners answer in time."""
+    asked = {
+        name: topics.position(name, offset)
+        for name, offset in offsets.items()
+        if (topics := server.ledger_topics_of(name.topic)) is not None
+    }
+    positions = {}
+    for name, future in asked.items():
+        with suppress(TimeoutError, ReplogError):  # unknown: the topic was deleted, or nobody answers
+            positions[name] = future.result(max(deadline_us - _CLOCK.monotonic_us(), 0) / 1e6)
+    return positions
 
 
 def _describe(groups: GroupCoordinator, group: ListedGroup) -> DescribedGroup | DescribedConsumerGroup:
@@ -128,16 +155,23 @@ def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPar
     return {name: each.offset for name, each in fetched.offsets.items() if each.offset >= 0}
 
 
-def _partition_status(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
-    """Return the offset of a group in a partition, with the lag if this broker has a replica."""
+def _partition_status(
+    server: KafkaServer, group_id: str, name: TopicPartition, offset: int, position: LedgerPosition | None
+) -> GroupPartitionStatus:  # fmt: skip
+    """Return the offset of a group in a partition, with the lag if this broker has a replica, or it is on ledgers."""
     now_us, partition = _CLOCK.now_us(), server.broker.partition(name.topic, name.partition)
-    if partition is None:
+    oldest_us: int | None
+    if position is not None:
+        start, end, oldest_us = position.offsets.start, position.offsets.stop, position.published_us
+    elif partition is not None:
+        start, end = partition.log_start, partition.high_watermark.entry
+        first = max(offset, start)
+        oldest_us = partition.append_time(first) if first < end else None
+    else:
         return GroupPartitionStatus.of(*name, offset, now_us=now_us)
-    start, end = partition.log_start, partition.high_watermark.entry
-    first = max(offset, start)
-    lag = max(end - first, 0)
+    lag = max(end - max(offset, start), 0)
     course = server.group_trends.add_sample((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
     return GroupPartitionStatus.of(
-        *name, offset, now_us=now_us, start=start, end=end, oldest_us=partition.append_time(first) if lag else None,
+        *name, offset, now_us=now_us, start=start, end=end, oldest_us=oldest_us,
         moved_us=now_us - round(course.stalled_s * 1e6), rate_in=course.rate_in, rate_out=course.rate_out,
     )  # fmt: skip

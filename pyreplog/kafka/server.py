@@ -6,6 +6,7 @@ import base64
 import logging
 import socket
 import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -19,12 +20,13 @@ from pyreplog.errors import (
     InvalidMetadataError,
     PeerError,
     ReplogError,
+    UnansweredProduceError,
     UnsupportedRequestError,
 )
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.kafka.apis.api_versions import describe_versions, versions_of
-from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
+from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext, Unanswered
 from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
@@ -135,6 +137,9 @@ class KafkaServer(Handle):
         self.receive_budget = ReceiveBudget(self.config.incomplete_request_bytes)
         """Memory of requests that have not arrived whole. Only the server's thread changes it; read it in tests and for
         metrics only."""
+        self.unanswered_failures = 0
+        """Number of Produce requests with acks=0 whose records were refused. Read it in tests and for metrics only."""
+        self._lock = threading.Lock()  # guards the number
         self._broker, self._tls, self._users = broker, tls, users
         if advertised:
             parse_address(advertised)
@@ -188,6 +193,15 @@ class KafkaServer(Handle):
     def groups(self) -> GroupCoordinator:
         """The coordinator of the consumer groups of this broker."""
         return self._coordinators.groups
+
+    def ledger_topics_of(self, name: str) -> LedgerTopics | None:
+        """Return the topics on ledgers that are served, if a topic of that name could be one of them; None: it can
+        only have brokers.
+
+        Args:
+            name: name of the topic.
+        """
+        return self._api.topics_of(name)
 
     @property
     def node_id(self) -> int:
@@ -277,7 +291,11 @@ class KafkaServer(Handle):
         if isinstance(session, SaslSession) and not session.user and request.key not in _SASL_APIS:
             raise AuthenticationError(f"expected an authentication first, found a request of key {request.key}")
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
-        outcome = handle(self._api, context, request.message)
+        try:
+            outcome = handle(self._api, context, request.message)
+        except UnansweredProduceError:
+            self._count_unanswered()
+            raise
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
         spent_us = self._reactor.clock.monotonic_us() - began_us
         pending = _PendingRequest(request._replace(message=None), context, size, spent_us)
@@ -299,6 +317,11 @@ class KafkaServer(Handle):
         connection.release()
 
     def _accept_outcome(self, connection: KafkaConnection, pending: _PendingRequest, outcome: Outcome) -> None:
+        if isinstance(outcome, Unanswered):
+            if outcome.is_held:
+                connection.hold()
+            outcome.done.add_done_callback(partial(self._end_unanswered, connection, pending, is_held=outcome.is_held))
+            outcome = None
         if outcome is None:
             if throttle_ms := self._record_bytes(pending, 0):
                 connection.mute(throttle_ms)
@@ -308,6 +331,22 @@ class KafkaServer(Handle):
             outcome.add_done_callback(partial(self._handle_outcome, connection, answer, pending))
         else:
             self._send_response(connection, answer, pending, outcome)
+
+    def _end_unanswered(
+        self, connection: KafkaConnection, pending: _PendingRequest, future: AppendFuture[None], *, is_held: bool
+    ) -> None:
+        """Close the connection if a request without a response failed; runs on the thread that knows the outcome."""
+        error = future.exception()
+        if error is not None:
+            if connection.error is not None:
+                logger.warning("Kafka client %s has disconnected: %s", connection.peer, error)
+            self._close_after(connection, pending, error)
+        if is_held:
+            connection.release()
+
+    def _count_unanswered(self) -> None:
+        with self._lock:
+            self.unanswered_failures += 1
 
     def _describe_versions(self, connection: KafkaConnection, request: Request) -> None:
         served = {**APIS, ApiKey.API_VERSIONS: None}
@@ -334,6 +373,8 @@ class KafkaServer(Handle):
 
     def _close_after(self, connection: KafkaConnection, pending: _PendingRequest, error: BaseException) -> None:
         """Close a connection because a request of it failed."""
+        if isinstance(error, UnansweredProduceError):
+            self._count_unanswered()
         if isinstance(error, ReplogError):
             connection.close(error)
         else:

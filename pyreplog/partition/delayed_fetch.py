@@ -66,7 +66,7 @@ class DelayedFetch:
         Args:
             deadline_us: when it is answered at the latest, monotonic microseconds.
         """
-        self._deadline = self._purgatory.complete_at(deadline_us, self._future_for(self._expire))
+        self._deadline = self._purgatory.complete_at(deadline_us, self._future_for(self.expire))
         self._try_complete()
 
     def _future_for(self, callback: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:
@@ -74,7 +74,12 @@ class DelayedFetch:
         future.add_done_callback(callback)
         return future
 
-    def _expire(self, _: AppendFuture[None]) -> None:
+    def expire(self, _: AppendFuture[None]) -> None:
+        """End the wait: the fetch is answered with the records that there are. The caller holds no lock.
+
+        Args:
+            _: the future whose callback this is.
+        """
         self._is_expired = True
         self._try_complete()
 

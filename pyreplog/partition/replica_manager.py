@@ -490,13 +490,15 @@ class ReplicaManager:
     # ---- fetches of consumers -------------------------------------------------------------------------------
 
     def fetch_messages(
-        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch],
+        until: AppendFuture[None] | None = None,
     ) -> AppendFuture[FetchResponses]:  # fmt: skip
         """Fetch from partitions, in the order of the mapping. Each partition has its own outcome.
 
         Args:
             params: settings of the fetch, for all partitions.
             fetches: fetches by partition.
+            until: a future whose result ends the wait, as `max_wait_ms` does; None: none.
 
         Returns:
             A future of the responses by partition. It is already done if they have `min_bytes` or an error, or if
@@ -517,7 +519,10 @@ class ReplicaManager:
 
         parts = [WatchedPart(read.role, read.start, fetches[name].max_bytes) for name, read in reads.items()]
         deadline_us = self._clock.monotonic_us() + params.max_wait_ms * 1000
-        DelayedFetch(parts, params.isolation, params.min_bytes, read_again, future, self._purgatory).watch(deadline_us)
+        delayed = DelayedFetch(parts, params.isolation, params.min_bytes, read_again, future, self._purgatory)
+        delayed.watch(deadline_us)
+        if until is not None:
+            until.add_done_callback(delayed.expire)
         return future
 
     def _read(

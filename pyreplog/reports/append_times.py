@@ -15,7 +15,7 @@ from pyreplog.errors import (
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.origins import ClusterSnapshot
-from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
+from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in, since
 from pyreplog.topic.model.chain import ChainLedger
 from pyreplog.topic.model.positions import EntryPosition, OffsetSearch
 
@@ -45,6 +45,33 @@ def appended(survey: ClusterSnapshot, topic: PlannedTopic, offsets: Iterable[int
         if held:
             times |= _of_ledger(survey, item, entries, end.offset, held)
     return times
+
+
+def first_since(survey: ClusterSnapshot, topic: PlannedTopic, time_us: int) -> int | None:
+    """Return the offset of the first message that was appended at a time or later, or the end; None: it is unknown.
+
+    Args:
+        survey: the cluster.
+        topic: the topic.
+        time_us: microseconds since 1970.
+
+    Raises the errors of the metadata store.
+    """
+    for item, entries, _ in topic.ledgers:
+        if not entries or (item.is_closed and item.last_us < time_us):
+            continue
+        search = since(time_us, entries)
+        try:
+            with LedgerReader(
+                load_ledger(survey.runtime.metadata, item.ledger).metadata, KEY, survey.runtime
+            ) as reader:
+                search_in(reader, item, search)
+        except _LOST as error:
+            logger.warning("append times of messages in ledger %d are unknown: %s", item.ledger, error)
+            return None
+        if search.found is not None:
+            return search.found.first
+    return topic.end
 
 
 def _of_ledger(

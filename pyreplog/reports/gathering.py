@@ -17,11 +17,14 @@ from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.geo.geo_cursor import GEO_PREFIX
 from pyreplog.geo.policies import ReplicationConfig, load_config
 from pyreplog.geo.revision import REVISION
+from pyreplog.kafka.groups.group_status import GroupStatus, LedgerBounds, unread_offsets
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.log import names as log_names
-from pyreplog.reports.append_times import appended
+from pyreplog.partition.metadata.topic_metadata import list_topics
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.reports.append_times import appended, first_since
 from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
 from pyreplog.reports.readiness import readiness_snapshots
@@ -84,8 +87,9 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         logs = tuple(_log(log) for log in take_snapshots(options.paths))
         return replace(snapshot, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
-        partitions = _partitions(survey, options, as_of_us, window_ms)
         planned, unreachable = _topics(survey, options)
+        partitions = _partitions(survey, options, planned, as_of_us, window_ms)
+        groups = _groups(survey, planned, partitions, snapshot)
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
@@ -101,7 +105,7 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
             replications=() if config is None else tuple(replication_snapshots(config, topics, timed)),
             readiness=readiness, readiness_notes=readiness_notes,
             clusters=() if config is None else cluster_names(config), partitions=partitions.partitions,
-            brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
+            brokers=partitions.brokers, groups=groups, partition_notes=partitions.notes,
         )  # fmt: skip
 
 
@@ -136,21 +140,45 @@ def _has_bookies(survey: ClusterSnapshot) -> bool:
 
 
 def _partitions(
-    survey: ClusterSnapshot, options: ReadOptions, as_of_us: int, window_ms: int
+    survey: ClusterSnapshot, options: ReadOptions, planned: Sequence[PlannedTopic], as_of_us: int, window_ms: int
 ) -> PartitionsSnapshot:  # fmt: skip
-    """Return partitions, brokers and consumer groups.
+    """Return partitions, brokers and consumer groups, also those of topics on ledgers.
 
-    A cluster without partitioned topics costs one call of the store.
+    A cluster without brokers costs one or two calls of the store.
     """
     if not isinstance(survey.origin, RemoteCluster):
         return PartitionsSnapshot()
     names = topics_of_partitions(survey.runtime.metadata, options)
+    if options.reads_topics and (names or (planned and list_topics(survey.runtime.metadata))):
+        names = list(dict.fromkeys((*names, *(_place(topic).topic for topic in planned))))
     if not names:
         return PartitionsSnapshot()
     return partitions_snapshot(
         survey.origin.url, survey.origin.credentials, names, is_all=not options.reads_topics, as_of_us=as_of_us,
         window_ms=window_ms,
     )  # fmt: skip
+
+
+def _place(topic: PlannedTopic) -> TopicPartition:
+    """Return the partition that Kafka clients see in a topic on ledgers."""
+    name, number = topic.rows
+    return TopicPartition(name, max(number, 0))
+
+
+def _groups(
+    survey: ClusterSnapshot, planned: Sequence[PlannedTopic], partitions: PartitionsSnapshot, snapshot: Snapshot
+) -> tuple[GroupStatus, ...]:  # fmt: skip
+    """Return the consumer groups with their lag in topics on ledgers. Topics of brokers hide them."""
+    of_brokers = {row.topic for row in partitions.partitions}
+    wanted = {each.name for group in partitions.groups for each in group.partitions if each.topic not in of_brokers}
+    topics = {place: topic for topic in planned if (place := _place(topic)) in wanted}
+    kept = {place: range(topic.chain.start.offset, topic.end) for place, topic in topics.items()}
+    unread, bounds = unread_offsets(partitions.groups, kept), dict[TopicPartition, LedgerBounds]()
+    for place, topic in topics.items():
+        times, before = appended(survey, topic, unread.get(place, ())), first_since(survey, topic, snapshot.since_us)
+        rate_in = None if before is None else (topic.end - before) / (snapshot.window_ms / 1000)
+        bounds[place] = LedgerBounds(kept[place].start, topic.end, rate_in, times)
+    return tuple(group.on_ledgers(bounds, snapshot.as_of_us) for group in partitions.groups)
 
 
 def _replication_config(survey: ClusterSnapshot, topics: Sequence[TopicSnapshot]) -> ReplicationConfig | None:

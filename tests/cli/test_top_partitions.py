@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +16,21 @@ import pytest
 from pyreplog.cli import top
 from pyreplog.cli.live import top_screen, top_view
 from pyreplog.cli.live.top_view import Frame
+from pyreplog.cluster import Cluster
 from pyreplog.kafka.groups.group_requests import OffsetCommitRequest, OffsetToCommit
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus, ReplicaStatus, by_attention
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.reports.gathering import gather
+from pyreplog.tables.options import ReadOptions
+from pyreplog.topic.model.routing import partition_name
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import Run
 from tests.kafka.kafka_brokers import KafkaBrokers
 from tests.partition.settled import until_settled
+from tests.spark.clusters import Nodes
 from tests.waiting import PATIENCE_S, until
 
 SECOND = 1_000_000
@@ -177,3 +184,43 @@ def test_partitions_and_groups_of_brokers_of_which_one_ends(
     assert [each["state"] for each in frames[0]["brokers"]] == ["alive", "alive"]
     assert frames[-1]["brokers"][0]["state"] == "alive"
     assert frames[-1]["topics"][0]["subscriptions"][0]["backlog"] in (2, None), "unknown until broker 1 leads"
+
+
+def test_groups_of_topics_on_ledgers_in_top_and_in_reports(run: Run, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = stack.enter_context(Nodes(tmp_path, ["b1"]))
+        cluster = stack.enter_context(Cluster.connect(nodes.url))
+        stack.enter_context(TopicServer(cluster))
+        orders = cluster.topic("orders", ensemble=1, retention_ms=None, retention_bytes=None)
+        gates = cluster.topic("gates", partitions=2, ensemble=1, retention_ms=None, retention_bytes=None)
+        orders.publish_batch([b"x"] * 5)
+        gates.partition(1).publish_batch([b"x"] * 3)
+        orders.create_subscription("native", start="earliest")
+        brokers = stack.enter_context(KafkaBrokers(tmp_path, offsets_partitions=1))
+        brokers.start("1", topics=cluster.topics)
+        brokers.servers["1"].create_offsets_topic()
+        places = {TopicPartition("orders", 0): 2, TopicPartition("gates", 1): 1, TopicPartition("gates", 0): 0}
+        request = OffsetCommitRequest("", -1, {place: OffsetToCommit(offset) for place, offset in places.items()})
+        until(
+            lambda: (
+                set(brokers.servers["1"].groups.commit_offsets("billing", request).result(PATIENCE_S).values()) == {0}
+            )
+        )
+        with PartitionClient.connect(nodes.url) as client:
+            until_settled(client, "__consumer_offsets")
+
+        report = run("top", "--once", "--json", nodes.url).json
+        rows = {row["name"]: {each["name"]: each for each in row["subscriptions"]} for row in report["topics"]}
+        assert {name: {key: row["backlog"] for key, row in each.items()} for name, each in rows.items()} == {
+            "orders": {"native": 5, "billing": 3}, partition_name("gates", 0): {"billing": 0},
+            partition_name("gates", 1): {"billing": 2},
+        }  # fmt: skip
+        assert rows["orders"]["billing"]["type"] == "consumer group" and 0 < rows["orders"]["billing"]["lag_s"] < 3600
+        assert report["groups"][0]["lag"] == 5
+
+        now_us = time.time_ns() // 1000 + SECOND
+        for options in ({}, {"topics": "orders"}):
+            (group,) = gather(ReadOptions.of({"cluster": nodes.url, **options}), now_us).groups
+            (place,) = [each for each in group.partitions if each.topic == "orders"]
+            assert (place.offset, place.end, place.lag) == (2, 5, 3)
+            assert place.lag_s is not None and 0 < place.lag_s < 3600 and place.rate_in == 5 / 300

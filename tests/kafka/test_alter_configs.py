@@ -7,6 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from pyreplog.kafka.wire.messages import (
+    AlterConfigsAlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    CreateTopicsCreatableTopic,
+    CreateTopicsCreatableTopicConfig,
+    CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsAlterableConfig,
@@ -38,6 +44,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
         (TOPIC, "events", [("retention.ms", DELETE, None)], ErrorCode.NONE),
         (TOPIC, "events", [("no.such", DELETE, None)], ErrorCode.NONE),
         (TOPIC, "events", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "events", [("compression.type", SET, "producer"), ("segment.jitter.ms", SET, "0")], ErrorCode.NONE),
+        (TOPIC, "events", [("compression.type", DELETE, None)], ErrorCode.NONE),
+        (TOPIC, "events", [("compression.type", SET, "lz4")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "events", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "events", [("no.such", DELETE, None), ("no.such", DELETE, None)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "others", [("retention.ms", DELETE, None)], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -75,3 +84,18 @@ def test_items_are_appended_to_a_list_and_removed(client: RawClient) -> None:
         described = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "events", ["cleanup.policy"])])
         (config,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, described).results[0].configs
         assert config.value == policy
+
+
+def test_the_settings_that_are_described_are_accepted(client: RawClient) -> None:
+    """A tool that reads all settings, and creates a topic with them or sets them, is not refused."""
+    described = client.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "events", None)])
+    )
+    texts = {config.name: config.value for config in described.results[0].configs}
+    assert texts["compression.type"] == "producer"
+    configs = [AlterConfigsAlterableConfig(*each) for each in texts.items()]
+    request = AlterConfigsRequest([AlterConfigsResource(TOPIC, "events", configs)])
+    assert client.ask(ApiKey.ALTER_CONFIGS, 2, request).responses[0].error_code == ErrorCode.NONE
+    wanted = [CreateTopicsCreatableTopicConfig(*each) for each in texts.items()]
+    created = CreateTopicsCreatableTopic("copies", 1, 1, [], wanted)
+    assert client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([created])).topics[0].error_code == ErrorCode.NONE

@@ -18,7 +18,7 @@ from pyreplog.kafka.groups.group_records import (
     encode_offset_key,
 )
 from pyreplog.kafka.groups.group_requests import OffsetCommitRequest, OffsetToCommit
-from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
+from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus, LedgerBounds, unread_offsets
 from pyreplog.kafka.groups.group_trends import GroupTrends
 from pyreplog.kafka.groups.groups_overview import GroupsWatch
 from pyreplog.kafka.groups.stored_groups import StoredGroups
@@ -161,6 +161,22 @@ def test_rates_do_not_depend_on_the_scrape_interval() -> None:
     for step in range(400 * 10):
         course = trends.add_sample(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
     assert course.rate_in == pytest.approx(10.0) and course.rate_out == pytest.approx(5.0, rel=0.01)
+
+
+def test_a_group_in_a_topic_on_ledgers_has_its_lag() -> None:
+    places = [
+        GroupPartitionStatus.of("orders", number, 5, now_us=NOW_US, moved_us=NOW_US - 10 * SECOND, rate_out=2.0)
+        for number in range(3)
+    ]
+    group = GroupStatus(group="billing", partitions=tuple(places))
+    kept = {TopicPartition("orders", 0): range(7, 10), TopicPartition("orders", 1): range(5)}
+    assert unread_offsets([group], kept) == {TopicPartition("orders", 0): {7}}
+    bounds = {name: LedgerBounds(each.start, each.stop, 1.0, {7: NOW_US - SECOND}) for name, each in kept.items()}
+    first, second, third = group.on_ledgers(bounds, NOW_US).partitions
+    assert (first.lag, first.lag_s, first.drain_s, first.status) == (3, 1.0, 3.0, "draining")
+    assert (second.lag, second.lag_s, second.status) == (0, 0.0, "done")
+    assert third == places[2] and third.lag is None
+    assert group.of_partition(TopicPartition("orders", 1)).partitions == (places[1],)
 
 
 # ---- brokers ----------------------------------------------------------------------------------------------------

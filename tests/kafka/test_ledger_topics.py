@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,19 +13,36 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 import pyreplog.kafka
+import pyreplog.kafka.ledger_topics
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, WrongTypeError
+from pyreplog.kafka.ledger_partition import LedgerPartition
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.wire.messages import (
+    AlterConfigsAlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+    IncrementalAlterConfigsRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -67,7 +85,9 @@ class Topics:
         if kind == "served":
             server = stack.enter_context(TopicServer(self.cluster))
             self.native = self.source = stack.enter_context(connect(f"pyreplog://{server.address}"))
-        self.brokers = stack.enter_context(KafkaBrokers(path, offsets_partitions=1, rebalance_delay_ms=0))
+        self.brokers = stack.enter_context(
+            KafkaBrokers(path, offsets_partitions=1, rebalance_delay_ms=0, fetch_wait_ms=600_000)
+        )
         self.brokers.start("1", topics=self.source)
 
     @property
@@ -462,6 +482,31 @@ def test_a_group_goes_on_where_it_committed_when_the_listener_is_restarted(topic
     assert [message.value() for message in consume(topics, 6, **settings)] == [b"%d" % n for n in range(4, 10)]
 
 
+def test_metrics_have_the_lag_of_a_group(topics: Topics) -> None:
+    topic = topics.create()
+    topic.publish_batch([b"%d" % number for number in range(5)])
+    assert len(consume(topics, 2, **{"max.partition.fetch.bytes": 1})) == 2
+    committed = TopicPartition("orders", 0, 2)
+    consumer = Consumer({**topics.servers, "group.id": "readers"})
+    try:
+        consumer.commit(offsets=[committed], asynchronous=False)
+    finally:
+        consumer.close()
+
+    def measured() -> dict[str, float]:
+        return {
+            metric.name.removeprefix("pyreplog_kafka_group_"): float(value)  # type: ignore[arg-type]
+            for metric in kafka_metrics(topics.brokers.servers["1"])
+            for labels, value in metric.samples
+            if labels.get("group") == "readers" and labels.get("topic") == "orders"
+        }
+
+    first = measured()
+    assert (first["offset"], first["lag"]) == (2, 3) and 0 < first["lag_seconds"] < 3600
+    topic.delete()
+    assert until(lambda: (values := measured()) and "lag" not in values and values)["offset"] == 2
+
+
 def test_a_group_of_the_consumer_protocol_reads_a_topic_on_ledgers(embedded: Topics) -> None:
     embedded.create(partitions=2).publish_batch([b"%d" % number for number in range(10)])
     messages = consume(embedded, 10, **{"group.id": "new", "group.protocol": "consumer"})
@@ -494,10 +539,45 @@ def test_offsets_are_found_by_end_and_by_time(topics: Topics) -> None:
 
     with topics.raw() as client:
         assert (find(-2).offset, find(-1).offset) == (0, 4)
-        assert find(-3).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         assert (find(0).offset, find(0).timestamp) == (0, TIME_MS)
         assert (find(TIME_MS + 11).offset, find(TIME_MS + 11).timestamp) == (2, TIME_MS + 20)
         assert (find(4_000_000_000_000).offset, find(4_000_000_000_000).error_code) == (-1, 0)
+
+
+def find_max_timestamp(topics: Topics) -> tuple[int, int]:
+    """Returns offset and timestamp."""
+    place = TopicPartition("orders", 0)
+    admin = AdminClient(topics.servers)
+    listed = admin.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(PATIENCE_S)
+    return listed.offset, listed.timestamp
+
+
+def test_the_maximum_timestamp_is_found_wherever_it_is(topics: Topics) -> None:
+    topic = topics.create()
+    assert find_max_timestamp(topics) == (-1, -1)
+    for number in (3, 7, 1, 7, 2):
+        topic.publish(b"x", event_time=(TIME_MS + number) * 1000)
+    assert find_max_timestamp(topics) == (1, TIME_MS + 7)
+    produce(topics, [{"value": b"x", "timestamp": TIME_MS + number} for number in (5, 9, 4)])
+    assert find_max_timestamp(topics) == (6, TIME_MS + 9)
+    topic.publish(b"a message without an event time")
+    offset, timestamp = find_max_timestamp(topics)
+    assert offset == 8 and timestamp == next(topic.read(8)).publish_time[0] // 1000
+
+
+def test_the_search_for_the_maximum_timestamp_reads_the_end_of_a_topic(embedded: Topics) -> None:
+    topic = embedded.create()
+    value = bytes(1 << 20)
+    old = [topic.submit(value, event_time=TIME_MS * 1000) for _ in range(20)]
+    topic.flush()
+    assert [future.result(PATIENCE_S) for future in old] == list(range(20))
+    with pytest.raises(KafkaException) as raised:  # all are much older than their publication
+        find_max_timestamp(embedded)
+    assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    now_us = time.time_ns() // 1000 + 20_000_000
+    topic.publish(b"newest", event_time=now_us)
+    topic.publish(b"older", event_time=TIME_MS * 1000)
+    assert find_max_timestamp(embedded) == (20, now_us // 1000)
 
 
 def test_no_leader_epochs_are_told(embedded: Topics) -> None:
@@ -597,6 +677,34 @@ def test_topics_on_ledgers_are_changed_with_other_tools(topics: Topics) -> None:
     assert all(entry.is_read_only for entry in configs.values())
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([("compression.type", "producer")], ErrorCode.NONE),
+        ([("cleanup.policy", "delete"), ("retention.ms", "-1"), ("compression.type", None)], ErrorCode.NONE),
+        ([("follower.replication.throttled.replicas", None)], ErrorCode.NONE),
+        ([("compression.type", "lz4")], ErrorCode.POLICY_VIOLATION),
+        ([("compression.type", "producer"), ("retention.ms", "604800000")], ErrorCode.POLICY_VIOLATION),
+        ([("retention.ms", None)], ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_settings_that_a_topic_on_ledgers_has_are_accepted(
+    embedded: Topics, changes: list[tuple[str, str | None]], code: ErrorCode
+) -> None:
+    embedded.create().publish(b"x")
+    changed = [IncrementalAlterConfigsAlterableConfig(name, 1 if text is None else 0, text) for name, text in changes]
+    replaced = [AlterConfigsAlterableConfig(*change) for change in changes]
+    with embedded.raw() as client:
+        incremental = IncrementalAlterConfigsRequest(
+            [IncrementalAlterConfigsAlterConfigsResource(2, "orders", changed)]
+        )
+        answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, incremental).responses[0]
+        assert answer.error_code == code, answer.error_message
+        request = AlterConfigsRequest([AlterConfigsResource(2, "orders", replaced)])
+        answer = client.ask(ApiKey.ALTER_CONFIGS, 2, request).responses[0]
+        assert answer.error_code == code, answer.error_message
+
+
 def test_no_topic_of_brokers_is_created_under_the_name_of_one_on_ledgers(topics: Topics) -> None:
     topic = topics.create()
     produce(topics, [{"value": b"x"}])
@@ -638,6 +746,64 @@ def test_one_consumer_reads_topics_of_both_kinds(embedded: Topics) -> None:
     assert {(message.topic(), message.value()) for message in messages} == {
         ("orders", b"on ledgers"), ("events", b"of brokers"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("wakes", ["orders", "events"])
+def test_a_fetch_of_both_kinds_is_woken_by_either(topics: Topics, wakes: str) -> None:
+    topic = topics.create()
+    topic.publish(b"old")
+    topics.brokers.create("events")
+    partitions = [
+        FetchTopic(topic=name, partitions=[FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)])
+        for name, offset in (("orders", 1), ("events", 0))
+    ]
+    request = fetch_request("orders", 1, max_wait_ms=600_000)._replace(topics=partitions)
+    with topics.raw() as client:
+        number = client.send(ApiKey.FETCH, 12, request)
+        until(lambda: any(name.startswith("kafka-fetch-") for name in topic.subscriptions()))
+        if wakes == "orders":
+            topic.publish(b"new")
+        else:
+            produce(topics, [{"value": b"new"}], "events")
+        answer = client.answer(ApiKey.FETCH, 12, number)
+    values = {
+        each.topic: read_batch(bytes(each.partitions[0].records))[1].values() if each.partitions[0].records else []
+        for each in answer.responses
+    }
+    assert values == {"orders": [], "events": [], wakes: [b"new"]}
+
+
+def test_a_fetch_of_both_kinds_ends_with_its_time(embedded: Topics) -> None:
+    embedded.create().publish(b"old")
+    embedded.brokers.create("events")
+    request = fetch_request("orders", 1, max_wait_ms=50)
+    wanted = FetchTopic(topic="events", partitions=[FetchPartition(partition_max_bytes=1 << 20)])
+    with embedded.raw() as client:
+        answer = client.ask(ApiKey.FETCH, 12, request._replace(topics=[*request.topics, wanted]))
+        assert [each.partitions[0].error_code for each in answer.responses] == [0, 0]
+        embedded.create().delete()
+        until(
+            lambda: client.ask(ApiKey.FETCH, 12, request._replace(topics=[*request.topics, wanted])).responses[0]
+            .partitions[0].error_code
+            == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )  # fmt: skip
+
+
+def test_a_reader_behind_another_one_does_not_wait(embedded: Topics) -> None:
+    """It read the end of the topic before a message was there that the other one has seen."""
+    topic = embedded.create()
+    topic.publish_batch([b"x"] * 5)
+
+    async def wait() -> None:
+        partition = LedgerPartition("orders", lambda: topic, "test")
+        ahead = asyncio.create_task(partition.wait_beyond(5))
+        await asyncio.wait_for(asyncio.create_task(partition.wait_beyond(4)), PATIENCE_S)  # tasks begin in order
+        assert not ahead.done()
+        await topic.publish_async(b"new")
+        await asyncio.wait_for(ahead, PATIENCE_S)
+        await partition.close()
+
+    asyncio.run(wait())
 
 
 def test_topics_whose_names_kafka_does_not_allow_are_not_shown(embedded: Topics) -> None:
@@ -701,6 +867,59 @@ def test_damaged_records_are_refused(embedded: Topics) -> None:
     data[-1] ^= 1
     with embedded.raw() as client:
         assert produce_raw(client, bytes(data)).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+def send_without_answer(client: RawClient, data: bytes) -> None:
+    partition = ProducePartitionProduceData(0, data)
+    request = ProduceRequest(None, 0, 10_000, [ProduceTopicProduceData("orders", [partition])])
+    client.send(ApiKey.PRODUCE, 8, request)
+
+
+def unanswered_failures(topics: Topics) -> float:
+    (metric,) = [
+        each for each in kafka_metrics(topics.brokers.servers["1"]) if each.name == "pyreplog_kafka_unanswered_failures"
+    ]
+    return metric.samples[0][1]  # type: ignore[return-value]
+
+
+def test_a_failure_without_an_answer_closes_the_connection(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topic = topics.create()
+    good = build_batch([b"x"], timestamps_ms=[TIME_MS])
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    with topics.raw() as client:
+        send_without_answer(client, good)
+        until(lambda: topic.offsets() == range(1))
+        assert unanswered_failures(topics) == 0
+        send_without_answer(client, bytes(bad))
+        assert client.is_closed()
+    assert unanswered_failures(topics) == 1
+    assert "UnansweredProduceError: orders-0" in caplog.text
+    assert topic.offsets() == range(1)
+
+
+def test_a_failure_of_a_client_that_has_gone_is_counted(embedded: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topic = embedded.create(quota_bytes=1)
+    topic.create_subscription("idle", start="earliest")
+    topic.publish(bytes(100))
+    until(lambda: topic.stats().publishing == "held")
+    with embedded.raw() as client:
+        partition = ProducePartitionProduceData(0, build_batch([b"x"], timestamps_ms=[TIME_MS]))
+        request = ProduceRequest(None, 0, 500, [ProduceTopicProduceData("orders", [partition])])
+        client.send(ApiKey.PRODUCE, 8, request)
+    until(lambda: unanswered_failures(embedded) == 1)
+    assert "has disconnected" in caplog.text and "orders-0" in caplog.text
+
+
+def test_a_producer_that_waits_for_no_answer_is_slowed_down(embedded: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyreplog.kafka.ledger_topics, "PENDING_BYTES_MAX", 100_000)
+    topic = embedded.create()
+    data = build_batch([bytes(10_000)], timestamps_ms=[TIME_MS])
+    with embedded.raw() as client:
+        for _ in range(200):
+            send_without_answer(client, data)
+        until(lambda: topic.offsets() == range(200))
+    assert unanswered_failures(embedded) == 0
 
 
 def test_acks_that_kafka_does_not_know_are_refused(embedded: Topics) -> None:

@@ -21,7 +21,7 @@ GROUP = "consumer group"
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionRow:
-    """A subscription, or a consumer group of a topic of partitions (type GROUP). Rates are messages per second; backlog
+    """A subscription, or a Kafka consumer group (type GROUP). Rates are messages per second; backlog
     counts messages: of a group its lag.
 
     lag_s: age of the oldest message that is not acknowledged. drain_s: seconds until the backlog is empty; None: not
@@ -182,8 +182,12 @@ class Frame:
         }
 
 
-def topic_row(stats: TopicStats) -> TopicRow:
-    """Return the row of a topic whose owner has answered."""
+def topic_row(stats: TopicStats, groups: Sequence[GroupStatus] = ()) -> TopicRow:
+    """Return the row of a topic whose owner has answered.
+
+    groups: Kafka's consumer groups of the topic, with their places in it alone.
+    """
+    group_rows = tuple(map(group_row, groups))
     publishing = () if stats.publishing == "open" else (stats.publishing,)
     quota = tuple(f"quota of {kind}" for kind in stats.quota_exceeded)
     return TopicRow(
@@ -191,12 +195,21 @@ def topic_row(stats: TopicStats) -> TopicRow:
         owner=stats.owner,
         messages=stats.end.offset - stats.start.offset,
         rate_published=stats.rate_published,
-        rate_delivered=stats.rate_delivered,
-        backlog=max((sub.backlog_messages for sub in stats.subscriptions if sub.durable), default=0),
+        rate_delivered=stats.rate_delivered + sum(row.rate_delivered or 0.0 for row in group_rows),
+        backlog=max(
+            (
+                *(sub.backlog_messages for sub in stats.subscriptions if sub.durable),
+                *(row.backlog or 0 for row in group_rows),
+            ),
+            default=0,
+        ),
         backlog_bytes=stats.backlog_bytes,
-        oldest_s=0.0 if stats.oldest is None else stats.oldest[1],
+        oldest_s=max(0.0 if stats.oldest is None else stats.oldest[1], *(row.lag_s or 0.0 for row in group_rows), 0.0),
         states=publishing + quota,
-        subscriptions=tuple(map(subscription_row, sorted(stats.subscriptions, key=lambda sub: sub.name))),
+        subscriptions=(
+            *map(subscription_row, sorted(stats.subscriptions, key=lambda sub: sub.name)),
+            *group_rows,
+        ),
     )
 
 

@@ -7,6 +7,7 @@
 | `api_versions` | ApiVersions |
 | `metadata` | Metadata, DescribeCluster |
 | `produce`, `fetch` | Produce, Fetch |
+| `mixed_fetch` | a fetch that waits for partitions of brokers and for topics on ledgers |
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes of refused changes |

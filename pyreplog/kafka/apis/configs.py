@@ -29,7 +29,14 @@ from pyreplog.kafka.wire.messages import (
     IncrementalAlterConfigsResponse,
 )
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, alter_topic
-from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings, format_setting, parse_setting
+from pyreplog.partition.metadata.topic_settings import (
+    IMPLIED_SETTINGS,
+    SETTINGS,
+    TopicSettings,
+    format_setting,
+    parse_setting,
+    parse_settings,
+)
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
@@ -86,8 +93,11 @@ def _describe(api: ApiContext, resource: DescribeConfigsResource, *, with_synony
             return DescribeConfigsResult(code, text, kind, name)
         defaults = TopicSettings().values()
         settings = on_ledgers or {
-            key: (format_setting(value), _DEFAULT_CONFIG if value == defaults[key] else _TOPIC_CONFIG)
-            for key, value in ({} if topic is None else topic.config.values()).items()
+            **{key: (text, _DEFAULT_CONFIG) for key, text in IMPLIED_SETTINGS.items()},
+            **{
+                key: (format_setting(value), _DEFAULT_CONFIG if value == defaults[key] else _TOPIC_CONFIG)
+                for key, value in ({} if topic is None else topic.config.values()).items()
+            },
         }
         is_fixed = on_ledgers is not None
     elif kind == BROKER and name == str(api.node_id):
@@ -160,8 +170,7 @@ def handle_incremental_alter_configs(
 
 def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig], _: TopicSettings) -> dict[str, Any]:
     """Return the new value of every setting that can be changed, by name; None: the default."""
-    texts = {each.name: each.value for each in configs}
-    named = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
+    named = parse_settings({each.name: each.value for each in configs})
     return {**{key: None for key, setting in SETTINGS.items() if not setting.is_fixed}, **named}
 
 
@@ -183,7 +192,7 @@ def _changed_values(
         elif operation not in (_SET, _DELETE):
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
         elif operation == _SET and text is not None:
-            values[key] = parse_setting(key, text)
+            values |= parse_settings({key: text})
         elif key in SETTINGS:
             values[key] = None
     return values
@@ -213,6 +222,10 @@ def _alter_resources(
             _check_broker_changes(api, resource)
             return
         name = resource.resource_name
+        on_ledgers = _ledger_settings(api, name) if resource.resource_type == TOPIC else None
+        if on_ledgers is not None:
+            _check_ledger_changes(name, on_ledgers, resource.configs)
+            return
         topic = _alterable_topic(api, resource.resource_type, name)
         values = values_of(resource.configs, topic.config)
         if message.validate_only:
@@ -253,15 +266,33 @@ def _check_broker_changes(
             raise RefusedError(ErrorCode.INVALID_CONFIG, text)
 
 
+def _check_ledger_changes(
+    name: str, settings: Mapping[str, tuple[str, int]],
+    configs: Iterable[AlterConfigsAlterableConfig | IncrementalAlterConfigsAlterableConfig],
+) -> None:  # fmt: skip
+    """Check that a request changes nothing of a topic on ledgers: it sets what is so already, or deletes what is not
+    set. Such topics take batches of producers with any codec, which Kafka calls `compression.type=producer`.
+
+    AlterConfigs sets all settings of other topics; of these, it leaves those that it does not name.
+    """
+    for config in configs:
+        key, text = config.name, config.value
+        operation = config.config_operation if isinstance(config, IncrementalAlterConfigsAlterableConfig) else _SET
+        if operation == _DELETE or text is None:
+            is_so = key in IMPLIED_SETTINGS or key not in settings
+        else:
+            is_so = operation == _SET and text in (settings.get(key, ("",))[0], IMPLIED_SETTINGS.get(key))
+        if not is_so:
+            raise RefusedError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{key[:80]}: {name} is a topic on ledgers: change it with pyreplog's API or `pyreplog topic`",
+            )
+
+
 def _alterable_topic(api: ApiContext, kind: int, name: str) -> TopicMetadata:
     if kind != TOPIC:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic or a broker, found a resource of type {kind}")
     topic = api.topic(name)
-    if topic is None and (topics := api.topics_of(name)) is not None and topics.find([name]).result(_LOOK_UP_S):
-        raise RefusedError(
-            ErrorCode.POLICY_VIOLATION,
-            f"{name} is a topic on ledgers: change it with pyreplog's API or `pyreplog topic`",
-        )
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
     if name in INTERNAL_TOPICS:

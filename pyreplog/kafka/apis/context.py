@@ -65,8 +65,20 @@ class RequestContext(NamedTuple):
         return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
-Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | None"
-"""A response, or a future of one; None: the client expects no response."""
+class Unanswered(NamedTuple):
+    """A request to which the client expects no response, and whose outcome is known later.
+
+    Attributes:
+        done: a future whose error closes the connection, by which the client learns of it.
+        is_held: whether further requests of the connection are handled behind it.
+    """
+
+    done: AppendFuture[None]
+    is_held: bool
+
+
+Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | Unanswered | None"
+"""A response, or a future of one. None: the client expects no response."""
 
 
 class LongCall(NamedTuple):

@@ -10,6 +10,7 @@ from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
+from pyreplog.kafka.apis.mixed_fetch import MixedFetch
 from pyreplog.kafka.ledger_requests import LedgerFetchData
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
@@ -29,9 +30,6 @@ _TOPIC_IDS_FROM = 13
 _LEADERS_FROM = 12
 _ENDPOINTS_FROM = 16
 _READ_COMMITTED = 1
-_MIXED_WAIT_MS = 100
-"""Maximum milliseconds that a fetch waits for partitions if it names topics on ledgers as well, which do not wake
-it."""
 _WITHOUT_SESSION = (0, -1)
 """Session epochs of fetches that name all their partitions: 0 asks for a new session, -1 for none."""
 
@@ -65,10 +63,9 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if (quota_bytes := api.quotas.fetch_bytes_max(request.user, request.client_id or "")) is not None:
         max_bytes = min(max_bytes, quota_bytes)
     is_committed = message.isolation_level == _READ_COMMITTED
-    max_wait_ms = min(max(message.max_wait_ms, 0), config.fetch_wait_ms)
     params = FetchParams(
         isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
-        max_wait_ms=min(max_wait_ms, _MIXED_WAIT_MS) if fetches and on_ledgers else max_wait_ms,
+        max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
         min_bytes=min(max(message.min_bytes, 0), max_bytes),
         max_bytes=max_bytes,
     )
@@ -82,23 +79,8 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if not fetches:
         read = api.ledger_topics.fetch(params, on_ledgers)
         return transform(read, lambda found: _respond(api, request, message, names, found, {}))
-    read = api.ledger_topics.fetch(params._replace(max_wait_ms=0), on_ledgers)
-    return transform(
-        read,
-        lambda found: transform(
-            # last, because its views pin segments
-            api.replicas.fetch_messages(_remainder(params, found), fetches),
-            partial(_respond, api, request, message, names, found),
-        ),
-    )
-
-
-def _remainder(params: FetchParams, found: Mapping[TopicPartition, LedgerFetchData]) -> FetchParams:
-    """Return the settings for what the response has room for beside the messages of topics on ledgers."""
-    size = sum(len(data.records) for data in found.values())
-    if not size:
-        return params
-    return params._replace(max_wait_ms=0, min_bytes=0, max_bytes=max(params.max_bytes - size, 0), has_hard_limit=True)
+    mixed = MixedFetch(api.replicas, api.ledger_topics, api.reactor.clock, params, fetches, on_ledgers)
+    return transform(mixed.read(), lambda found: _respond(api, request, message, names, *found))
 
 
 def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:

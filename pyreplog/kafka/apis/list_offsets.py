@@ -68,6 +68,8 @@ def _find_on_ledgers(
         found = topics.start_offset(name)
     elif timestamp >= 0:
         found = topics.offset_at(name, timestamp)
+    elif timestamp == MAX_TIMESTAMP:
+        found = topics.offset_of_max_time(name)
     else:
         code = ErrorCode.NONE if timestamp == LATEST_TIERED else ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         found = AppendFuture()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyreplog.errors import InvalidRequestError, UnansweredProduceError
 from pyreplog.future import AppendFuture, transform
-from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext
+from pyreplog.kafka.apis.context import ApiContext, LongCall, Outcome, RequestContext, Unanswered
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
     ProduceBatchIndexAndErrorMessage,
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from _typeshed import ReadableBuffer
-
-logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS_MAX = 3_600_000
 _ATTRIBUTES_AT = 22
@@ -86,7 +83,7 @@ def _append(
         )
         refused |= dict.fromkeys(on_ledgers, refusal)
         on_ledgers = {}
-    published = _publish(api, message, on_ledgers, timeout_ms)
+    published = _publish(api, on_ledgers, timeout_ms)
     if message.transactional_id is not None and message.acks == ACKS_ALL:
         future = api.broker.append_guard.append_records(
             message.transactional_id, message.acks, records, timeout_ms=timeout_ms,
@@ -101,8 +98,10 @@ def _append(
             records = {}
         future = api.replicas.append_records(message.acks, records, timeout_ms=timeout_ms)
     if message.acks == 0:
-        _raise_if_refused(future, refused)
-        return None
+        _raise_if_refused({**future.result(0), **refused})
+        if published is None or api.ledger_topics is None:
+            return None
+        return Unanswered(transform(published, _raise_if_refused), api.ledger_topics.is_congested)
     if published is None:
         return transform(future, partial(_respond, api, request, message, refused))
     appended = future
@@ -113,22 +112,12 @@ def _append(
 
 
 def _publish(
-    api: ApiContext, message: ProduceRequest, records: Mapping[TopicPartition, bytes], timeout_ms: int
+    api: ApiContext, records: Mapping[TopicPartition, bytes], timeout_ms: int
 ) -> AppendFuture[ProduceResponses] | None:  # fmt: skip
-    """Publish to topics on ledgers; None: the request names none. With acks=0, failures are only logged."""
+    """Publish to topics on ledgers; None: the request names none."""
     if not records or api.ledger_topics is None:
         return None
-    published = api.ledger_topics.append_records(records, timeout_ms=timeout_ms)
-    if message.acks == 0:
-        published.add_done_callback(_log_failures)
-    return published
-
-
-def _log_failures(published: AppendFuture[ProduceResponses]) -> None:
-    responses = {} if published.exception() else published.result()
-    for name, response in responses.items():
-        if response.code is not ErrorCode.NONE:
-            logger.warning("%s: records with acks=0 are lost: %s", name, response.message)
+    return api.ledger_topics.append_records(records, timeout_ms=timeout_ms)
 
 
 def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceResponse | None:
@@ -143,9 +132,9 @@ def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceRespo
     return None
 
 
-def _raise_if_refused(future: AppendFuture[ProduceResponses], refused: ProduceResponses) -> None:
+def _raise_if_refused(responses: ProduceResponses) -> None:
     """Raise an error, which closes the connection, if a partition refused records: with acks=0 there is no response."""
-    for name, response in {**future.result(0), **refused}.items():
+    for name, response in responses.items():
         if response.code is not ErrorCode.NONE:
             raise UnansweredProduceError(f"{name}", int(response.code), response.message)
 

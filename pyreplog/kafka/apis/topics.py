@@ -36,7 +36,7 @@ from pyreplog.kafka.wire.messages import (
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponse as DeleteRecordsOutcome
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
-from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_settings
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
@@ -130,7 +130,7 @@ def _create(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {registered}, brokers, found {factor}"
         )
     settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
-    settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
+    settings |= parse_settings({each.name: each.value for each in topic.configs if each.value is not None})
     settings |= _larger_segments(settings, api.broker.config.segment_bytes)
     if validate_only:
         if api.metadata.topic(topic.name) is not None:

@@ -5,11 +5,28 @@ The terms, and the computation of drain times, are those of native subscriptions
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.topic.model.trend import STALLED_S, outlook, slowest_drain
+
+
+class LedgerBounds(NamedTuple):
+    """A topic on ledgers, or a partition of one, as far as the lag of a group needs it.
+
+    Attributes:
+        start: offset of the first message that is kept.
+        end: offset behind the last message.
+        rate_in: messages published per second; None: unknown.
+        times_us: when messages were published, by offset, microseconds since 1970; without those that are unknown.
+    """
+
+    start: int
+    end: int
+    rate_in: float | None = None
+    times_us: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +94,25 @@ class GroupPartitionStatus:
             is_stalled=lag > 0 and waited_s >= STALLED_S,
         )  # fmt: skip
 
+    @property
+    def name(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    def on_ledgers(self, bounds: LedgerBounds, now_us: int) -> GroupPartitionStatus:
+        """Return the row with the lag in a topic on ledgers.
+
+        Args:
+            bounds: the topic, or the partition of it.
+            now_us: current time, microseconds since 1970.
+        """
+        start, end, rate_in, times_us = bounds
+        return GroupPartitionStatus.of(
+            self.topic, self.partition, self.offset, now_us=now_us, start=start, end=end,
+            oldest_us=times_us.get(max(self.offset, start)), moved_us=self.moved_us, rate_in=rate_in,
+            rate_out=self.rate_out,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStatus:
@@ -97,6 +133,22 @@ class GroupStatus:
     def of_topic(self, topic: str) -> GroupStatus:
         """Return the status with the partitions of one topic only."""
         return replace(self, partitions=tuple(each for each in self.partitions if each.topic == topic))
+
+    def of_partition(self, name: TopicPartition) -> GroupStatus:
+        """Return the status with one partition only."""
+        return replace(self, partitions=tuple(each for each in self.partitions if each.name == name))
+
+    def on_ledgers(self, bounds: Mapping[TopicPartition, LedgerBounds], now_us: int) -> GroupStatus:
+        """Return the status with the lag in topics on ledgers.
+
+        Args:
+            bounds: the topics on ledgers; other partitions stay as they are.
+            now_us: current time, microseconds since 1970.
+        """
+        partitions = [
+            each if each.name not in bounds else each.on_ledgers(bounds[each.name], now_us) for each in self.partitions
+        ]
+        return replace(self, partitions=tuple(partitions))
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -146,6 +198,24 @@ class GroupStatus:
             "group": self.group, "state": self.state, "members": self.members, "lag": self.lag, "lag_s": self.lag_s,
             "drain_s": self.drain_s, "states": list(self.states), "partitions": partitions,
         }  # fmt: skip
+
+
+def unread_offsets(
+    groups: Iterable[GroupStatus], offsets: Mapping[TopicPartition, range]
+) -> dict[TopicPartition, set[int]]:
+    """Return the offsets of the first messages that groups have not consumed, by topic on ledgers.
+
+    Args:
+        groups: the groups.
+        offsets: the offsets that are kept of each topic on ledgers, or partition of one.
+    """
+    unread: dict[TopicPartition, set[int]] = {}
+    for each in (each for group in groups for each in group.partitions):
+        kept = offsets.get(each.name, range(0))
+        first = max(each.offset, kept.start)
+        if first in kept:
+            unread.setdefault(each.name, set()).add(first)
+    return unread
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:

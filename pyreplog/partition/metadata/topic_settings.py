@@ -186,6 +186,33 @@ SETTINGS: Mapping[str, Setting] = {
 """The settings that a topic may have, by Kafka's names."""
 
 
+IMPLIED_SETTINGS: Mapping[str, str] = {
+    "compression.type": "producer",
+    "remote.storage.enable": "false",
+    "segment.jitter.ms": "0",
+}
+"""Settings of Kafka with the only value that brokers support, which is Kafka's default. They are not stored."""
+
+
+def parse_settings(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the values of the settings of a Kafka request, by name, without `IMPLIED_SETTINGS`.
+
+    Args:
+        texts: text by name; None: the default.
+
+    Raises:
+        ConfigError: a setting is unknown, or a text is not a valid value.
+    """
+    values = {}
+    for name, text in texts.items():
+        implied = IMPLIED_SETTINGS.get(name)
+        if implied is None:
+            values[name] = None if text is None else parse_setting(name, text)
+        elif text is not None and text.lower() != implied:
+            raise ConfigError(f"{name}: expected {implied!r}, the only supported value, found {text[:80]!r}")
+    return values
+
+
 def parse_setting(name: str, text: str) -> Any:
     """Return the value of a setting from the text in a Kafka request; -1 stands for no limit.
 
