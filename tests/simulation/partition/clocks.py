@@ -19,7 +19,7 @@ class MachineClock:
     compares times of two of them goes wrong."""
 
     def __init__(self, world: World, random: Random, name: str) -> None:
-        self._world, self._random, self._name = world, random, name
+        self._world, self._random, self.name = world, random, name
         self._skew_us = random.randint(-SKEW_MAX_US, SKEW_MAX_US)
         self._rate = random.uniform(0.98, 1.02)
         self.boot()
@@ -40,7 +40,7 @@ class MachineClock:
         step = random.choice((-1, 1)) * random.choice(_STEPS_US)
         wanted = before + step if random.random() < 0.5 else random.randint(-SKEW_MAX_US, SKEW_MAX_US)
         self._skew_us = min(max(wanted, -SKEW_MAX_US), SKEW_MAX_US)
-        self._world.note(f"the clock of {self._name} is set by {(self._skew_us - before) / 1e6:.3f} s")
+        self._world.note(f"the clock of {self.name} is set by {(self._skew_us - before) / 1e6:.3f} s")
 
 
 class Clocks:
@@ -60,9 +60,11 @@ class Clocks:
         return clock
 
     def plan(self, busy_s: float) -> None:
+        """Clocks are set while faults go on, and once they are over."""
         for _ in range(self._random.choice((0, 2, 5, 12))):
-            self._world.at(self._random.random() * busy_s, self._step)
+            self._world.at(self._random.random() * busy_s * 1.2, self._step)
 
     def _step(self) -> None:
         self.steps += 1
-        self._random.choice(self._clocks).step()
+        coordinators = [clock for clock in self._clocks if clock.name.startswith("coordinator")]
+        self._random.choice(coordinators if self._random.random() < 0.4 else self._clocks).step()
