@@ -65,6 +65,7 @@ from pyreplog.partition.requests import (
     PartitionProduceResponse,
     PartitionQuery,
     ProducerSnapshotPiece,
+    ReadReplicas,
     SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
@@ -1700,6 +1701,25 @@ class Partition(PartitionBase):
             return NO_ERROR
         is_old = fetch.leader_epoch < epoch.number
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def read_replicas(self, fetch: ConsumerFetch) -> ReadReplicas | None:
+        """Return the followers from which a consumer can read in place of this leader (KIP-392).
+
+        Args:
+            fetch: fetch of the consumer.
+
+        Returns:
+            The followers; None: this replica has to answer, because it does not lead, does not know the high watermark
+            yet, or refuses the fetch.
+        """
+        offsets = self.offsets()
+        if offsets.code is not NO_ERROR or not offsets.start <= fetch.offset <= offsets.end:
+            return None
+        with self._lock:
+            leading = self._leading
+            if leading is None or self._check_consumer(fetch, FetchParams()) is not NO_ERROR:
+                return None
+            return ReadReplicas(leading.in_sync_with(fetch.offset), offsets)
 
     def _position_of(self, offset: int) -> LogPosition:
         high_watermark = self._high_watermark()
