@@ -25,7 +25,8 @@ WAIT_MS = 1000 * int(PATIENCE_S)
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
     """The partition is led in rack A, followers are in B and C."""
-    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}) as brokers:
+    settings = {"transaction_state_partitions": 2}
+    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}, broker_settings=settings) as brokers:
         brokers.start("1", "2", "3")
         brokers.create(assignment={0: ["1", "2", "3"]})
         assert brokers.leader() == "1"
@@ -142,6 +143,27 @@ def test_other_partitions_of_a_fetch_are_answered_as_well(brokers: KafkaBrokers)
         far, near = (topic.partitions[0] for topic in client.ask(ApiKey.FETCH, 12, request).responses)
     assert far.preferred_read_replica == node_id_of("3") and not far.records
     assert near.preferred_read_replica == -1 and b"here" in bytes(near.records)
+
+
+def test_follower_shows_no_aborted_transaction_to_consumers_of_committed_records(brokers: KafkaBrokers) -> None:
+    producer = Producer({"bootstrap.servers": brokers.addresses, "transactional.id": "t"})
+    producer.init_transactions(PATIENCE_S)
+    for number in range(4):
+        producer.begin_transaction()
+        producer.produce("events", b"%d" % number, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        if number % 2:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    until(lambda: ask(brokers, "1", fetch(0)).last_stable_offset == 8)  # markers are written after the answer
+    settled(brokers)
+    request = fetch(0, rack_id="C", isolation_level=1)
+    assert ask(brokers, "1", request).preferred_read_replica == node_id_of("3")
+    partition = ask(brokers, "3", request)
+    assert partition.last_stable_offset == partition.high_watermark == 8
+    assert [each.first_offset for each in partition.aborted_transactions] == [2, 6]
+    assert b"3" in bytes(partition.records), "clients leave out what is listed"
 
 
 def test_librdkafka_reads_from_the_follower_in_its_rack_until_it_is_away(brokers: KafkaBrokers) -> None:
