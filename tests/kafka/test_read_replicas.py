@@ -19,14 +19,14 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, fetch, produce
 from tests.waiting import PATIENCE_S, until
 
-WAIT_MS = 1000 * int(PATIENCE_S)
+WAIT_MS = 3000 * int(PATIENCE_S)
 
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
     """The partition is led in rack A, followers are in B and C."""
     settings = {"transaction_state_partitions": 2}
-    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}, broker_settings=settings) as brokers:
+    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}, broker_settings=settings, fetch_wait_ms=WAIT_MS) as brokers:
         brokers.start("1", "2", "3")
         brokers.create(assignment={0: ["1", "2", "3"]})
         assert brokers.leader() == "1"
