@@ -19,14 +19,14 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, fetch, produce
 from tests.waiting import PATIENCE_S, until
 
-WAIT_MS = 3000 * int(PATIENCE_S)
+WAIT_MS, AT_ONCE_S = 30_000, 15.0
 
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
     """The partition is led in rack A, followers are in B and C."""
     settings = {"transaction_state_partitions": 2}
-    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}, broker_settings=settings, fetch_wait_ms=WAIT_MS) as brokers:
+    with KafkaBrokers(tmp_path, racks={"1": "A", "2": "B", "3": "C"}, broker_settings=settings) as brokers:
         brokers.start("1", "2", "3")
         brokers.create(assignment={0: ["1", "2", "3"]})
         assert brokers.leader() == "1"
@@ -47,6 +47,7 @@ def append(brokers: KafkaBrokers, *values: bytes) -> None:
 def ask(brokers: KafkaBrokers, name: str, request: FetchRequest, version: int = 12) -> Any:
     """The answer of a broker for the first partition."""
     with RawClient(brokers.servers[name]) as client:
+        client.socket.settimeout(AT_ONCE_S)
         return client.ask(ApiKey.FETCH, version, request).responses[0].partitions[0]
 
 
@@ -139,6 +140,7 @@ def test_other_partitions_of_a_fetch_are_answered_as_well(brokers: KafkaBrokers)
     with RawClient(brokers.servers["1"]) as client:
         client.ask(ApiKey.PRODUCE, 9, produce(records(b"here"), topic="near"))
         topics = (fetch(0).topics[0], fetch(0, topic="near").topics[0])
+        client.socket.settimeout(AT_ONCE_S)
         request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1 << 20, max_bytes=1 << 20, topics=topics, rack_id="C")
         far, near = (topic.partitions[0] for topic in client.ask(ApiKey.FETCH, 12, request).responses)
     assert far.preferred_read_replica == node_id_of("3") and not far.records
