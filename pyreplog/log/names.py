@@ -14,6 +14,7 @@ ASIDE = "aside"
 REPLICA = "replica"
 TERMS, MEMBERS = "terms", "members"
 CURSORS = "cursors"
+CLEANED, INCARNATION = "cleaned", "incarnation"  # of a compacted log of a partition
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LEDGERS = re.compile(r"([0-9]{20})\.led")

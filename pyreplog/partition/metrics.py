@@ -79,7 +79,7 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
     )  # fmt: skip
     yield Metric(
         "pyreplog_broker_partitions_producers_lost", "gauge",
-        "Partitions that this broker has led, since it started, though no replica had their producer snapshot.",
+        "Replicas that lack producers of removed records, because no replica had a snapshot of them.",
         [(labels, float(sum(partition.has_lost_producers for partition in broker.replicas)))],
     )  # fmt: skip
     yield Metric(

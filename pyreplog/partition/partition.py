@@ -65,13 +65,14 @@ from pyreplog.partition.requests import (
     PartitionProduceResponse,
     PartitionQuery,
     ProducerSnapshotPiece,
+    ReadReplicas,
     SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
-from pyreplog.partition.store.producer_snapshot import snapshot_bases
-from pyreplog.partition.store.producer_state_manager import ProducerStateManager
+from pyreplog.partition.store.producer_snapshot import ProducerLoss, snapshot_bases
+from pyreplog.partition.store.producer_state_manager import ProducerStateManager, newest_snapshot
 from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
@@ -208,7 +209,7 @@ class SnapshotSearch(NamedTuple):
     """A search of a replica for a producer snapshot of another replica, because its own one is lost.
 
     Attributes:
-        brokers: brokers of the other replicas, the leader first.
+        brokers: brokers of the other replicas that are alive, the leader first.
         first: position where this log begins.
         last: position where it ends.
     """
@@ -276,7 +277,7 @@ class Partition(PartitionBase):
         "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_elected", "_failed", "_fetcher", "_files",
         "_following", "_is_closed", "_is_leaving_isr", "_leader_snapshot", "_low_watermark_advanced",
         "_low_watermark_awaited", "_replays", "_request_snapshot", "_request_sync", "_role_watcher", "_send_lock",
-        "_state", "_store", "_unreplayed_from", "_version", "has_lost_producers", "member", "name",
+        "_state", "_store", "_stored_loss", "_unreplayed_from", "_version", "member", "name",
     )  # fmt: skip
 
     config: TopicConfig
@@ -313,9 +314,7 @@ class Partition(PartitionBase):
         self._files, self._failed = files, failed
         self._request_sync, self._request_snapshot = request_sync, request_snapshot
         self._elected: tuple[LeaderEpoch, int] | None = None  # epoch of which it waits to be leader, and since when
-        self.has_lost_producers = False
-        """Whether this replica led, since it was opened, though its producer snapshot was lost and no other replica had
-        one: an append of a producer that was repeated may have been stored twice."""
+        self._stored_loss: tuple[ProducerLoss | None] | None = None  # loss in the newest snapshot, once it was read
         self._is_closed = False
         self._is_leaving_isr = False  # whether it is just being removed from the ISR
         self._producers = None  # made at the first use: it reads the tail of the log
@@ -999,6 +998,9 @@ class Partition(PartitionBase):
         with self._lock:
             if self._producers is not None:
                 self._producers.expire(before_us)
+            elif self._stored_loss is not None and self._stored_loss[0] is not None:
+                if self._stored_loss[0].accepted_us < before_us:
+                    self._stored_loss = (None,)
 
     def write_producer_snapshots(self) -> None:
         """Write durable producer snapshots for the segments that were begun since the last call. Appends continue."""
@@ -1349,13 +1351,17 @@ class Partition(PartitionBase):
             self._request_snapshot(self)
 
     def _accept_lost_snapshot(self, producers: ProducerStateManager) -> None:
+        """Go on without the producers of the removed records."""
+        producers.accept_loss(self._clock.now_us())
+        self._warn_of_loss(producers)
+
+    def _warn_of_loss(self, producers: ProducerStateManager) -> None:
+        loss = producers.loss
         logger.warning(
             "%s: producers of the records before offset %d are not known, and no other replica has a snapshot of them: "
             "a batch that is sent again may be stored twice; %d producers of later records are known",
-            self.name, self._log.start, len(producers.producers),
+            self.name, self._log.start if loss is None else loss.before, len(producers.producers),
         )  # fmt: skip
-        producers.accept_loss()
-        self.has_lost_producers = True
 
     def _may_lead(self, state: PartitionState) -> bool:
         """Return whether an elected replica begins to lead: its producer state is complete, or no replica can help."""
@@ -1380,6 +1386,23 @@ class Partition(PartitionBase):
         return self.failure is None and producers is not None and not producers.is_complete
 
     @property
+    def has_lost_producers(self) -> bool:
+        """Whether the producer state lacks producers of removed records, because their snapshots were lost and no other
+        replica had one: a batch that is sent again may be stored twice. The snapshots remember it until the missing
+        producers would have expired. The first call may read the newest one."""
+        producers = self._producers
+        if producers is not None:
+            return producers.loss is not None
+        if self._stored_loss is None:
+            try:
+                snapshot = newest_snapshot(self._log) if self._log.start_position else None
+            except (ReplogError, OSError) as error:
+                logger.warning("%s: its producer snapshots cannot be read: %s", self.name, error)
+                return False
+            self._stored_loss = (None if snapshot is None else snapshot.loss,)
+        return self._stored_loss[0] is not None
+
+    @property
     def awaits_producers(self) -> bool:
         """Whether the replica is elected, and leads once the search for a producer snapshot has ended."""
         state = self._state
@@ -1390,9 +1413,20 @@ class Partition(PartitionBase):
         with self._lock:
             if not self.lacks_producers:
                 return None
-            names = () if self._state is None else (self._state.leader, *self._state.replicas)
-            brokers = dict.fromkeys(name for name in names if name not in ("", self.member.broker))
-            return SnapshotSearch((*brokers,), self._log.start_position, self._log.end_mark.position)
+            brokers = tuple(filter(self.is_alive, self._other_replicas()))
+            return SnapshotSearch(brokers, self._log.start_position, self._log.end_mark.position)
+
+    def _other_replicas(self) -> list[str]:
+        """Return the brokers of the other replicas, the leader first."""
+        names = () if self._state is None else (self._state.leader, *self._state.replicas)
+        return [name for name in dict.fromkeys(names) if name not in ("", self.member.broker)]
+
+    def is_alive(self, broker: str) -> bool:
+        """Return whether a broker is registered, and its lease has not expired. Without an own registration the known
+        ones are no proof, and the broker counts as alive."""
+        brokers = self._brokers
+        registration = brokers.get(broker)
+        return self.member.broker not in brokers or (registration is not None and not registration.is_fenced)
 
     def producer_snapshot(self, first: int, last: int, offset: int, max_bytes: int) -> ProducerSnapshotPiece:
         """Return bytes of a producer snapshot, for another replica that has lost its own. Reads the disk.
@@ -1441,46 +1475,64 @@ class Partition(PartitionBase):
             producers = self._producers
             if producers is None or producers.is_complete:
                 return
-            try:
-                producers.adopt(data)
-            except (InvalidMessageError, DiskError) as error:
-                logger.warning("%s: a producer snapshot of broker %s is not adopted: %s", self.name, broker, error)
-                return
-            logger.info("%s: the producer snapshot of broker %s is adopted", self.name, broker)
-            self._lead_if_elected(deferred)
+            if self._try_adopt(producers, data):
+                logger.info("%s: the producer snapshot of broker %s is adopted", self.name, broker)
+                self._lead_if_elected(deferred)
 
         self._change(adopt)
         return not self.lacks_producers
 
-    def end_snapshot_search(self, empty: bytes, unanswered: Sequence[str]) -> bool:
-        """Note that no replica that answered has a snapshot with producers.
+    def _try_adopt(self, producers: ProducerStateManager, data: bytes) -> bool:
+        """Adopt a snapshot, durably; return False if it is of another log, or the disk is full."""
+        try:
+            producers.adopt(data)
+        except (InvalidMessageError, DiskError) as error:
+            logger.warning("%s: a producer snapshot of another replica is not adopted: %s", self.name, error)
+            return False
+        return True
 
-        An elected replica accepts the loss once all replicas have answered. If some do not answer for 10 s, it leaves
-        the ISR if another member can lead; otherwise it accepts the loss. A follower asks again.
+    def _adopt_incomplete(self, producers: ProducerStateManager, data: bytes) -> bool:
+        """Adopt the snapshot of a replica that has lost its own, which may have producers of later records."""
+        is_adopted = self._try_adopt(producers, data)
+        if is_adopted:
+            self._warn_of_loss(producers)
+        return is_adopted
+
+    def end_snapshot_search(self, incomplete: bytes, answered: Sequence[str]) -> bool:
+        """Note that no replica that answered has a snapshot without a loss.
+
+        An elected replica accepts the loss once all replicas on brokers that are alive have answered. If one of these
+        does not answer for 10 s, the elected replica leaves the ISR if another member can lead; otherwise it accepts
+        the loss. A follower accepts the loss of another replica once all have answered, and otherwise asks again.
 
         Args:
-            empty: a snapshot without producers; b"": no replica has one.
-            unanswered: brokers of the replicas that did not answer.
+            incomplete: a snapshot with a loss; b"": no replica has one.
+            answered: brokers of the replicas that answered.
 
         Returns:
             Whether the producer state is complete.
         """
-        if empty and not unanswered and self.adopt_snapshot(empty, "of a replica without producers"):
-            return True
 
         def end(deferred: Deferred) -> None:
             state, elected, producers = self._state, self._elected, self._producers
-            if producers is None or producers.is_complete or state is None or elected is None:
+            if producers is None or producers.is_complete or state is None:
                 return
-            if state.leader != self.member.broker or elected[0] != state.epoch:
+            unanswered = [name for name in self._other_replicas() if name not in answered]
+            if state.leader != self.member.broker:
+                if incomplete and not unanswered:
+                    self._adopt_incomplete(producers, incomplete)
                 return
-            if unanswered and self._now_us() - elected[1] < _PRODUCERS_WAIT_US:
+            if elected is None or elected[0] != state.epoch:
+                return
+            awaited = [*filter(self.is_alive, unanswered)]
+            if awaited and self._now_us() - elected[1] < _PRODUCERS_WAIT_US:
                 return
             others = [each for each in state.isr if each != self.member and may_join_isr(each, self._brokers)]
-            if unanswered and others:
+            if awaited and others:
                 deferred.append(self._leave_isr)
                 return
-            self._accept_lost_snapshot(producers)
+            if not incomplete or not self._adopt_incomplete(producers, incomplete):
+                self._accept_lost_snapshot(producers)
             self._lead_if_elected(deferred)
 
         self._change(end)
@@ -1649,6 +1701,25 @@ class Partition(PartitionBase):
             return NO_ERROR
         is_old = fetch.leader_epoch < epoch.number
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def read_replicas(self, fetch: ConsumerFetch) -> ReadReplicas | None:
+        """Return the followers from which a consumer can read in place of this leader (KIP-392).
+
+        Args:
+            fetch: fetch of the consumer.
+
+        Returns:
+            The followers; None: this replica has to answer, because it does not lead, does not know the high watermark
+            yet, or refuses the fetch.
+        """
+        offsets = self.offsets()
+        if offsets.code is not NO_ERROR or not offsets.start <= fetch.offset <= offsets.end:
+            return None
+        with self._lock:
+            leading = self._leading
+            if leading is None or self._check_consumer(fetch, FetchParams()) is not NO_ERROR:
+                return None
+            return ReadReplicas(leading.in_sync_with(fetch.offset), offsets)
 
     def _position_of(self, offset: int) -> LogPosition:
         high_watermark = self._high_watermark()

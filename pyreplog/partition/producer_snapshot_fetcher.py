@@ -68,9 +68,9 @@ class ProducerSnapshotFetcher(Handle):
             self._changed.notify()
 
     def fetch(self, partition: Partition) -> bool:
-        """Ask the other replicas of a partition, the leader first, for a producer snapshot.
+        """Ask the other replicas of a partition that are on live brokers, the leader first, for a producer snapshot.
 
-        A snapshot with producers is preferred: one without may be of a replica that has lost its own.
+        A snapshot with a loss, of a replica that has lost its own, counts only if no replica has one without.
 
         Args:
             partition: the replica. The call has no effect if it lacks no snapshot.
@@ -81,26 +81,27 @@ class ProducerSnapshotFetcher(Handle):
         search = partition.begin_snapshot_search()
         if search is None:
             return True
-        unanswered, empty = [], b""
+        answered, incomplete, before = list[str](), b"", 0
         for broker in search.brokers:
             try:
                 data = self._read(partition, broker, search)
-                has_producers = bool(data) and bool(decode_snapshot(Path(broker), data).producers)
+                loss = decode_snapshot(Path(broker), data).loss if data else None
             except (ReplogError, OSError) as error:
                 logger.info("%s: broker %s did not send its producer snapshot: %s", partition.name, broker, error)
-                unanswered.append(broker)
                 continue
-            if has_producers and partition.adopt_snapshot(data, broker):
+            answered.append(broker)
+            if data and loss is None and partition.adopt_snapshot(data, broker):
                 return True
-            empty = empty or (data if not has_producers else b"")
-        return partition.end_snapshot_search(empty, unanswered)
+            if loss is not None and (not incomplete or loss.before < before):
+                incomplete, before = data, loss.before
+        return partition.end_snapshot_search(incomplete, answered)
 
     def _read(self, partition: Partition, broker: str, search: SnapshotSearch) -> bytes:
         """Return the snapshot of a replica; b"": it has none. Raises PeerError and StreamError."""
         data, first, last, size = bytearray(), search.first, search.last, 1
         while len(data) < size:
             request = ProducerSnapshotRequest(partition.name, first, last, len(data), PIECE_BYTES)
-            piece = self._wait(self._transport.producer_snapshot(broker, request))
+            piece = self._wait(self._transport.producer_snapshot(broker, request), partition, broker)
             if piece.code is ErrorCode.OFFSET_NOT_AVAILABLE and not data:
                 return b""
             is_same = not data or (piece.base, piece.size) == (first, size)
@@ -112,13 +113,17 @@ class ProducerSnapshotFetcher(Handle):
             data += memoryview(piece.data)
         return bytes(data)
 
-    def _wait(self, future: AppendFuture[ProducerSnapshotPiece]) -> ProducerSnapshotPiece:
+    def _wait(
+        self, future: AppendFuture[ProducerSnapshotPiece], partition: Partition, broker: str
+    ) -> ProducerSnapshotPiece:  # fmt: skip
+        """Wait for an answer, as long as the broker counts as alive. Raises PeerError."""
         deadline = time.monotonic() + _ANSWER_S
         while True:
             try:
                 return future.result(_STOP_CHECK_S)
             except TimeoutError:
-                if self._error is not None or time.monotonic() >= deadline:
+                is_over = self._error is not None or time.monotonic() >= deadline
+                if is_over or not partition.is_alive(broker):
                     raise NotConnectedError("the broker did not answer a request for a producer snapshot") from None
 
     # ---- the thread -----------------------------------------------------------------------------------------

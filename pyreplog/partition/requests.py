@@ -161,6 +161,18 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
+class ReadReplicas(NamedTuple):
+    """The replicas from which a consumer can read at an offset, apart from the leader (KIP-392).
+
+    Attributes:
+        brokers: brokers of the in-sync followers that have the offset, the longest log first.
+        offsets: the offsets of the leader.
+    """
+
+    brokers: Sequence[str]
+    offsets: PartitionOffsets
+
+
 class FetchPartitionData(NamedTuple):
     """The outcome of a fetch of one partition. Offsets of an error are -1.
 

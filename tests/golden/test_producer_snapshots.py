@@ -10,7 +10,7 @@ import pytest
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError
-from pyreplog.partition.store.producer_snapshot import decode_snapshot, encode_snapshot
+from pyreplog.partition.store.producer_snapshot import ProducerLoss, decode_snapshot, encode_snapshot
 from tests.golden.producer_snapshots import EMPTY, SNAPSHOT, VERSION
 
 GOLDEN = [
@@ -60,7 +60,21 @@ def test_the_tables_of_the_format() -> None:
 
 
 def test_a_later_version_may_say_more() -> None:
-    assert decode_snapshot(PATH, with_crc(GOLDEN[1] + b"more")) == SNAPSHOT
+    assert decode_snapshot(PATH, with_crc(GOLDEN[1] + b"\0more")) == SNAPSHOT
+
+
+def test_a_loss_is_written_behind_all_that_earlier_versions_know() -> None:
+    loss = ProducerLoss(SNAPSHOT.end.entry, 1_700_000_000_000_000)
+    lossy = SNAPSHOT._replace(loss=loss)
+    data = encode_snapshot(lossy)
+    assert data[16:] == GOLDEN[1][16:] + struct.pack("<Bqq", 1, *loss)
+    assert decode_snapshot(PATH, data) == decode_snapshot(PATH, with_crc(data + b"more")) == lossy
+
+
+@pytest.mark.parametrize("loss", [(2, 0, 0), (1, -1, 0), (1, SNAPSHOT.end.entry + 1, 0)])
+def test_a_loss_that_cannot_be_is_refused(loss: tuple[int, int, int]) -> None:
+    with pytest.raises(CorruptionError):
+        decode_snapshot(PATH, with_crc(GOLDEN[1] + struct.pack("<Bqq", *loss)))
 
 
 @pytest.mark.parametrize("data", GOLDEN)

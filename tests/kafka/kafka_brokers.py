@@ -30,10 +30,14 @@ from tests.waiting import PATIENCE_S, until
 class KafkaBrokers:
     """Brokers over one metadata store, which each has open for itself; over TCP among each other.
 
-    broker_settings: settings of the brokers. settings: of their listeners.
+    broker_settings: settings of the brokers. settings: of their listeners. racks: of brokers, by name.
     """
 
-    def __init__(self, path: Path, *, broker_settings: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: Path, *, broker_settings: Mapping[str, Any] | None = None, racks: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        self._racks = dict(racks or {})
         self._path, self._settings, self._broker_settings = path, settings, dict(broker_settings or {})
         self.store = SQLiteStore(path / "metadata")
         self.brokers: dict[str, Broker] = {}
@@ -53,7 +57,9 @@ class KafkaBrokers:
         for name in names:
             with ExitStack() as stack:
                 store = stack.enter_context(SQLiteStore(self._path / "metadata"))
-                broker = stack.enter_context(Broker(self._path / name, name, store, config=config))
+                broker = stack.enter_context(
+                    Broker(self._path / name, name, store, config=config, rack=self._racks.get(name, ""))
+                )
                 server = stack.enter_context(
                     pyreplog.kafka.Server(broker, config=KafkaConfig(**self._settings), **settings)
                 )

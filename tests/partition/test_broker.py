@@ -32,6 +32,7 @@ from pyreplog.partition.metadata.topic_metadata import (
     find_topic,
     state_key,
 )
+from pyreplog.partition.metrics import broker_metrics
 from pyreplog.partition.protocol.election import reassign
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
@@ -448,6 +449,30 @@ def test_leader_that_has_lost_its_producer_snapshots_knows_the_batches_of_trimme
     partition = cluster.leader().partition("flights", 0)
     assert partition is not None and not partition.has_lost_producers
     assert cluster.append(b"more") == end + 2
+
+
+def test_metric_of_lost_producers_survives_restarts(cluster: Cluster) -> None:
+    def lost() -> float:
+        metrics = broker_metrics(cluster.brokers["a"])
+        (metric,) = (each for each in metrics if each.name == "pyreplog_broker_partitions_producers_lost")
+        ((_, value),) = metric.samples
+        return value  # type: ignore[return-value]
+
+    cluster.start("a")
+    topic = cluster.create(replication_factor=1, settings={"segment.bytes": 65536})
+    end = [cluster.append(bytes(9000)) for _ in range(20)][-1]
+    deleted = cluster.leader().delete_records({TOPIC: end}).result(PATIENCE_S)[TOPIC]
+    assert deleted.code is ErrorCode.NONE and lost() == 0
+    path = cluster.brokers["a"].directory / f"{topic.topic_id}-0"
+    until(lambda: pyreplog_start(path) > 1)
+    cluster.stop("a")
+    for snapshot in path.glob("*.producers"):
+        snapshot.unlink()
+    for _ in range(2):
+        cluster.start("a")
+        cluster.append(b"more")
+        assert lost() == 1
+        cluster.stop("a")
 
 
 def pyreplog_start(path: Path) -> int:

@@ -7,7 +7,7 @@ import pytest
 from pyreplog.partition.protocol.effects import AlterIsr, LeadershipLost, LoadState, ReadRecords, SendFetchResponse
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
-from pyreplog.partition.protocol.messages import DivergingEpoch, FetchRefused
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchRefused
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member
 
 from .replicas import LAG_US, VERSION, Leader, mark, members, registered, state
@@ -20,6 +20,39 @@ def refusal(effects: object) -> ErrorCode:
     (answer,) = effects
     assert isinstance(answer, SendFetchResponse) and isinstance(answer.response, FetchRefused)
     return answer.response.code
+
+
+# ---- reads from followers (KIP-392) ----------------------------------------------------------------------------
+
+
+def test_consumers_may_read_from_in_sync_followers_that_have_the_offset() -> None:
+    leader = Leader("abc", replicas="abcd")
+    leader.append(4)
+    assert leader.machine.in_sync_with(0) == [], "they have told nothing in this epoch"
+    leader.fetch("b", 3)
+    leader.fetch("c", 5)
+    leader.fetch("d", 5)
+    assert leader.machine.in_sync_with(3) == ["c", "b"], "the longest log first; d is not in the ISR"
+    assert leader.machine.in_sync_with(4) == ["c"]
+    assert leader.machine.in_sync_with(6) == []
+
+
+def test_consumers_may_not_read_from_followers_that_are_not_alive_or_follow_another_epoch() -> None:
+    leader = Leader("abc", before=4, high_watermark=2)
+    leader.fetch("b", 4, last_epoch=FORMER)
+    leader.fetch("c", 5)
+    assert leader.machine.in_sync_with(1) == ["c"]
+    brokers = {**registered(*"ab"), "c": BrokerRegistration(1, is_stopping=True)}
+    leader.machine.brokers_changed(brokers, 0)
+    assert leader.machine.in_sync_with(1) == []
+
+
+def test_consumers_may_not_read_from_followers_whose_log_begins_later() -> None:
+    leader = Leader("ab", replicas="ab")
+    leader.append(4)
+    fetch = Fetch(1, Member("b", 1), leader.epoch, mark(5), leader.epoch, mark(5), mark(0), log_start=3)
+    leader.machine.fetched(fetch, 0)
+    assert leader.machine.in_sync_with(2) == [] and leader.machine.in_sync_with(3) == ["b"]
 
 
 # ---- high watermark --------------------------------------------------------------------------------------------

@@ -8,19 +8,21 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pytest
 
 import pyreplog
 from pyreplog._native.kafka.logged_batches import NUMBERS, LoggedRows, read_rows
 from pyreplog._native.kafka.record_batch import RecordBatchHeader, encode_batch, encode_records, peek_header
 from pyreplog._native.kafka.record_set import read_record_set
 from pyreplog.checksummed_json import dump_checksummed
+from pyreplog.log import names
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
 from pyreplog.log.reader import LogReader
 from pyreplog.partition.config import CompactionConfig
 from pyreplog.partition.protocol.record_batch import end_marker, stamped
 from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
-from pyreplog.partition.store.log_cleaner import FILE_NAME, FORMAT, VERSION, CleaningBounds, LogCleaner
+from pyreplog.partition.store.log_cleaner import FORMAT, INCARNATION_FORMAT, VERSION, CleaningBounds, LogCleaner
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.record_batches.batches import read_batch
 from pyreplog.record_batches.compression import compress, decompress
@@ -29,7 +31,7 @@ from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.process import in_process
 from tests.ha.streams import SEGMENT_BYTES, config
 
-from .partition_logs import UUID, epoch
+from .partition_logs import UUID, catch_up, epoch, open_replica
 
 _CONFIG = CompactionConfig(min_dirty_ratio=0.0, delete_retention_ms=1000)
 _MAP_BYTES = 1 << 20
@@ -335,7 +337,7 @@ def test_damaged_file_of_the_clean_offset_claims_nothing(tmp_path: Path, seed: i
     with topic.log as log:
         topic.fill(3)
         cleaned = LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
-        path = log.path / FILE_NAME
+        path = log.path / names.CLEANED
         whole = path.read_bytes()
         assert cleaned > 0
         for size in range(len(whole) - 1):
@@ -350,15 +352,40 @@ def test_damaged_file_of_the_clean_offset_claims_nothing(tmp_path: Path, seed: i
         assert LogCleaner(log, RealFiles()).cleaned == 0
 
 
+@pytest.mark.parametrize("damage", ["deleted", "cut", "flipped", "of another log"])
+def test_damaged_file_of_the_incarnation_makes_all_dirty(tmp_path: Path, seed: int, damage: str) -> None:
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(3)
+        cleaner = LogCleaner(log, RealFiles())
+        cleaned = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
+        assert LogCleaner(log, RealFiles()).cleaned == cleaned > 0
+        path = log.path / names.INCARNATION
+        whole = path.read_bytes()
+        if damage == "deleted":
+            path.unlink()
+        elif damage == "cut":
+            path.write_bytes(whole[: len(whole) // 2])
+        elif damage == "flipped":
+            path.write_bytes(whole.replace(b'"incarnation": "', b'"incarnation": "0'))
+        else:
+            content = {"incarnation": "0" * 32}
+            path.write_bytes(dump_checksummed(INCARNATION_FORMAT, VERSION, content))
+        cleaner = LogCleaner(log, RealFiles())
+        assert cleaner.cleaned == 0
+        assert cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned == cleaned
+        assert LogCleaner(log, RealFiles()).cleaned == cleaned
+        assert path.read_bytes() != whole
+
+
 def test_older_file_of_the_clean_offset_claims_nothing_about_records_of_later_epochs(tmp_path: Path, seed: int) -> None:
-    """A restored copy from before a truncation: the records that were appended since were never cleaned."""
+    """A copy from before a truncation: the records that were appended since were never cleaned."""
     topic = _Topic(tmp_path / "log", Random(seed))
     with topic.log as log:
         topic.fill(4)
         cleaner = LogCleaner(log, RealFiles())
         cleaned = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
-        path = log.path / FILE_NAME
-        older = path.read_bytes()
+        older = _files_of(log)
         log.stop_leading()
         cut = log.segment_start(2 * SEGMENT_BYTES)
         cleaner.forget_from(cut.entry)
@@ -366,25 +393,102 @@ def test_older_file_of_the_clean_offset_claims_nothing_about_records_of_later_ep
         log.lead(epoch(2))
         topic.fill(5)
         assert log.end_mark.entry > cleaned > cut.entry
-        path.write_bytes(older)
+        for name, data in older.items():
+            (log.path / name).write_bytes(data)
         cleaner = LogCleaner(log, RealFiles())
-        assert cleaner.cleaned == cut.entry
+        assert cleaner.cleaned == cut.entry, "as far as the epoch reaches, although both files are older"
         newer = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
         assert LogCleaner(log, RealFiles()).cleaned == newer > cleaned
     with PartitionLog.open_or_create(tmp_path / "other", config(), uuid=UUID) as log:
         log.lead(epoch(3))
         log.append_messages([b"x"] * newer)
-        (log.path / FILE_NAME).write_bytes(older)
+        for name, data in older.items():
+            (log.path / name).write_bytes(data)
         assert LogCleaner(log, RealFiles()).cleaned == 0, "its epoch is not in the log"
 
 
-def test_file_of_the_clean_offset_of_an_earlier_build_is_read(tmp_path: Path, seed: int) -> None:
+def _files_of(log: PartitionLog) -> dict[str, bytes]:
+    """The files of a log that say how far it is compacted."""
+    paths = (log.path / name for name in (names.CLEANED, names.INCARNATION))
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+def test_older_file_of_the_clean_offset_claims_nothing_about_records_that_came_again(tmp_path: Path, seed: int) -> None:
+    """A follower is cut, and fetches the same records of the same epoch again, which its leader has not compacted. Either file
+    may be from any earlier moment, and `cleaned` may be lost in between."""
+    rng = Random(seed)
+    topic = _Topic(tmp_path / "leader", rng, keys=200)
+    with topic.log as leader, open_replica(tmp_path / "follower") as log:
+        topic.fill(5)
+        cleaner, claimed = LogCleaner(log, RealFiles()), 0
+        moments = list[dict[str, bytes]]()
+        for _ in range(12):
+            catch_up(leader, log)
+            log.show_high_watermark(log.end_mark)
+            log.sync()
+            log.run_background_tasks()
+            if rng.random() < 0.7:
+                cleaner.clean(topic.bounds(), _CONFIG, _T0, rng.choice((1024, _MAP_BYTES)))
+            moments.append(_files_of(log))
+            if rng.random() < 0.7:
+                cut = log.segment_start(rng.randrange(1, 5) * SEGMENT_BYTES)
+                cleaner.forget_from(cut.entry)
+                log.truncate_to(cut)
+                moments.append(_files_of(log))
+            if rng.random() < 0.2:
+                (log.path / names.CLEANED).unlink(missing_ok=True)
+                cleaner = LogCleaner(log, RealFiles())
+                assert cleaner.cleaned == 0
+        catch_up(leader, log)
+        present = _files_of(log)
+        for moment in moments:
+            for older in moment.items():
+                for name, data in dict([*present.items(), older]).items():
+                    (log.path / name).write_bytes(data)
+                claims = LogCleaner(log, RealFiles()).cleaned
+                claimed += claims > 0
+                assert claims <= cleaner.cleaned
+        assert claimed or not cleaner.cleaned
+
+
+def test_older_file_of_the_clean_offset_claims_nothing_after_the_newer_one_was_lost(tmp_path: Path, seed: int) -> None:
+    topic = _Topic(tmp_path / "leader", Random(seed))
+    with topic.log as leader, open_replica(tmp_path / "follower") as log:
+        topic.fill(5)
+        catch_up(leader, log)
+        log.show_high_watermark(log.end_mark)
+        log.sync()
+        log.run_background_tasks()
+        LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES)
+        older = (log.path / names.CLEANED).read_bytes()
+        (log.path / names.CLEANED).unlink()
+        cleaner = LogCleaner(log, RealFiles())
+        cut = log.segment_start(2 * SEGMENT_BYTES)
+        cleaner.forget_from(cut.entry)
+        log.truncate_to(cut)
+        catch_up(leader, log)
+        (log.path / names.CLEANED).write_bytes(older)
+        assert LogCleaner(log, RealFiles()).cleaned == 0
+
+
+def test_files_of_compaction_are_not_strange_to_fsck(tmp_path: Path, seed: int) -> None:
     topic = _Topic(tmp_path / "log", Random(seed))
     with topic.log as log:
         topic.fill(2)
-        content = {"offset": 7, "uuid": log.uuid.hex()}
-        (log.path / FILE_NAME).write_bytes(dump_checksummed(FORMAT, VERSION, content))
-        assert LogCleaner(log, RealFiles()).cleaned == 7
-        later = {**content, "offset": log.end_mark.entry + 1}
-        (log.path / FILE_NAME).write_bytes(dump_checksummed(FORMAT, VERSION, later))
-        assert LogCleaner(log, RealFiles()).cleaned == 0
+        LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES)
+    assert [*_files_of(log)] == [names.CLEANED, names.INCARNATION]
+    report = check(tmp_path / "log")
+    assert report.damages == () and not any("not a file of this log" in line for line in report.notes)
+
+
+def test_file_of_the_clean_offset_of_an_earlier_build_makes_all_dirty(tmp_path: Path, seed: int) -> None:
+    """It may be from any earlier moment."""
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(2)
+        content = {"offset": 7, "uuid": log.uuid.hex(), "epoch": [1, "a"]}
+        (log.path / names.CLEANED).write_bytes(dump_checksummed(FORMAT, VERSION, content))
+        cleaner = LogCleaner(log, RealFiles())
+        assert cleaner.cleaned == 0
+        cleaned = cleaner.clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES).cleaned
+        assert LogCleaner(log, RealFiles()).cleaned == cleaned > 7

@@ -224,7 +224,7 @@ def test_last_member_of_the_isr_leads_without_its_snapshot_after_a_wait(
     b, c = cluster.brokers["b"], cluster.brokers["c"]
     a.is_answering = c.is_answering = False
     for broker in (a, c):
-        cluster.register(broker.name, 1, is_fenced=True)
+        cluster.register(broker.name, 1, is_stopping=True)
     lose_snapshots(b)
     cluster.lead("b")
     cluster.settle()
@@ -233,6 +233,48 @@ def test_last_member_of_the_isr_leads_without_its_snapshot_after_a_wait(
     cluster.settle()
     assert b.partition.is_leader and b.partition.has_lost_producers
     assert "may be stored twice" in caplog.text
+
+
+def test_elected_replica_without_its_snapshot_does_not_wait_for_brokers_that_are_not_alive(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    b = cluster.brokers["b"]
+    a.is_answering = cluster.brokers["c"].is_answering = False
+    lose_snapshots(b)
+    cluster.register("a", 1, is_fenced=True)
+    cluster.lead("b")
+    cluster.settle()
+    assert b.partition.awaits_producers and not b.partition.is_leader, "c is alive"
+    cluster.registered = {name: each for name, each in cluster.registered.items() if name != "c"}
+    b.manager.brokers_changed(cluster.registered)
+    cluster.settle()
+    assert b.partition.is_leader and b.partition.has_lost_producers
+
+
+def test_replica_on_a_live_broker_is_asked_although_another_broker_is_dead(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    b = cluster.brokers["b"]
+    a.is_answering = False
+    lose_snapshots(b)
+    cluster.register("a", 1, is_fenced=True)
+    cluster.lead("b")
+    cluster.settle()
+    assert append(b, of_producer(7, 0)).base_offset == trimmed, "a duplicate, which c knows"
+    assert not b.partition.has_lost_producers
+
+
+def test_search_of_a_broker_that_registered_nowhere_counts_all_brokers_as_alive(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    """A broker that has just begun has not read the registrations."""
+    b = cluster.brokers["b"]
+    a.is_answering = cluster.brokers["c"].is_answering = False
+    lose_snapshots(b)
+    b.manager.brokers_changed({})
+    cluster.lead("b")
+    cluster.settle()
+    assert b.partition.awaits_producers and not b.partition.is_leader
 
 
 def test_snapshot_that_every_replica_has_lost_is_given_up(
@@ -246,6 +288,100 @@ def test_snapshot_that_every_replica_has_lost_is_given_up(
     assert append(b, of_producer(7, 5)).code is ErrorCode.NONE
     cluster.settle()
     assert b.partition.trim(b.log.high_watermark.entry) is ErrorCode.NONE
+
+
+def test_lost_producers_are_remembered_until_they_would_have_expired(
+    cluster: Cluster, a: Broker, trimmed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In later snapshots, after a restart, as follower and as leader."""
+    for broker in cluster.brokers.values():
+        lose_snapshots(broker)
+    b = move(cluster, "b")
+    for number in range(30):
+        append(b, of_producer(9, number, 9000))
+        cluster.settle(4)
+    b.partition.write_producer_snapshots()
+    bases = snapshot_bases(b.log.path)
+    assert len(bases) > 3
+    for base in bases[:-1]:
+        snapshot_path(b.log.path, base).unlink()
+    move(cluster, "a")
+    b.restart()
+    cluster.settle()
+    assert b.partition.has_lost_producers, "of a follower that has not read its producers"
+    b = move(cluster, "b")
+    assert b.partition.has_lost_producers
+    assert b.partition.trim(b.log.high_watermark.entry) is ErrorCode.NONE
+    b.restart()
+    cluster.settle()
+    b = move(cluster, "b")
+    assert b.partition.has_lost_producers
+    cluster.clock.advance(DAY_US + 1)
+    b.manager.expire_producers(DAY_US)
+    assert not b.partition.has_lost_producers
+    for _ in range(10):
+        append(b, messages(bytes(9000)))
+        cluster.settle(4)
+    b.partition.write_producer_snapshots()
+    b.restart()
+    cluster.settle()
+    assert not b.partition.has_lost_producers
+
+
+def test_lost_producers_of_a_follower_that_is_idle_are_forgotten_in_time(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    for broker in cluster.brokers.values():
+        lose_snapshots(broker)
+    b = move(cluster, "b")
+    move(cluster, "a")
+    b.restart()
+    cluster.settle()
+    assert b.partition.has_lost_producers
+    cluster.clock.advance(DAY_US + 1)
+    b.manager.expire_producers(DAY_US)
+    assert not b.partition.has_lost_producers
+
+
+def test_snapshot_of_a_replica_that_has_lost_producers_counts_only_if_no_other_is_whole(
+    cluster: Cluster, a: Broker, trimmed: int
+) -> None:
+    """b has gone on without them; c is away, and has them."""
+    b, c = cluster.brokers["b"], cluster.brokers["c"]
+    c.is_answering = False
+    cluster.register("c", 1, is_fenced=True)
+    for broker in (a, b):
+        lose_snapshots(broker)
+    b = move(cluster, "b")
+    assert b.partition.has_lost_producers
+    for number in range(10):
+        append(b, of_producer(9, number, 9000))
+        cluster.settle(4)
+    assert a.partition.lacks_producers, "a follower waits for the replica that may be whole"
+    cluster.register("c", 1)
+    c.is_answering = True
+    cluster.settle()
+    assert not a.partition.lacks_producers and not a.partition.has_lost_producers
+    assert append(move(cluster, "a"), of_producer(7, 0)).base_offset == trimmed, "a duplicate"
+
+
+def test_producers_that_a_replica_learned_after_its_loss_are_copied(cluster: Cluster, a: Broker, trimmed: int) -> None:
+    for broker in cluster.brokers.values():
+        lose_snapshots(broker)
+    b = move(cluster, "b")
+    appended = append(b, of_producer(9, 0))
+    for _ in range(30):
+        append(b, messages(bytes(9000)))
+        cluster.settle(4)
+    assert b.partition.trim(appended.base_offset + 20) is ErrorCode.NONE
+    append(b, messages(b"x"))
+    cluster.settle()
+    lose_snapshots(a)
+    cluster.settle()
+    a = move(cluster, "a")
+    assert a.log.start > appended.base_offset
+    assert append(a, of_producer(9, 0)).base_offset == appended.base_offset, "a duplicate"
+    assert a.partition.has_lost_producers
 
 
 def test_replica_without_others_leads_without_its_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

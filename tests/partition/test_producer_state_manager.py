@@ -337,7 +337,7 @@ def test_accept_loss_gives_up_state_that_no_peer_has(tmp_path: Path, seed: int) 
         manager = ProducerStateManager(log)
         assert not manager.is_complete and not snapshot_bases(log.path)
         assert manager.trim_to(log.end_mark) == start
-        manager.accept_loss()
+        manager.accept_loss(0)
         assert manager.is_complete and snapshot_bases(log.path)[0] == start.position
         writer.appended = [at for at in writer.appended if at.first >= start]
         for kept in (manager, ProducerStateManager(log)):
@@ -354,7 +354,7 @@ def test_accepted_loss_survives_a_restart_when_an_epoch_begins_with_the_log(tmp_
         log.append_records([encode(Change(ProducerBatch(1, 0, 5, 3)))], [3])
         manager = ProducerStateManager(log)
         assert not manager.is_complete
-        manager.accept_loss()
+        manager.accept_loss(0)
         log.stop_leading()
         manager.truncated()
         assert manager.is_complete

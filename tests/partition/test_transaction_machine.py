@@ -252,9 +252,9 @@ def test_each_transaction_has_its_own_epoch() -> None:
 
 def test_time_outs_abort_and_fence() -> None:
     driver, (producer_id, epoch) = begun()
-    driver.take(driver.machine.expire(driver.now_ms + TIMEOUT_MS - 1, EXPIRATION_MS))
+    driver.take(driver.machine.expire(driver.now_ms + TIMEOUT_MS - 1, EXPIRATION_MS, TIMEOUT_MS - 1))
     assert not driver.appends
-    driver.take(driver.machine.expire(driver.now_ms + TIMEOUT_MS, EXPIRATION_MS))
+    driver.take(driver.machine.expire(driver.now_ms + TIMEOUT_MS, EXPIRATION_MS, TIMEOUT_MS))
     driver.commit()
     assert driver.markers[0].marker == (producer_id, epoch + 1, COORDINATOR, False)
     driver.settle()
@@ -262,12 +262,47 @@ def test_time_outs_abort_and_fence() -> None:
     assert driver.metadata.state is TransactionState.COMPLETE_ABORT
 
 
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("step_ms", [-DAY_MS, DAY_MS])
+def test_a_clock_that_is_set_changes_no_time_out(step_ms: int) -> None:
+    driver, (producer_id, epoch) = begun()
+    now_ms = driver.now_ms + step_ms
+    driver.take(driver.machine.expire(driver.now_ms, EXPIRATION_MS, 5))
+    driver.take(driver.machine.expire(now_ms, EXPIRATION_MS, 5 + TIMEOUT_MS - 1))
+    assert not driver.appends
+    driver.take(driver.machine.expire(now_ms, EXPIRATION_MS, 5 + TIMEOUT_MS))
+    driver.commit()
+    assert driver.markers[0].marker == (producer_id, epoch + 1, COORDINATOR, False)
+
+
+def test_a_coordinator_whose_clock_is_behind_lets_a_transaction_time_out() -> None:
+    """Another broker's clock has the time at which it began."""
+    driver, _ = begun()
+    driver = Driver(driver.metadata, COORDINATOR + 1)
+    driver.take(driver.machine.expire(driver.metadata.started_ms - DAY_MS, EXPIRATION_MS, 5))
+    assert not driver.appends
+    driver.take(driver.machine.expire(driver.metadata.started_ms - DAY_MS, EXPIRATION_MS, 5 + TIMEOUT_MS))
+    driver.commit()
+    assert driver.metadata.state is TransactionState.PREPARE_ABORT
+
+
+def test_the_time_out_of_a_transaction_is_not_that_of_the_one_before() -> None:
+    driver, producer = begun()
+    driver.take(driver.machine.expire(driver.now_ms, EXPIRATION_MS, 0))
+    driver.ended(producer)
+    assert driver.add(producer, A) is NONE
+    driver.take(driver.machine.expire(driver.now_ms, EXPIRATION_MS, TIMEOUT_MS))
+    assert not driver.appends
+
+
 def test_unused_transactional_ids_expire() -> None:
     driver, producer = begun()
     driver.ended(producer)
-    driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS - 1, EXPIRATION_MS))
+    driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS - 1, EXPIRATION_MS, 0))
     assert not driver.appends
-    driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS, EXPIRATION_MS))
+    driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS, EXPIRATION_MS, 0))
     assert driver.appends == [AppendState(None)] and not driver.is_forgotten
     driver.commit()
     assert driver.is_forgotten and driver.machine.state is TransactionState.DEAD
@@ -277,7 +312,7 @@ def test_an_open_transaction_does_not_expire() -> None:
     driver, _ = begun()
     driver.take(driver.machine.end_transaction(0, 501, 0, driver.now_ms, is_commit=True))
     driver.commit()
-    driver.take(driver.machine.expire(driver.now_ms + 2 * EXPIRATION_MS, EXPIRATION_MS))
+    driver.take(driver.machine.expire(driver.now_ms + 2 * EXPIRATION_MS, EXPIRATION_MS, 0))
     assert not driver.appends, "markers are written, however long that takes"
 
 
@@ -423,6 +458,7 @@ def test_whatever_comes_in_any_order(seed: int) -> None:
                     driver.now_ms, told = now_ms, {}
                     assert driver.metadata == stored
                 case 6:
-                    driver.take(driver.machine.expire(driver.now_ms + rng.choice((0, TIMEOUT_MS)), EXPIRATION_MS))
+                    after_ms = rng.choice((0, TIMEOUT_MS))
+                    driver.take(driver.machine.expire(driver.now_ms + after_ms, EXPIRATION_MS, after_ms))
             driver.replies.clear()
             assert len(driver.appends) <= 1, "one change at a time"

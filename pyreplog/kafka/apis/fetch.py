@@ -11,6 +11,7 @@ from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.apis.mixed_fetch import MixedFetch
+from pyreplog.kafka.apis.read_replicas import PreferredReplica, preferred_replicas
 from pyreplog.kafka.ledger_requests import LedgerFetchData
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
@@ -29,6 +30,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 _TOPIC_IDS_FROM = 13
 _LEADERS_FROM = 12
 _ENDPOINTS_FROM = 16
+_RACKS_FROM = 11
 _READ_COMMITTED = 1
 _WITHOUT_SESSION = (0, -1)
 """Session epochs of fetches that name all their partitions: 0 asks for a new session, -1 for none."""
@@ -37,7 +39,8 @@ _WITHOUT_SESSION = (0, -1)
 def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest) -> Outcome:
     """Fetch for a consumer; the response may be delayed.
 
-    Sessions are declined, so each fetch names all partitions (KIP-227).
+    Sessions are declined, so each fetch names all partitions (KIP-227). A consumer that names its rack may read from
+    followers, and is told of one in its rack (KIP-392); others read from leaders.
 
     Raises:
         InvalidRequestError: the request is that of a Kafka follower.
@@ -63,24 +66,31 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if (quota_bytes := api.quotas.fetch_bytes_max(request.user, request.client_id or "")) is not None:
         max_bytes = min(max_bytes, quota_bytes)
     is_committed = message.isolation_level == _READ_COMMITTED
+    max_wait_ms = min(max(message.max_wait_ms, 0), config.fetch_wait_ms)
+    rack = message.rack_id if request.version >= _RACKS_FROM else ""
+    preferred = preferred_replicas(api, rack, fetches)
+    if preferred:  # the consumer has to learn of them, and so does not wait for the other partitions
+        max_wait_ms = 0
+        fetches = {name: fetch for name, fetch in fetches.items() if name not in preferred}
     params = FetchParams(
         isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
-        max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
+        max_wait_ms=max_wait_ms,
         min_bytes=min(max(message.min_bytes, 0), max_bytes),
         max_bytes=max_bytes,
+        only_leader=not rack,
     )
     # all topics are unknown: answer at once, so that the client updates its metadata
     if not fetches and not on_ledgers and message.topics:
-        return _respond(api, request, message, names, {}, {})
+        return _respond(api, request, message, names, preferred, {}, {})
     if not on_ledgers or api.ledger_topics is None:
         return transform(
-            api.replicas.fetch_messages(params, fetches), partial(_respond, api, request, message, names, {})
+            api.replicas.fetch_messages(params, fetches), partial(_respond, api, request, message, names, preferred, {})
         )
     if not fetches:
         read = api.ledger_topics.fetch(params, on_ledgers)
-        return transform(read, lambda found: _respond(api, request, message, names, found, {}))
+        return transform(read, lambda found: _respond(api, request, message, names, preferred, found, {}))
     mixed = MixedFetch(api.replicas, api.ledger_topics, api.reactor.clock, params, fetches, on_ledgers)
-    return transform(mixed.read(), lambda found: _respond(api, request, message, names, *found))
+    return transform(mixed.read(), lambda found: _respond(api, request, message, names, preferred, *found))
 
 
 def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:
@@ -92,7 +102,8 @@ def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest
 
 def _respond(
     api: ApiContext, request: RequestContext, message: FetchRequest, names: list[str | None],
-    on_ledgers: Mapping[TopicPartition, LedgerFetchData], responses: FetchResponses,
+    preferred: Mapping[TopicPartition, PreferredReplica], on_ledgers: Mapping[TopicPartition, LedgerFetchData],
+    responses: FetchResponses,
 ) -> FetchResponse:  # fmt: skip
     endpoints: dict[int, FetchNodeEndpoint] = {}
     is_committed = message.isolation_level == _READ_COMMITTED
@@ -106,6 +117,9 @@ def _respond(
             partition = TopicPartition(name, wanted.partition)
             if partition in on_ledgers:
                 partitions.append(_ledger_data(wanted.partition, on_ledgers[partition], is_committed=is_committed))
+                continue
+            if partition in preferred:
+                partitions.append(_read_elsewhere(wanted.partition, preferred[partition], is_committed=is_committed))
                 continue
             data = responses[partition]
             if data.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -129,6 +143,15 @@ def _ledger_data(number: int, data: LedgerFetchData, *, is_committed: bool) -> F
     return FetchPartitionData(
         number, data.code, data.high_watermark, data.high_watermark, data.log_start,
         aborted_transactions=() if is_committed else None, records=data.records,
+    )  # fmt: skip
+
+
+def _read_elsewhere(number: int, replica: PreferredReplica, *, is_committed: bool) -> FetchPartitionData:
+    """Return the answer that names the replica from which the consumer is to read, without records."""
+    offsets = replica.offsets
+    return FetchPartitionData(
+        number, ErrorCode.NONE, offsets.high_watermark, offsets.last_stable, offsets.start,
+        aborted_transactions=() if is_committed else None, preferred_read_replica=replica.node_id, records=b"",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ _PRODUCERS = ".producers"
 """Suffix of the producer snapshots of a partition, next to its segments (`partition/store/producer_snapshot.py`)."""
 _KNOWN = {
     names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
-    names.CURSORS,
+    names.CURSORS, names.CLEANED, names.INCARNATION,
 }  # fmt: skip
 
 

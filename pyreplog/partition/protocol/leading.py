@@ -151,6 +151,19 @@ class LeadingReplica(LeadingReplicaBase):
                 newest[member.broker] = FollowerProgress(member, -1 if mark is None else mark.entry, behind_us)
         return list(newest.values())
 
+    def in_sync_with(self, offset: int) -> list[str]:
+        """Return the brokers of the in-sync followers whose logs have an offset, or end there; the longest log first.
+
+        They are the replicas from which a consumer can read at that offset (KIP-392).
+        """
+        ends: dict[str, int] = {}
+        for member in self.isr.committed.isr:
+            follower = self._followers.get(member)
+            if member != self.member and follower is not None and follower.last_epoch == self.epoch:
+                if follower.log_start <= offset <= follower.received.entry and may_join_isr(member, self._brokers):
+                    ends[member.broker] = follower.received.position
+        return sorted(ends, key=lambda name: -ends[name])
+
     # ---- fetches --------------------------------------------------------------------------------------------
 
     def fetched(self, fetch: Fetch, now_us: int) -> list[LeadingEffect]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from pyreplog._native.kafka.record_batch import RecordBatchHeader, peek_header
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.errors import FormatVersionError, InvalidRecordBatchError
+from pyreplog.log import names
 from pyreplog.log.files import Files
 from pyreplog.partition.config import CompactionConfig
 from pyreplog.partition.protocol.epochs import LeaderEpoch
@@ -47,12 +49,13 @@ from pyreplog.stream.mirror_log import BLANK_BYTES
 
 logger = logging.getLogger(__name__)
 
-FILE_NAME = "cleaned"
 FORMAT, VERSION = "pyreplog cleaned offset", 1
+INCARNATION_FORMAT = "pyreplog log incarnation"
 UNCOMPRESSED_MAX = 256 << 20
 """Most bytes of the records of one batch, uncompressed."""
 
 _FILE_MAX = 4096
+_INCARNATION = re.compile("[0-9a-f]{32}")
 _SCAN_BYTES = 4 << 20
 _COPY_BYTES = 1 << 20
 _GAP_BYTES = 104  # size of a record with an empty batch
@@ -118,29 +121,48 @@ class LogCleaner:
         self._sizes: dict[int, int] = {}  # bytes of records in segments, by base
         self._replaced: set[int] = set()  # segments whose old files are still read
         self._digests: dict[int, SegmentDigest] = {}  # digests of segments, by base
-        self._marking = threading.Lock()  # guards `_is_truncated` and `cleaned`, with its file
+        self._marking = threading.Lock()  # guards the following attributes, with their files
         self._is_truncated = False  # whether the log was truncated since `begin`
+        self._incarnation = self._read_incarnation()  # "": there is none, as before the first cleaning
+        self._is_bound = not self._incarnation  # whether nothing is known to be claimed in it beyond `cleaned`
         self.cleaned = self._read_cleaned()
         """Offset up to which the log was cleaned, here or at the replica from which its segments were copied; records
         behind it are dirty."""
 
+    def _read_incarnation(self) -> str:
+        path = self._log.path / names.INCARNATION
+        try:
+            content = load_checksummed(read_regular(path, _FILE_MAX), INCARNATION_FORMAT, VERSION, path)
+            incarnation = content["incarnation"]
+            if not isinstance(incarnation, str) or not _INCARNATION.fullmatch(incarnation):
+                raise ValueError(f"incarnation: expected 32 hexadecimal digits, found {incarnation!r}")
+            return incarnation
+        except FileNotFoundError:
+            return ""
+        except (ValueError, KeyError, FormatVersionError) as error:
+            logger.warning("%s: %s; all of the log counts as dirty", path, error)
+            return ""
+
     def _read_cleaned(self) -> int:
         """Return the clean offset of the file, as far as the file describes this log. A lower offset does no harm: more
         records count as dirty. With a higher one, deleted records could come back."""
-        path = self._log.path / FILE_NAME
+        path = self._log.path / names.CLEANED
         try:
             content = load_checksummed(read_regular(path, _FILE_MAX), FORMAT, VERSION, path)
-            cleaned, epoch = content["offset"], content.get("epoch")
+            cleaned, epoch, incarnation = content["offset"], content.get("epoch"), content.get("incarnation")
             if content["uuid"] != self._log.uuid.hex() or type(cleaned) is not int or cleaned < 0:
                 return 0
-            if epoch is None:  # an earlier build wrote the file, or nothing is clean
-                return cleaned if cleaned <= self._log.end_mark.entry else 0
-            return min(cleaned, self._end_of(LeaderEpoch(*epoch)))
+            if incarnation is None or incarnation != self._incarnation:
+                logger.warning("%s: it is of another incarnation of the log, all of which counts as dirty", path)
+                return 0
+            end = 0 if epoch is None else self._end_of(LeaderEpoch(*epoch))
         except FileNotFoundError:
             return 0
         except (ValueError, KeyError, TypeError, FormatVersionError) as error:
             logger.warning("%s: %s; all of the log counts as dirty", path, error)
             return 0
+        self._is_bound = cleaned <= end
+        return min(cleaned, end)
 
     def _end_of(self, epoch: LeaderEpoch) -> int:
         """Return the offset behind the last record of an epoch in the log; 0: the log has no such epoch."""
@@ -150,12 +172,21 @@ class LogCleaner:
                 return (starts[number + 1].start if number + 1 < len(starts) else self._log.end_mark).entry
         return 0
 
+    def _begin_incarnation(self) -> None:
+        """Draw the incarnation of the log anew, durably: what was claimed in the one before counts no longer."""
+        self._incarnation = os.urandom(16).hex()
+        data = dump_checksummed(INCARNATION_FORMAT, VERSION, {"incarnation": self._incarnation})
+        self._files.replace_small(self._log.path / names.INCARNATION, data)
+        self._is_bound = True
+
     def _write_cleaned(self) -> None:
-        content: dict[str, object] = {"offset": self.cleaned, "uuid": self._log.uuid.hex()}
+        content: dict[str, object] = {
+            "offset": self.cleaned, "uuid": self._log.uuid.hex(), "incarnation": self._incarnation
+        }  # fmt: skip
         before = [start.term for start in self._log.history.starts if start.start.entry < self.cleaned]
         if before:
             content["epoch"] = [*before[-1]]
-        self._files.replace_small(self._log.path / FILE_NAME, dump_checksummed(FORMAT, VERSION, content))
+        self._files.replace_small(self._log.path / names.CLEANED, dump_checksummed(FORMAT, VERSION, content))
 
     def dirty(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> DirtySegments:
         """Return the dirty part of the log.
@@ -259,6 +290,8 @@ class LogCleaner:
         """
         with self._marking:
             if not self._is_truncated and offset > self.cleaned:
+                if not self._incarnation or not self._is_bound:
+                    self._begin_incarnation()
                 self.cleaned = offset
                 self._write_cleaned()
 
@@ -270,8 +303,9 @@ class LogCleaner:
         """
         with self._marking:
             self._is_truncated = True
-            if offset < self.cleaned:
-                self.cleaned = offset
+            if offset < self.cleaned or not self._is_bound:
+                self.cleaned = min(offset, self.cleaned)
+                self._begin_incarnation()
                 self._write_cleaned()
 
     # ---- segments of replicas -------------------------------------------------------------------------------

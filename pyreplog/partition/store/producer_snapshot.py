@@ -27,6 +27,20 @@ _UUID_BYTES = 16
 _HAS_COORDINATOR, _IS_OPEN = 1, 2
 
 
+class ProducerLoss(NamedTuple):
+    """A loss of producers: no replica had a snapshot of the records that retention had removed.
+
+    It matters until producers that were last used at that time have expired.
+
+    Attributes:
+        before: offset before which the records were removed.
+        accepted_us: when a leader began without their producers, microseconds since 1970-01-01 UTC.
+    """
+
+    before: int
+    accepted_us: int
+
+
 class ProducerSnapshot(NamedTuple):
     """The producers and transactions of a log before one of its segments.
 
@@ -37,6 +51,7 @@ class ProducerSnapshot(NamedTuple):
         producers: all producers, by id.
         transactions: the transactions of the log before the segment.
         aborted: the aborted transactions whose markers lie in the previous segment.
+        loss: why producers may be missing; None: none are.
     """
 
     uuid: bytes
@@ -45,6 +60,7 @@ class ProducerSnapshot(NamedTuple):
     producers: tuple[tuple[int, ProducerStateEntry], ...]
     transactions: TransactionsSnapshot
     aborted: tuple[EndedTransaction, ...]
+    loss: ProducerLoss | None = None
 
     def is_of(self, uuid: bytes, history: History, end: LogPosition) -> bool:
         """Return whether the snapshot belongs to a log: it has the same records before the segment.
@@ -100,6 +116,8 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
             fields.numbers("qB", transaction.producer_id, transaction.is_aborted)
             fields.mark(transaction.first)
             fields.mark(transaction.end)
+    if snapshot.loss is not None:
+        fields.numbers("Bqq", 1, *snapshot.loss)
     return seal(MAGIC, fields.take())
 
 
@@ -121,9 +139,11 @@ def decode_snapshot(path: Path, data: bytes) -> ProducerSnapshot:
         unreplicated, aborted = (
             tuple(_read_ended(fields) for _ in range(fields.count("I", COUNT_MAX))) for _ in range(2)
         )
+        loss = _read_loss(fields, end.entry) if fields.left and fields.count("B", 1) else None
     except InvalidMessageError as error:
         raise CorruptionError(path, 0, "an intact producer snapshot", str(error)) from error
-    return ProducerSnapshot(uuid, epoch, end, producers, TransactionsSnapshot(transactional, unreplicated), aborted)
+    transactions = TransactionsSnapshot(transactional, unreplicated)
+    return ProducerSnapshot(uuid, epoch, end, producers, transactions, aborted, loss)
 
 
 def _read_producer(fields: FieldReader) -> tuple[int, ProducerStateEntry]:
@@ -144,3 +164,10 @@ def _read_transactional(fields: FieldReader) -> TransactionalProducer:
 def _read_ended(fields: FieldReader) -> EndedTransaction:
     number, is_aborted = fields.numbers("qB")
     return EndedTransaction(number, fields.mark(), fields.mark(), bool(is_aborted))
+
+
+def _read_loss(fields: FieldReader, end: int) -> ProducerLoss:
+    loss = ProducerLoss(*fields.numbers("qq"))
+    if not 0 <= loss.before <= end:
+        raise fields.error(f"a loss of records before offset {end}", f"before {loss.before}")
+    return loss

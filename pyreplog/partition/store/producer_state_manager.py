@@ -26,6 +26,7 @@ from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransa
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import (
     FILE_MAX,
+    ProducerLoss,
     ProducerSnapshot,
     decode_snapshot,
     encode_snapshot,
@@ -55,6 +56,8 @@ class ProducerStateManager(ProducerStateManagerBase):
     Attributes:
         producers: the idempotent producers.
         transactions: the transactions.
+        loss: the accepted loss (`accept_loss`), here or on the replica whose snapshot was adopted, until the missing
+            producers would have expired; None: no producers are missing.
 
     Raises:
         FormatVersionError: a later version wrote a snapshot.
@@ -63,6 +66,7 @@ class ProducerStateManager(ProducerStateManagerBase):
 
     producers: ProducerStates
     transactions: LogTransactions
+    loss: ProducerLoss | None
     _replayed: LogPosition
 
     def __init__(self, log: PartitionLog, files: Files | None = None) -> None:
@@ -141,7 +145,8 @@ class ProducerStateManager(ProducerStateManagerBase):
             self.apply(head, marker_of(value) if head.control else None, first, end, record.timestamp)
 
     def expire(self, before_us: int) -> int:
-        """Remove producers that were idle since a time, except those with an unfinished transaction.
+        """Remove producers that were idle since a time, except those with an unfinished transaction. A loss before that
+        time is forgotten as well: the log has no records of an open transaction before its start.
 
         Args:
             before_us: wall time, microseconds since 1970-01-01 UTC, `producer.id.expiration.ms` ago.
@@ -151,6 +156,8 @@ class ProducerStateManager(ProducerStateManagerBase):
         """
         idle = self.producers.expire(before_us, self.transactions.unfinished())
         self.transactions.forget(idle)
+        if self.loss is not None and self.loss.accepted_us < before_us:
+            self.loss = None
         return len(idle)
 
     # ---- snapshots ------------------------------------------------------------------------------------------
@@ -161,18 +168,18 @@ class ProducerStateManager(ProducerStateManagerBase):
         log, snapshot, aborted = self._log, None, list[EndedTransaction]()
         start, end = log.start_mark, log.end_mark
         if start.position > 0:
-            snapshot = self._read_snapshot(start.position)
+            snapshot = _read_snapshot(log, start.position)
         for base in range(start.position + log.segment_bytes, end.position + 1, log.segment_bytes):
-            later = self._read_snapshot(base)
+            later = _read_snapshot(log, base)
             if later is None:
                 break
             snapshot = later
             aborted += (transaction for transaction in later.aborted if transaction.end > start)
         self._is_complete = start.position == 0 or snapshot is not None
         if snapshot is None:
-            self.producers, self.transactions = ProducerStates(), LogTransactions()
+            self.producers, self.transactions, self.loss = ProducerStates(), LogTransactions(), None
         else:
-            self.producers = ProducerStates(snapshot.producers)
+            self.producers, self.loss = ProducerStates(snapshot.producers), snapshot.loss
             self.transactions = LogTransactions(snapshot.transactions, aborted)
         self.transactions.trimmed(start)
         self._replayed = start if snapshot is None else snapshot.end
@@ -184,29 +191,15 @@ class ProducerStateManager(ProducerStateManagerBase):
     def _restore_newest(self) -> None:
         """Restore the newest snapshot although an earlier one is missing. The log before it is read for the index of
         aborted transactions: these lie in the log as a whole, which never begins behind an open transaction."""
-        log = self._log
-        bases = [base for base in snapshot_bases(log.path) if log.start_position < base <= log.end_mark.position]
-        newest = next((found for base in reversed(bases) if (found := self._read_snapshot(base)) is not None), None)
+        log, newest = self._log, newest_snapshot(self._log)
         if newest is None:
             return
         self._replay_to(newest.end)
         aborted = self.transactions.aborted_since(LogPosition(0, 0))
-        self.producers = ProducerStates(newest.producers)
+        self.producers, self.loss = ProducerStates(newest.producers), newest.loss
         self.transactions = LogTransactions(newest.transactions, aborted)
         self.transactions.trimmed(log.start_mark)
         self._segment, self._is_complete = newest.end.position, True
-
-    def _read_snapshot(self, base: int) -> ProducerSnapshot | None:
-        log, path = self._log, snapshot_path(self._log.path, base)
-        try:
-            snapshot = decode_snapshot(path, read_regular(path, FILE_MAX))
-        except FileNotFoundError:
-            return None
-        except CorruptionError as error:
-            logger.warning("%s; it is made again", error)
-            return None
-        is_own = snapshot.end.position == base and snapshot.is_of(log.uuid, log.history, log.end_mark)
-        return snapshot if is_own else None
 
     def _make_snapshot(self, base: int) -> None:
         if not self._is_complete:
@@ -216,7 +209,7 @@ class ProducerStateManager(ProducerStateManagerBase):
         aborted = self.transactions.aborted_since(LogPosition(self._segment, 0))
         snapshot = ProducerSnapshot(
             self._log.uuid, epoch, LogPosition(base, self._replayed.entry), self.producers.snapshot(),
-            self.transactions.snapshot(), tuple(aborted),
+            self.transactions.snapshot(), tuple(aborted), self.loss,
         )  # fmt: skip
         self._unwritten.append((snapshot_path(self._log.path, base), encode_snapshot(snapshot)))
 
@@ -283,7 +276,7 @@ class ProducerStateManager(ProducerStateManagerBase):
         """Return the snapshot at the start of the log, for another replica whose log begins there and which has no such
         snapshot; None: it does not exist."""
         base = self._log.start_position
-        snapshot = self._read_snapshot(base) if base else None
+        snapshot = _read_snapshot(self._log, base) if base else None
         return None if snapshot is None else encode_snapshot(snapshot)
 
     def find_snapshot(self, first: int, last: int) -> tuple[int, int] | None:
@@ -302,7 +295,7 @@ class ProducerStateManager(ProducerStateManagerBase):
             return None
         self.write_snapshots()
         for base in snapshot_bases(self._log.path):
-            if first <= base <= last and self._read_snapshot(base) is not None:
+            if first <= base <= last and _read_snapshot(self._log, base) is not None:
                 return base, snapshot_path(self._log.path, base).stat().st_size
         return None
 
@@ -365,10 +358,13 @@ class ProducerStateManager(ProducerStateManagerBase):
             )
         self._files.replace_small(path, data)
 
-    def accept_loss(self) -> None:
+    def accept_loss(self, now_us: int) -> None:
         """Accept that the state lacks the records that retention removed, because no replica has a snapshot of them:
-        unknown producers may begin with any number. Durable if the log has a record; otherwise it has to be called
-        again when the log is opened.
+        unknown producers may begin with any number. Later snapshots have the loss, too. Durable if the log has a
+        record; otherwise it has to be called again when the log is opened.
+
+        Args:
+            now_us: the time, microseconds since 1970-01-01 UTC.
 
         Raises:
             DiskFullError: the disk is full.
@@ -376,8 +372,37 @@ class ProducerStateManager(ProducerStateManagerBase):
         log = self._log
         start = log.start_mark
         known = [at for at in log.history.starts if at.start.position < start.position or at.start == start]
-        self._is_complete = True
+        self._is_complete, self.loss = True, ProducerLoss(start.entry, now_us)
         if known:
-            snapshot = ProducerSnapshot(log.uuid, known[-1], start, (), TransactionsSnapshot(), ())
+            snapshot = ProducerSnapshot(log.uuid, known[-1], start, (), TransactionsSnapshot(), (), self.loss)
             self._files.replace_small(snapshot_path(log.path, start.position), encode_snapshot(snapshot))
             self._load()
+
+
+def newest_snapshot(log: PartitionLog) -> ProducerSnapshot | None:
+    """Return the newest intact snapshot of a log, behind its start or at it; None: there is none.
+
+    Args:
+        log: the log, which is open.
+
+    Raises:
+        FormatVersionError: a later version wrote a snapshot.
+        OSError: the disk failed.
+    """
+    start, end = log.start_position, log.end_mark.position
+    bases = (base for base in reversed(snapshot_bases(log.path)) if start <= base <= end)
+    return next((snapshot for base in bases if (snapshot := _read_snapshot(log, base)) is not None), None)
+
+
+def _read_snapshot(log: PartitionLog, base: int) -> ProducerSnapshot | None:
+    """Return the snapshot before a segment; None: it is missing, damaged, or of another log."""
+    path = snapshot_path(log.path, base)
+    try:
+        snapshot = decode_snapshot(path, read_regular(path, FILE_MAX))
+    except FileNotFoundError:
+        return None
+    except CorruptionError as error:
+        logger.warning("%s; it is made again", error)
+        return None
+    is_own = snapshot.end.position == base and snapshot.is_of(log.uuid, log.history, log.end_mark)
+    return snapshot if is_own else None

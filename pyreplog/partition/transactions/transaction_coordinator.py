@@ -606,12 +606,12 @@ class TransactionCoordinator(Handle):
             shards = [shard for shard in self._shards.values() if shard.is_loaded] if is_time else []
         for call in due:
             call()
-        now_ms = self._now_ms
+        now_ms, monotonic_ms, expiration_ms = self._now_ms, now_us // 1000, self.config.expiration_ms
         for shard in shards:
             with self._lock:
                 entries = list(shard.entries.values())
             for entry in entries:
-                self._run(shard, entry, lambda machine: machine.expire(now_ms, self.config.expiration_ms))
+                self._run(shard, entry, lambda machine: machine.expire(now_ms, expiration_ms, monotonic_ms))
             self._trim_log(shard)
 
     def _trim_log(self, shard: _Shard) -> None:

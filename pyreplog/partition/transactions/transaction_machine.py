@@ -142,7 +142,8 @@ class _Pending:
 
 
 class TransactionMachine:
-    """One transactional id. Not for several threads at once. All times are milliseconds since 1970-01-01 UTC.
+    """One transactional id. Not for several threads at once. Times are milliseconds since 1970-01-01 UTC, but for the time
+    by which a transaction times out, which is monotonic: a clock that is set neither aborts it early nor keeps it open.
 
     Args:
         coordinator_epoch: leader epoch of the coordinator's partition.
@@ -157,6 +158,7 @@ class TransactionMachine:
         self._allocation: tuple[object, Callable[[int], Effects], Callable[[ErrorCode], TransactionResult]] | None
         self._allocation = None
         self._number = 0
+        self._deadline_ms: int | None = None  # of the open transaction, monotonic; None: no check has seen it yet
         self._unwritten: set[TopicPartition] = set()
         self._queued: list[Callable[[], Effects]] = []  # requests that wait until a refresh is appended
 
@@ -415,18 +417,25 @@ class TransactionMachine:
 
     # ---- time -----------------------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Effects:
+    def expire(self, now_ms: int, expiration_ms: int, monotonic_ms: int) -> Effects:
         """Abort a transaction that has timed out, and remove an id that has expired.
+
+        The first call after a transaction has begun, or a coordinator was loaded, takes the time that has passed from
+        the wall clock, but at most the time-out; from then on the monotonic time counts.
 
         Args:
             now_ms: wall time, milliseconds since 1970-01-01 UTC.
             expiration_ms: `transactional.id.expiration.ms`.
+            monotonic_ms: monotonic time, milliseconds.
         """
         current = self.metadata
         if current is None or self.is_busy:
             return []
         if current.state is TransactionState.ONGOING:
-            if now_ms < current.started_ms + current.timeout_ms:
+            if self._deadline_ms is None:
+                left_ms = current.started_ms + current.timeout_ms - now_ms
+                self._deadline_ms = monotonic_ms + min(max(left_ms, 0), current.timeout_ms)
+            if monotonic_ms < self._deadline_ms:
                 return []
             after = self._prepared(current, now_ms, is_commit=False, is_fence=True)
             return self._append(_Pending(after, is_fence=True))
@@ -454,6 +463,8 @@ class TransactionMachine:
             self.is_dead = True
             return [Forget()]
         self.metadata = pending.after
+        if self.metadata.state is not TransactionState.ONGOING:
+            self._deadline_ms = None
         if pending.is_refresh:
             return self._run_queued()
         effects: Effects = []

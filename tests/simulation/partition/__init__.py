@@ -9,6 +9,7 @@ happened.
 | store | the partition's key and the brokers' registrations, compared and set; controllers that sleep |
 | brokers | brokers: they run the shipped leader and follower; crash anywhere |
 | clients | idempotent producers |
+| clocks | clocks of machines, whose wall time is set forward and back |
 | transactions | their coordinator; transactional producers |
 | network | messages that are late, lost, out of order, or come twice; links that are cut one way |
 | faults | what goes wrong, and when |

@@ -34,6 +34,7 @@ from pyreplog.partition.protocol.producers import ProducerBatch, SequenceCheck
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.stream.log_position import LogPosition
 
+from .clocks import EXPIRATION_US
 from .disk import RECORD_BYTES, Disk, Record, records_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ FETCH_RECORDS = 4
 FETCH_TIMEOUT_S = 0.03
 FETCH_WAIT_S = 0.015
 BACKOFF_S = 0.004
+EXPIRATION_CHECK_S = 0.03
 
 
 class Produce(NamedTuple):
@@ -63,7 +65,7 @@ class Broker:
 
     def __init__(self, schedule: Schedule, name: str) -> None:
         self.schedule, self.world, self.plan, self.name = schedule, schedule.world, schedule.plan, name
-        self.disk = Disk(name)
+        self.disk, self.clock = Disk(name), schedule.clocks.clock(name)
         self.is_up = self.is_stopping = False
         self.life = 0
         self.stopped_until = 0.0
@@ -87,7 +89,8 @@ class Broker:
 
     @property
     def now_us(self) -> int:
-        return round(self.world.now * 1_000_000)
+        """Monotonic time of its machine: time-outs, and the lag of followers, are counted by it."""
+        return self.clock.monotonic_us()
 
     @property
     def high_watermark(self) -> LogPosition:
@@ -115,6 +118,7 @@ class Broker:
         self._load_brokers()
         self._sync()
         self._check_isr()
+        self._expire_producers()
 
     def crash(self, *, power: bool) -> None:
         if not self.is_up:
@@ -124,6 +128,7 @@ class Broker:
         self.schedule.invariants.unclean_stops += 1
         if power:
             self.disk.cut_power(self.world.random.choice((0, 0, 1, 3)))
+            self.clock.boot()
 
     def stop(self) -> None:
         """Hand over, and stop cleanly a little later."""
@@ -395,6 +400,8 @@ class Broker:
     def _append(self, record: Record) -> None:
         leading, disk = self.leading, self.disk
         assert leading is not None
+        last_us = disk.records[-1].time_us if disk.records else 0
+        record = record._replace(time_us=max(self.clock.now_us(), last_us))  # as append times of a log
         self.schedule.invariants.appended(self, len(disk.records), record)
         disk.append(record)
         self.perform(leading.appended(disk.end, disk.synced_end, self.now_us))
@@ -435,6 +442,10 @@ class Broker:
         if self.leading is not None:
             self.perform(self.leading.check_isr(self.now_us))
         self.later(self.plan.lag_limit_s / 2, self._check_isr)
+
+    def _expire_producers(self) -> None:
+        self.disk.expire(self.clock.now_us() - EXPIRATION_US)
+        self.later(EXPIRATION_CHECK_S, self._expire_producers)
 
     def fetched(self, fetch: Fetch) -> None:
         if self.leading is None:

@@ -18,13 +18,14 @@ RECORD_BYTES = 10
 
 class Record(NamedTuple):
     """An entry, or the control record of an epoch, whose value is "". batch: of an idempotent producer. transaction: its
-    number, of a batch or of the marker; 0: none."""
+    number, of a batch or of the marker; 0: none. time_us: wall time of the leader that appended it."""
 
     epoch: LeaderEpoch
     value: str
     batch: ProducerBatch | None = None
     transaction: int = 0
     marker: TransactionMarker | None = None
+    time_us: int = 0
 
 
 class Disk:
@@ -64,7 +65,7 @@ class Disk:
 
     def append(self, record: Record) -> None:
         if record.batch is not None:
-            self.producers.append(record.batch, self._numbered[-1], 0)
+            self.producers.append(record.batch, self._numbered[-1], record.time_us)
         self.records.append(record)
         self._numbered.append(self._numbered[-1] + bool(record.value))
         self._note_transaction(len(self.records) - 1)
@@ -73,6 +74,7 @@ class Disk:
         record = self.records[at]
         if record.marker is not None:
             self.transactions.end(record.marker, self.mark(at + 1))
+            self.producers.note_use(record.marker.producer_id, record.time_us)
         elif record.batch is not None and record.transaction:
             self.transactions.append(record.batch.producer_id, record.batch.epoch, self.mark(at))
 
@@ -92,9 +94,13 @@ class Disk:
                 self.transactions = LogTransactions(self.transactions.snapshot(), aborted)
         for at, (number, record) in enumerate(zip(self._numbered, self.records, strict=False)):
             if record.batch is not None:
-                self.producers.append(record.batch, number, 0)
+                self.producers.append(record.batch, number, record.time_us)
             if at == len(self.records) // 2:
                 self.producers = ProducerStates(self.producers.snapshot())
+
+    def expire(self, before_us: int) -> None:
+        """Forget the producers that were idle since a time."""
+        self.transactions.forget(self.producers.expire(before_us, self.transactions.unfinished()))
 
     def records_up_to(self, offset: int) -> int:
         """How many records there are up to an entry, with it."""

@@ -14,6 +14,7 @@ from ..invariants import demand
 from ..world import World
 from .brokers import Broker
 from .clients import Producer
+from .clocks import Clocks
 from .faults import Faults
 from .invariants import Invariants
 from .network import Network
@@ -103,7 +104,7 @@ class Schedule:
         names = tuple(NAMES[: plan.brokers])
         replicas = names[: plan.replicas]
         self.first_state = PartitionState(replicas, tuple(Member(name, 1) for name in replicas), plan.min_isr)
-        self.network = Network(self)
+        self.seed, self.clocks, self.network = seed, Clocks(self.world, seed), Network(self)
         self.invariants = Invariants(self)
         self.store = Store(self, self.first_state)
         self.brokers = [Broker(self, name) for name in names]
@@ -122,6 +123,7 @@ class Schedule:
         for controller in self.controllers:
             controller.run()
         Faults(self).plan()
+        self.clocks.plan(plan.busy_s)
         world.after(0.02, self._produce)
         for producer in self.producers:
             world.after(0.02, producer.run)
@@ -162,7 +164,7 @@ class Schedule:
         demand(self._is_settled(), "Liveness", f"{self.store.state}")
         leader = self.by_name[self.store.state.leader]
         for transactional in self.transactional:
-            transactional.is_wanted = True
+            transactional.is_wanted = not transactional.is_gone
         for _ in range(3 if self.transactional else 2):
             self.send(leader)
             for producer in self.producers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
@@ -19,6 +20,7 @@ from pyreplog.partition.transactions.transaction_metadata import TransactionStat
 
 from ..invariants import demand
 from .brokers import Broker
+from .clocks import MachineClock
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -55,7 +57,8 @@ class TransactionCoordinator:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule, self._world = schedule, schedule.world
         self.version = schedule.plan.transaction_version
-        self.epoch = self.fenced = 0
+        self.epoch = self.fenced = self.timed_out = 0
+        self._clocks = [schedule.clocks.clock(f"coordinator {at}") for at in range(2)]  # of machines that take turns
         self.decisions: dict[tuple[int, int], bool] = {}
         """Whether it is committed, by producer and number."""
         self._stored: dict[int, TransactionMetadata] = {}
@@ -65,8 +68,12 @@ class TransactionCoordinator:
         self._completed: dict[tuple[int, int], int] = {}  # by which coordinator
 
     @property
+    def _clock(self) -> MachineClock:
+        return self._clocks[self.epoch % len(self._clocks)]
+
+    @property
     def _now_ms(self) -> int:
-        return round(self._world.now * 1000)
+        return self._clock.now_us() // 1000
 
     @property
     def is_idle(self) -> bool:
@@ -179,7 +186,8 @@ class TransactionCoordinator:
         """Time-outs, and markers, again and again until one is acknowledged."""
         for producer_id in list(self._stored):
             machine = self._machine(producer_id)
-            effects = machine.expire(self._now_ms, 1 << 40)
+            effects = machine.expire(self._now_ms, 1 << 50, self._clock.monotonic_us() // 1000)
+            self.timed_out += bool(effects)
             metadata = self._stored[producer_id]
             if self.version == 1 and metadata.state is ProducerState.COMPLETE_ABORT and not machine.is_busy:
                 expected = producer_id, metadata.producer_epoch
@@ -222,7 +230,8 @@ class TransactionCoordinator:
 
 
 class TransactionalProducer:
-    """Its batches are on their way five at a time, and are late or come twice; it may abort before they have arrived."""
+    """Its batches are on their way five at a time, and are late or come twice; it may abort before they have arrived. Some
+    end for good at any moment: then the time-out alone ends their transactions."""
 
     def __init__(self, schedule: Schedule, number: int) -> None:
         self._schedule, self._world = schedule, schedule.world
@@ -233,8 +242,18 @@ class TransactionalProducer:
         self._is_known = self._is_ending = self._is_commit = False
         self._waiting: list[tuple[int, str]] = []
         self.is_wanted = False  # another transaction, though all is calm
+        self.is_gone = False
+        ending = Random(f"end of producer {number}, {schedule.seed}")
+        if ending.random() < 0.3:
+            self._world.at(0.05 + ending.random() * schedule.plan.busy_s, self._end_for_good)
+
+    def _end_for_good(self) -> None:
+        self.is_gone = True
+        self._world.note(self.producer_id, "ends for good")
 
     def run(self) -> None:
+        if self.is_gone:
+            return
         coordinator, state = self._schedule.coordinator, self._state
         if state.is_over:
             if not self._world.is_calm or self.is_wanted:
@@ -270,6 +289,8 @@ class TransactionalProducer:
         network.send("client", "coordinator", arrive)
 
     def _learn(self, state: TransactionState) -> None:
+        if self.is_gone:
+            return
         before = self._state
         if state.number < before.number or state.epoch < before.epoch or (before.is_over and state == before):
             return
