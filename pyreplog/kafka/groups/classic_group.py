@@ -698,6 +698,11 @@ class ClassicGroup:
         self._effects += self._commits.delete(request, results)
         return self._take_effects()
 
+    def delete_topics(self, topics: Collection[str]) -> Effects:
+        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets."""
+        self._effects += self._commits.delete_topics(topics)
+        return self._take_effects()
+
     def _check_deletion(self, topic: str) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -761,7 +766,7 @@ class ClassicGroup:
 
     def _delete(self, request: Any) -> None:
         self.state = GroupState.DEAD
-        token = _DeleteGroup(request, self.offsets.all_partitions())
+        token = _DeleteGroup(request, self.offsets.recorded_partitions())
         self.offsets.begin(token.partitions)
         self._stored.in_flight += 1
         records: list[GroupRecord] = [

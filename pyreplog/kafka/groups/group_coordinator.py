@@ -358,6 +358,17 @@ class GroupCoordinator:
 
         return self._submit(group_id, failed, act)
 
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """Delete the committed offsets of topics that were deleted, in all groups of this broker.
+
+        Without that, a new topic of the same name would be read from an offset of the old one.
+
+        Args:
+            topics: names of the topics.
+        """
+        for shard in list(self._shards.values()):
+            shard.topics_deleted(topics)
+
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> AppendFuture[ErrorCode]:
