@@ -28,6 +28,7 @@ from pyreplog.kafka.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsDeleteTopicState,
+    DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     FetchRequest,
@@ -45,6 +46,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceData,
 )
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
@@ -165,6 +167,19 @@ def test_metadata_by_topic_id_needs_version_12(brokers: KafkaBrokers, client: Ra
         assert [(each.error_code, each.name) for each in answer.topics] == [(42, ""), (42, "")]
     answer = client.ask(ApiKey.METADATA, 12, request)
     assert [(each.error_code, each.name) for each in answer.topics] == [(0, "events"), (100, None)]
+
+
+def test_topic_that_was_created_again_is_not_deleted_by_the_id_of_the_former_one(
+    brokers: KafkaBrokers, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another listener deleted the former one, and this one does not know it yet."""
+    topic = find_topic(brokers.store, "events")
+    former = bytes(15) + b"x"
+    monkeypatch.setattr(brokers.brokers["1"].metadata, "topic_name", {former.hex(): "events"}.get)
+    request = DeleteTopicsRequest((DeleteTopicsDeleteTopicState(None, former),), timeout_ms=0)
+    (result,) = client.ask(ApiKey.DELETE_TOPICS, 6, request).responses
+    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert find_topic(brokers.store, "events") == topic
 
 
 # ---- order -----------------------------------------------------------------------------------------------------
