@@ -104,6 +104,16 @@ def test_topic_that_is_created_again_has_no_committed_offsets(brokers: KafkaBrok
     consumer.close()
 
 
+def test_consumer_with_an_instance_id_commits_offsets_of_partitions_that_it_has_chosen(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+    settings = {"bootstrap.servers": brokers.addresses, "group.id": "billing", "group.instance.id": "i"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition("events", 0, 0)])
+    consumer.commit(offsets=[TopicPartition("events", 0, 7)], asynchronous=False)
+    assert consumer.committed([TopicPartition("events", 0)])[0].offset == 7
+    consumer.close()
+
+
 def test_groups_are_administered(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     consumer = member(brokers)

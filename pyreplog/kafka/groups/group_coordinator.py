@@ -298,7 +298,7 @@ class GroupCoordinator:
             return dict.fromkeys(commit.offsets, code)
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
-            if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
+            if shard.group(group_id) is None and commit.generation >= 0:
                 knows_code = commit.knows_member_epochs and producer is None
                 code = ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION
                 return [Respond(future, failed(code))]
