@@ -231,7 +231,7 @@ class Broker(Handle):
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
             """The broker's cache of the metadata of partitions."""
             undo.callback(self.metadata.close)
-            self._states = StateStore(store, self.metadata)
+            self._states = StateStore(store)
             undo.callback(self._states.close)
             self.producer_ids = ProducerIds(store)
             """Allocates ids of producers."""
@@ -607,7 +607,8 @@ class Broker(Handle):
         if after is not None:
             logger.warning("broker %s leaves the ISR of %s: its log is not open", self.name, partition)
             topic_partition = TopicPartition(name, partition.number)
-            self._states.compare_and_set(topic_partition, machine_version(version), after, lambda _: None)
+            states = self._states.of_topic(partition.topic_id)
+            states.compare_and_set(topic_partition, machine_version(version), after, lambda _: None)
 
     # ---- replicas -------------------------------------------------------------------------------------------
 
@@ -650,7 +651,7 @@ class Broker(Handle):
             replica = _Replica(
                 Partition(
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
-                    store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
+                    store=self._states.of_topic(partition.topic_id), fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
                     brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
                     failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
                     request_snapshot=None if self._snapshots is None else self._snapshots.request,
