@@ -202,9 +202,10 @@ def handle_delete_topics(api: ApiContext, request: RequestContext, message: Dele
     deleted = api.run(partial(_delete_topics, api, message))
 
     def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
-        names = [result.name for result in results if not result.error_code and result.name]
+        ids = [result.topic_id.hex() for result in results if not result.error_code]  # names may be those of new topics
         gone = api.wait_until(
-            lambda: all(api.metadata.topic(name) is None for name in names), min(message.timeout_ms, _WAIT_MS_MAX)
+            lambda: all(api.metadata.topic_by_id(topic_id) is None for topic_id in ids),
+            min(message.timeout_ms, _WAIT_MS_MAX),
         )
         return transform(gone, lambda _: DeleteTopicsResponse(responses=results))
 
