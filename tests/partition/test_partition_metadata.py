@@ -153,7 +153,7 @@ def test_placement_looks_at_what_brokers_have() -> None:
         replicas[0] for replicas in placed.values()
     ) == ["b", "c", "d", "d"]
     assert all("a" not in replicas for replicas in placed.values())
-    with pytest.raises(InvalidArgumentError, match="expected at most 2, the number of brokers, found 3"):
+    with pytest.raises(InvalidArgumentError, match="at most 2, the number of brokers, of which 2 are alive, found 3"):
         place_replicas("t", [0], 3, {"a": "", "b": ""})
 
 
