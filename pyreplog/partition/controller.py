@@ -280,8 +280,8 @@ class Controller(Handle):
     def _create_partitions(self, name: str, topic: TopicMetadata, brokers: Mapping[str, BrokerRegistration]) -> int:
         """Create the states of partitions without one.
 
-        All replicas begin in the ISR, because the logs are empty, except those of brokers that are dead for a while:
-        these join when they fetch. Dead brokers are chosen only if there are too few others.
+        All replicas begin in the ISR, because the logs are empty; those of dead brokers leave it with the election.
+        Brokers that are dead for a while are chosen only if there are too few others.
         """
         known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
         missing = [
@@ -310,8 +310,7 @@ class Controller(Handle):
         for partition, replicas in sorted(placed.items()):
             if not {*replicas} <= brokers.keys():
                 continue  # a broker that its creator chose was never registered
-            living = [broker for broker in replicas if broker not in dead] or replicas
-            members = tuple(sorted(Member(broker, brokers[broker].incarnation) for broker in living))
+            members = tuple(sorted(Member(broker, brokers[broker].incarnation) for broker in replicas))
             state = PartitionState(replicas, members, topic.min_isr)
             state = elect(state, brokers, requires_sync=topic.requires_sync) or state
             try:

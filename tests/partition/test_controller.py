@@ -336,14 +336,14 @@ def test_partitions_are_created_while_a_broker_is_down(cluster: Cluster) -> None
     for broker in cluster.brokers.values():
         until(lambda broker=broker: broker.cache.brokers()["c"].is_fenced)
     cluster.pass_time(2)
-    free = cluster.create("flights", partitions=2)
+    free = cluster.create("flights", partitions=8)
     chosen = cluster.create("trains", assignment={0: ["c", "b", "a"]})
-    states = until(lambda: (states := cluster.states(free)) and len(states) == 2 and states)
+    states = until(lambda: (states := cluster.states(free)) and len(states) == 8 and states)
     states.append(cluster.await_state(chosen, lambda _: True))
     for state in states:
         assert sorted(state.replicas) == ["a", "b", "c"], state
         assert state.isr == (Member("a", 1), Member("b", 1)) and state.leader in ("a", "b"), state
-    assert {state.replicas[2] for state in states[:2]} == {"c"}, "the dead one is the last choice"
+    assert {state.replicas[2] for state in states[:8]} == {"c"}, "the dead one is the last choice"
 
 
 def test_racks_are_kept_apart(cluster: Cluster) -> None:
