@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -69,12 +69,15 @@ class Coordinators(Handle):
         """The coordinator of groups."""
         self._role_lock = threading.Lock()  # serialises the leadership changes that are reported to the coordinator
         self._is_over = False
+        self._deleted_topics: set[str] = set()  # topics that were deleted since the last tick
+        self._deletion_lock = threading.Lock()  # guards `_deleted_topics`
         self._stopping = threading.Event()
         super().__init__("coordinators of Kafka groups")
         self._end_watches = [
             # first, so that no marker after the loaded records is missed
             broker.replicas.watch_markers(self._marker_written),
             broker.replicas.watch_roles(self._role_changed),
+            broker.metadata.watch_deletions(self._topics_deleted),
         ]
         self._thread = threading.Thread(target=self._run, name="pyreplog-kafka-groups", daemon=True)
         self._thread.start()
@@ -96,9 +99,21 @@ class Coordinators(Handle):
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):
             try:
+                self._delete_offsets()
                 self.groups.expire()
             except Exception:  # keep running for the next tick
                 logger.exception("the coordinator of groups failed")
+
+    def _topics_deleted(self, topics: Set[str]) -> None:
+        """Note deleted topics. The thread deletes their offsets, because that writes to the disk."""
+        with self._deletion_lock:
+            self._deleted_topics |= topics
+
+    def _delete_offsets(self) -> None:
+        with self._deletion_lock:
+            topics, self._deleted_topics = self._deleted_topics, set()
+        if topics:
+            self.groups.topics_deleted(topics)
 
     def _role_changed(self, name: TopicPartition, _: int | None) -> None:
         """Report the current role: two threads may deliver role changes in any order."""

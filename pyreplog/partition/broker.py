@@ -231,7 +231,7 @@ class Broker(Handle):
             self.metadata = MetadataCache(store, self._Listener(self), self._retry)
             """The broker's cache of the metadata of partitions."""
             undo.callback(self.metadata.close)
-            self._states = StateStore(store, self.metadata)
+            self._states = StateStore(store)
             undo.callback(self._states.close)
             self.producer_ids = ProducerIds(store)
             """Allocates ids of producers."""
@@ -416,6 +416,7 @@ class Broker(Handle):
             self._broker = broker
 
         def topics_changed(self, topics: Set[str]) -> None:
+            self._broker._retire_deleted(topics)
             self._broker._note_changes(topics=topics)
 
         def states_changed(self, partitions: Set[PartitionId]) -> None:
@@ -423,6 +424,26 @@ class Broker(Handle):
 
         def brokers_changed(self) -> None:
             self._broker._note_changes(brokers=True)
+
+    def _retire_deleted(self, topics: Set[str]) -> None:
+        """Stop serving the replicas of deleted topics at once, on the thread that has noted the deletion.
+
+        The thread of changes removes them later, perhaps much later if its disks are slow. Meanwhile a new topic of the
+        same name may exist, whose records must not be appended to the log of the old one.
+        """
+        for topic_id in topics:
+            for number in tuple(self._open_numbers.get(topic_id, ())):
+                replica = self._open.get(PartitionId(topic_id, number))
+                if replica is not None and self._is_deleted(topic_id):
+                    self._retire(replica)
+
+    def _retire(self, replica: _Replica) -> None:
+        if self.replicas.partition(replica.partition.name) is replica.partition:
+            self.replicas.remove(replica.partition.name)
+
+    def _is_deleted(self, topic_id: str) -> bool:
+        named = self.metadata.topic_by_id(topic_id)
+        return named is None or named[1].is_deleted
 
     def _note_changes(
         self, *, partitions: Set[PartitionId] = frozenset(), topics: Set[str] = frozenset(), brokers: bool = False
@@ -461,7 +482,8 @@ class Broker(Handle):
                     self._apply_settings(named[1])
                 changed |= {PartitionId(topic_id, number) for number in self._open_numbers.get(topic_id, ())}
                 changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
-            for partition in sorted(changed):
+            # deleted ones first: a new topic may have the name of a deleted one
+            for partition in sorted(changed, key=lambda each: (not self._is_deleted(each.topic_id), each)):
                 self._apply(partition, self.metadata.topic_by_id(partition.topic_id))
             if now_s >= self._next_stray_check_s:
                 self._check_strays(now_s)
@@ -489,7 +511,9 @@ class Broker(Handle):
                     replica = self._reopen(partition, *topic, stored[1])
                 elif not is_failed and replica is None:
                     replica = self._open_replica(partition, *topic, stored[1])
-                if replica is not None:
+                if replica is not None and self._is_deleted(partition.topic_id):  # while it was opened
+                    self._remove(partition)
+                elif replica is not None:
                     replica.partition.state_changed(machine_version(stored[0]), stored[1])
                 else:
                     self._leave_isr(partition, topic[0], *stored)
@@ -583,7 +607,8 @@ class Broker(Handle):
         if after is not None:
             logger.warning("broker %s leaves the ISR of %s: its log is not open", self.name, partition)
             topic_partition = TopicPartition(name, partition.number)
-            self._states.compare_and_set(topic_partition, machine_version(version), after, lambda _: None)
+            states = self._states.of_topic(partition.topic_id)
+            states.compare_and_set(topic_partition, machine_version(version), after, lambda _: None)
 
     # ---- replicas -------------------------------------------------------------------------------------------
 
@@ -626,7 +651,7 @@ class Broker(Handle):
             replica = _Replica(
                 Partition(
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
-                    store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
+                    store=self._states.of_topic(partition.topic_id), fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
                     brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
                     failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
                     request_snapshot=None if self._snapshots is None else self._snapshots.request,
@@ -649,7 +674,7 @@ class Broker(Handle):
             numbers.discard(partition.number)
             if not numbers:
                 del self._open_numbers[partition.topic_id]
-            self.replicas.remove(replica.partition.name)
+            self._retire(replica)
         return replica
 
     def _check_strays(self, now_s: float) -> None:

@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 _REPLACEMENTS_MAX = 16
 """Most partitions whose replicas are replaced at once, so that copies for a dead broker do not overload the others."""
+_ABSENCE_US = 2_000_000
+"""Microseconds after which new partitions do without a dead broker: brokers that start at the same time wait for each
+other, so that the first partitions are spread over all of them."""
 _CHECK_S = 1.0
 """Seconds between two rounds without changes of metadata: the controller may have died, or preferred leaders are
 due."""
@@ -263,15 +266,23 @@ class Controller(Handle):
     def _racks(self, brokers: Mapping[str, BrokerRegistration]) -> dict[str, str]:
         """Return the racks of the brokers that may get replicas."""
         return {
-            broker: "" if (metadata := self._cache.broker(broker)) is None else metadata.rack
+            broker: self._rack(broker)
             for broker, registration in brokers.items()
             if not registration.is_fenced and not registration.is_stopping
         }
 
+    def _rack(self, broker: str) -> str:
+        metadata = self._cache.broker(broker)
+        return "" if metadata is None else metadata.rack
+
     # ---- topics ---------------------------------------------------------------------------------------------
 
     def _create_partitions(self, name: str, topic: TopicMetadata, brokers: Mapping[str, BrokerRegistration]) -> int:
-        """Create the states of partitions without one. All replicas begin in the ISR, because the logs are empty."""
+        """Create the states of partitions without one.
+
+        All replicas begin in the ISR, because the logs are empty; those of dead brokers leave it with the election.
+        Brokers that are dead for a while are chosen only if there are too few others.
+        """
         known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
         missing = [
             partition for partition in range(topic.partitions)
@@ -279,13 +290,19 @@ class Controller(Handle):
         ]  # fmt: skip
         if not missing:
             return 0
-        racks = self._racks(brokers)
+        racks, now_us = self._racks(brokers), self._clock.monotonic_us()
+        dead = {
+            broker: self._rack(broker)
+            for broker, since_us in self._fenced_us.items()
+            if broker in brokers and now_us - since_us >= _ABSENCE_US
+        }
         placed = {partition: chosen for partition in missing if (chosen := topic.replicas_of(partition))}
         free = [partition for partition in missing if partition not in placed]
         try:
             if free:
-                placed |= place_replicas(topic.topic_id, free, topic.replication_factor, racks, self._counts)
+                placed |= place_replicas(topic.topic_id, free, topic.replication_factor, racks, self._counts, dead)
         except InvalidArgumentError as error:
+            self._check_all_next()  # brokers may be dead for a while by then
             if topic.topic_id not in self._refused:
                 self._refused.add(topic.topic_id)
                 logger.warning("topic %s: its partitions are created when there are more brokers: %s", name, error)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyreplog.kafka.metrics import kafka_metrics
 from tests.kafka.kafka_brokers import KafkaBrokers
@@ -82,6 +82,36 @@ def test_two_members_share_the_partitions(brokers: KafkaBrokers) -> None:
 
     until(is_alone)
     first.close()
+
+
+def test_topic_that_is_created_again_has_no_committed_offsets(brokers: KafkaBrokers) -> None:
+    """Its consumers would else begin at offsets of the deleted topic, and miss records without an error."""
+    produce_all(brokers, VALUES)
+    with_group = Consumer({"bootstrap.servers": brokers.addresses, "group.id": "billing"})
+    places = [TopicPartition("events", number, 40) for number in (0, 1)]
+    with_group.commit(offsets=places, asynchronous=False)
+    assert [each.offset for each in with_group.committed(places)] == [40, 40]
+    with_group.close()
+    admin = AdminClient({"bootstrap.servers": brokers.addresses})
+    admin.delete_topics(["events"])["events"].result()
+    admin.create_topics([NewTopic("events", 2, 1)])["events"].result()
+    again = Consumer({"bootstrap.servers": brokers.addresses, "group.id": "billing"})
+    until(lambda: all(each.offset < 0 for each in again.committed(places)))
+    again.close()
+    produce_all(brokers, VALUES)
+    consumer = member(brokers)
+    assert sorted(take(consumer, len(VALUES))) == sorted(VALUES)
+    consumer.close()
+
+
+def test_consumer_with_an_instance_id_commits_offsets_of_partitions_that_it_has_chosen(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+    settings = {"bootstrap.servers": brokers.addresses, "group.id": "billing", "group.instance.id": "i"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition("events", 0, 0)])
+    consumer.commit(offsets=[TopicPartition("events", 0, 7)], asynchronous=False)
+    assert consumer.committed([TopicPartition("events", 0)])[0].offset == 7
+    consumer.close()
 
 
 def test_groups_are_administered(brokers: KafkaBrokers) -> None:

@@ -298,6 +298,52 @@ def test_offsets_of_transactions(brokers: Brokers, committed: bool, reloads: boo
     assert brokers.fetch("g") == brokers.fetch("g", require_stable=True) == (5 if committed else 1)
 
 
+def test_offsets_of_a_deleted_topic_are_deleted_also_those_in_flight_and_in_transactions(brokers: Brokers) -> None:
+    """A new topic of that name would else be read from an offset of the old one."""
+    brokers.member("g")
+    for group in ("g", "simple", "transactional"):
+        partitions = (ORDERS, BILLS) if group != "g" else ()
+        for partition in partitions:
+            brokers.result(brokers.commit(group, 7, partition=partition))
+    verification = brokers.coordinator.begin_verification("transactional", 9)
+    request = OffsetCommitRequest("", -1, {ORDERS: OffsetToCommit(8)})
+    commit = brokers.coordinator.commit_transactional_offsets("transactional", request, 9, 0, verification)
+    assert brokers.result(commit) == {ORDERS: Code.NONE}
+    in_flight = brokers.commit("other", 3)
+    assert not in_flight.done()
+    brokers.coordinator.topics_deleted({"orders"})
+    assert brokers.result(in_flight) == {ORDERS: Code.NONE}
+    brokers.coordinator.handle_txn_completion(OFFSETS, 9, committed=True)
+    for leader in ("a", "b"):
+        if leader != brokers.leader:
+            brokers.elect(leader)
+        brokers.settle()
+        for group in ("simple", "transactional", "other"):
+            assert brokers.fetch(group) == -1, (leader, group)
+        assert brokers.fetch("simple", BILLS) == brokers.fetch("transactional", BILLS) == 7
+
+
+def test_topic_that_is_deleted_while_its_groups_are_loaded_loses_its_offsets(brokers: Brokers) -> None:
+    brokers.result(brokers.commit("simple", 7))
+    brokers.elect("b", is_served=False)
+    brokers.coordinator.topics_deleted({"orders"})
+    brokers.advance(1_000)
+    assert brokers.fetch("simple") == -1
+
+
+def test_a_deleted_group_loses_the_offsets_whose_commits_were_in_flight(brokers: Brokers) -> None:
+    brokers.result(brokers.commit("simple", 7, partition=BILLS))
+    commit = brokers.commit("simple", 7)
+    deleted = brokers.coordinator.delete_group("simple")
+    assert not commit.done() and not deleted.done()
+    assert brokers.result(commit) == {ORDERS: Code.NONE} and brokers.result(deleted) is Code.NONE
+    for leader in ("a", "b"):
+        if leader != brokers.leader:
+            brokers.elect(leader)
+        assert brokers.fetch("simple") == brokers.fetch("simple", BILLS) == -1, leader
+        assert brokers.result(brokers.coordinator.list_groups()).groups == ()
+
+
 def test_groups_are_listed_and_deleted(brokers: Brokers) -> None:
     member = brokers.member("g")
     brokers.result(brokers.commit("simple", 1))

@@ -415,6 +415,37 @@ def test_a_commit_of_an_old_generation_is_refused() -> None:
     assert driver.fetch() == 6
 
 
+def test_a_commit_without_generation_is_accepted_of_any_client_of_an_empty_group() -> None:
+    """As in Kafka. librdkafka with `assign` sends its instance id, and a consumer that has left its former member id."""
+    driver = Driver()
+    assert driver.commit("", -1, 3, instance_id="i") is Code.NONE
+    (member_id,) = driver.stable("a")
+    assert driver.commit(member_id, -1, 4) is Code.ILLEGAL_GENERATION, "the group has members"
+    assert driver.commit("", -1, 4, instance_id="i") is Code.UNKNOWN_MEMBER_ID
+    driver.leave((member_id, None))
+    assert driver.commit(member_id, -1, 5) is Code.NONE
+    assert driver.commit(member_id, 1, 6) is Code.UNKNOWN_MEMBER_ID
+    assert driver.fetch() == 5
+
+
+def test_a_new_member_that_asks_again_waits_as_long_as_before() -> None:
+    """Its connection was lost. It sends no heartbeats while it waits, so its session must not end."""
+    driver = Driver()
+    (slow,) = driver.stable("slow")
+    driver.heartbeat(slow, 1)
+    invited = driver.join("new", requires_known_member_id=True)
+    assert invited is not None and invited.code is Code.MEMBER_ID_REQUIRED
+    assert driver.join("new", invited.member_id, session_timeout_ms=6_000) is None
+    driver.advance(1_000)
+    assert driver.join("again", invited.member_id, session_timeout_ms=6_000) is None
+    for _ in range(4):
+        driver.advance(2_500)
+        assert driver.heartbeat(slow, 1) is Code.REBALANCE_IN_PROGRESS
+    assert "again" not in driver.results
+    driver.join("slow", slow)
+    assert driver.results["again"].code is Code.NONE and driver.group.size == 2
+
+
 def test_offset_with_too_long_metadata_is_refused() -> None:
     driver = Driver(offset_metadata_max_bytes=4)
     assert driver.commit("", -1, 1, metadata="ää") is Code.NONE

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,7 @@ from pyreplog.kafka.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsDeleteTopicState,
+    DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     FetchRequest,
@@ -45,6 +47,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceData,
 )
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
@@ -165,6 +168,35 @@ def test_metadata_by_topic_id_needs_version_12(brokers: KafkaBrokers, client: Ra
         assert [(each.error_code, each.name) for each in answer.topics] == [(42, ""), (42, "")]
     answer = client.ask(ApiKey.METADATA, 12, request)
     assert [(each.error_code, each.name) for each in answer.topics] == [(0, "events"), (100, None)]
+
+
+def test_topic_that_was_created_again_is_not_deleted_by_the_id_of_the_former_one(
+    brokers: KafkaBrokers, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another listener deleted the former one, and this one does not know it yet."""
+    topic = find_topic(brokers.store, "events")
+    former = bytes(15) + b"x"
+    monkeypatch.setattr(brokers.brokers["1"].metadata, "topic_name", {former.hex(): "events"}.get)
+    request = DeleteTopicsRequest((DeleteTopicsDeleteTopicState(None, former),), timeout_ms=0)
+    (result,) = client.ask(ApiKey.DELETE_TOPICS, 6, request).responses
+    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert find_topic(brokers.store, "events") == topic
+
+
+def test_deletion_is_answered_though_others_create_the_topic_again_at_once(
+    brokers: KafkaBrokers, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As clients do that still ask for the topic: the listener need not see that there is no topic of that name."""
+    metadata = brokers.brokers["1"].metadata
+    find, topic = metadata.topic, metadata.topic("events")
+    assert topic is not None
+    again = replace(topic, topic_id="1" * 32)
+    monkeypatch.setattr(metadata, "topic", lambda name: find(name) or again)
+    began_s = time.monotonic()
+    request = DeleteTopicsRequest((), ("events",), timeout_ms=30_000)
+    (result,) = client.ask(ApiKey.DELETE_TOPICS, 5, request).responses
+    assert result.error_code == ErrorCode.NONE and metadata.topic_by_id(topic.topic_id) is None
+    assert time.monotonic() - began_s < 20
 
 
 # ---- order -----------------------------------------------------------------------------------------------------

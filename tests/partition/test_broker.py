@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog.errors import LockedError, WrongIncarnationError
+from pyreplog.errors import LockedError, NoSuchTopicError, WrongIncarnationError
+from pyreplog.log.files import RealFiles
 from pyreplog.log.unclean_shutdown_marker import NAME as UNCLEAN
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker
@@ -298,6 +299,47 @@ def test_a_deleted_topic_is_removed_everywhere(cluster: Cluster) -> None:
     again = cluster.create()
     assert cluster.append(b"anew") == 0
     cluster.await_values(again, [b"anew"])
+
+
+class SlowRemoval(RealFiles):
+    """It removes no folder before a test says so."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def remove_tree(self, path: Path) -> None:
+        self.began.set()
+        assert self.may_end.wait(PATIENCE_S)
+        super().remove_tree(path)
+
+
+def test_records_for_a_topic_that_is_created_again_never_go_to_the_deleted_log(tmp_path: Path) -> None:
+    """The broker still removes the first partition when a new topic has the name: the second one is not served from the
+    old log, whose records go with it."""
+    files, second = SlowRemoval(), TopicPartition("flights", 1)
+    with SQLiteStore(tmp_path / "metadata") as store, Broker(tmp_path / "a", "a", store, files=files) as broker:
+        create_topic(store, "flights", partitions=2, replication_factor=1, now_us=1)
+        until(lambda: (partition := broker.partition(*second)) is not None and partition.is_leader)
+        delete_topic(store, "flights")
+        assert files.began.wait(PATIENCE_S)
+        until(lambda: find_topic(store, "flights") is None and broker.metadata.topic("flights") is None)
+        create_topic(store, "flights", partitions=2, replication_factor=1, now_us=2)
+        until(lambda: broker.metadata.topic("flights"))
+        response = broker.replicas.append_records(1, {second: Messages([b"early"])}).result(0)[second]
+        files.may_end.set()
+        assert response.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it was acknowledged, and is lost"
+        until(lambda: (partition := broker.partition(*second)) is not None and partition.is_leader)
+        assert not broker.failed_replicas
+        response = broker.replicas.append_records(1, {second: Messages([b"new"])}).result(PATIENCE_S)[second]
+        assert (response.code, response.base_offset) == (ErrorCode.NONE, 0)
+
+
+def test_topic_is_not_deleted_in_place_of_an_older_one_with_its_name(cluster: Cluster) -> None:
+    topic = cluster.create()
+    with pytest.raises(NoSuchTopicError, match=f"expected the topic with id {'0' * 32}, found {topic.topic_id}"):
+        delete_topic(cluster.store, "flights", "0" * 32)
+    assert find_topic(cluster.store, "flights") == topic
+    assert delete_topic(cluster.store, "flights", topic.topic_id).is_deleted
 
 
 def test_partitions_are_added(cluster: Cluster) -> None:

@@ -326,6 +326,26 @@ def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFi
     assert len(cluster.await_state(topic, lambda state: state.leader != "").isr) == 2
 
 
+def test_partitions_are_created_while_a_broker_is_down(cluster: Cluster) -> None:
+    """As in Kafka: a topic needs no other replicas than those of living brokers, so that a restart of a broker stops
+    nobody. The dead one is not in the ISR, for which appends would wait."""
+    cluster.start("a", "b", "c")
+    for broker in cluster.brokers.values():
+        until(lambda broker=broker: len(broker.cache.brokers()) == 3)
+    cluster.stop("c")
+    for broker in cluster.brokers.values():
+        until(lambda broker=broker: broker.cache.brokers()["c"].is_fenced)
+    cluster.pass_time(2)
+    free = cluster.create("flights", partitions=8)
+    chosen = cluster.create("trains", assignment={0: ["c", "b", "a"]})
+    states = until(lambda: (states := cluster.states(free)) and len(states) == 8 and states)
+    states.append(cluster.await_state(chosen, lambda _: True))
+    for state in states:
+        assert sorted(state.replicas) == ["a", "b", "c"], state
+        assert state.isr == (Member("a", 1), Member("b", 1)) and state.leader in ("a", "b"), state
+    assert {state.replicas[2] for state in states[:8]} == {"c"}, "the dead one is the last choice"
+
+
 def test_racks_are_kept_apart(cluster: Cluster) -> None:
     cluster.start("a", "b", rack="one")
     cluster.start("c", "d", rack="two")

@@ -15,10 +15,18 @@ from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, Metadata
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic, state_key, topic_key
+from pyreplog.partition.metadata.state_store import StateStore, machine_version
+from pyreplog.partition.metadata.topic_metadata import (
+    TopicMetadata,
+    create_topic,
+    delete_topic,
+    state_key,
+    topic_key,
+)
 from pyreplog.partition.protocol.election import elect, elect_preferred, with_min_isr
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
+from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import until
 
 STATE = PartitionState(("a", "b", "c"), (Member("a", 1), Member("b", 1)), 2, (), "a", LeaderEpoch(3, "a"))
@@ -145,7 +153,7 @@ def test_placement_looks_at_what_brokers_have() -> None:
         replicas[0] for replicas in placed.values()
     ) == ["b", "c", "d", "d"]
     assert all("a" not in replicas for replicas in placed.values())
-    with pytest.raises(InvalidArgumentError, match="expected at most 2, the number of brokers, found 3"):
+    with pytest.raises(InvalidArgumentError, match="at most 2, the number of brokers, of which 2 are alive, found 3"):
         place_replicas("t", [0], 3, {"a": "", "b": ""})
 
 
@@ -243,6 +251,56 @@ def test_listener_is_notified_only_of_changed_topics() -> None:
         assert listener.changed == {first.topic_id, again.topic_id}
         assert not cache.has_states(first.topic_id)
         cache.close()
+
+
+def test_watcher_of_deletions_is_called_once_for_each_deleted_topic() -> None:
+    with MemoryStore() as store:
+        deletions: list[list[str]] = []
+        cache = MetadataCache(store, _RecordingListener(), lambda again: again())
+        end = cache.watch_deletions(lambda names: deletions.append(sorted(names)))
+        first, _ = (create_topic(store, name, partitions=1, replication_factor=1, now_us=1) for name in ("a", "b"))
+        delete_topic(store, "a")
+        until(lambda: deletions == [["a"]])
+        stored = store.get(topic_key("a"))
+        assert stored is not None
+        store.delete(topic_key("a"), stored.version)
+        until(lambda: cache.topic("a") is None)
+        again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        until(lambda: cache.topic_name(again.topic_id) == "a")
+        stored = store.get(topic_key("a"))
+        assert stored is not None and deletions == [["a"]]
+        store.put(topic_key("a"), replace(again, topic_id="1" * 32).encode(), stored.version)
+        until(lambda: deletions == [["a"], ["a"]])
+        end()
+        delete_topic(store, "b")
+        until(lambda: (topic := cache.topic("b")) is not None and topic.is_deleted)
+        assert len(deletions) == 2
+        cache.close()
+
+
+def test_state_of_a_deleted_topic_is_not_stored_for_a_new_one_with_its_name() -> None:
+    """Else a leader of the old one, which does not know of the deletion yet, would set ISR and epoch of the new one."""
+    name = TopicPartition("a", 0)
+    with MemoryStore() as store, StateStore(store) as states:
+        former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        before = states.of_topic(former.topic_id)
+        store.delete(topic_key("a"), 0)
+        again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        key = state_key(again.topic_id, 0)
+        version = store.create(key, STATE.encode())
+        results: list[int | None] = []
+        before.compare_and_set(name, machine_version(version), replace(STATE, min_isr=7), results.append)
+        until(lambda: results)
+        stored = store.get(key)
+        assert results == [0] and stored is not None and stored.value == STATE.encode()
+        after = states.of_topic(again.topic_id)
+        loaded: list[tuple[int, PartitionState]] = []
+        before.load(name, lambda *read: loaded.append(read))
+        after.load(name, lambda *read: loaded.append(read))
+        until(lambda: loaded)
+        after.compare_and_set(name, machine_version(version), replace(STATE, min_isr=2), results.append)
+        until(lambda: len(results) == 2)
+        assert loaded == [(machine_version(version), STATE)] and results[1] == machine_version(version) + 1
 
 
 def test_a_topic_that_replaces_another_one_in_its_key_is_a_new_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.transactions import LogTransactions, TransactionMarker
+from pyreplog.partition.protocol.transactions import VERIFICATIONS_MAX, LogTransactions, TransactionMarker
 
 from .replicas import mark
 
@@ -115,6 +115,14 @@ def test_an_answer_of_the_coordinator_counts_for_the_log_that_asked() -> None:
     verification = before.begin_verification(1)
     after.begin_verification(1)
     assert after.check(1, 0, verification) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_verifications_that_were_refused_are_not_kept_without_bound() -> None:
+    """A client can send transactional batches with any producer id."""
+    log = LogTransactions()
+    tokens = {number: log.begin_verification(number) for number in range(VERIFICATIONS_MAX + 100)}
+    codes = [log.check(number, 0, token) for number, token in tokens.items()]
+    assert codes == [ErrorCode.INVALID_TXN_STATE] * 100 + [ErrorCode.NONE] * VERIFICATIONS_MAX
 
 
 def test_the_last_stable_offset_is_not_before_the_start() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
 from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import wait_for_leaders
@@ -35,7 +35,13 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponse as DeleteRecordsOutcome
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
-from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
+from pyreplog.partition.metadata.topic_metadata import (
+    PARTITIONS_MAX,
+    TopicMetadata,
+    create_partitions,
+    create_topic,
+    delete_topic,
+)
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_settings
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
@@ -196,9 +202,10 @@ def handle_delete_topics(api: ApiContext, request: RequestContext, message: Dele
     deleted = api.run(partial(_delete_topics, api, message))
 
     def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
-        names = [result.name for result in results if not result.error_code and result.name]
+        ids = [result.topic_id.hex() for result in results if not result.error_code]  # names may be those of new topics
         gone = api.wait_until(
-            lambda: all(api.metadata.topic(name) is None for name in names), min(message.timeout_ms, _WAIT_MS_MAX)
+            lambda: all(api.metadata.topic_by_id(topic_id) is None for topic_id in ids),
+            min(message.timeout_ms, _WAIT_MS_MAX),
         )
         return transform(gone, lambda _: DeleteTopicsResponse(responses=results))
 
@@ -221,11 +228,21 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
             if not is_topic_name(name):
                 raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
             _check_of_brokers(api, name)
-            gone = delete_topic(api.store, name)
+            gone = _delete(api, name, topic_id)
             results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
         except Exception as error:  # continue with the other topics
             results.append(DeleteTopicsDeletableTopicResult(name, topic_id, *refusal_of(error)))
     return results
+
+
+def _delete(api: ApiContext, name: str, topic_id: bytes) -> TopicMetadata:
+    """Delete a topic. If the client named it by its id, a new topic of the same name stays."""
+    if topic_id == ZERO_UUID:
+        return delete_topic(api.store, name)
+    try:
+        return delete_topic(api.store, name, topic_id.hex())
+    except NoSuchTopicError as error:  # this broker did not know the deletion yet
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}") from error
 
 
 # ---- CreatePartitions -----------------------------------------------------------------------------------------

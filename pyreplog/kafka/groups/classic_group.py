@@ -310,7 +310,7 @@ class ClassicGroup:
         member.client_id, member.client_host = join.client_id, join.client_host
         member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
         member.skips_assignment = join.supports_skipping_assignment
-        self._touch(member, now)
+        self._touch(member, now, self._config.new_member_join_timeout_ms if member.is_new else None)
 
     def _replace_static(self, request: Any, join: JoinGroupRequest, member_id: str, now: Moment) -> None:
         """Give a static member that rejoins without its id a new id, and fence the process with the old id."""
@@ -668,9 +668,10 @@ class ClassicGroup:
     def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if commit.generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE  # also of a client with an instance id, as librdkafka with `assign`
         if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
-            is_allowed = is_transactional or self.state is GroupState.EMPTY
-            return ErrorCode.NONE if is_allowed else ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
         code = self._check_generation(commit.member_id, commit.instance_id, commit.generation)
         if code is not ErrorCode.NONE:
             return code
@@ -696,6 +697,11 @@ class ClassicGroup:
         """Delete offsets of topics to which no member subscribes, or any offsets of an empty group (KIP-496)."""
         results = {partition: self._check_deletion(partition.topic) for partition in partitions}
         self._effects += self._commits.delete(request, results)
+        return self._take_effects()
+
+    def delete_topics(self, topics: Collection[str]) -> Effects:
+        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets."""
+        self._effects += self._commits.delete_topics(topics)
         return self._take_effects()
 
     def _check_deletion(self, topic: str) -> ErrorCode:
@@ -761,7 +767,7 @@ class ClassicGroup:
 
     def _delete(self, request: Any) -> None:
         self.state = GroupState.DEAD
-        token = _DeleteGroup(request, self.offsets.all_partitions())
+        token = _DeleteGroup(request, self.offsets.recorded_partitions())
         self.offsets.begin(token.partitions)
         self._stored.in_flight += 1
         records: list[GroupRecord] = [

@@ -664,6 +664,10 @@ class ConsumerGroup:
                 results[partition] = ErrorCode.GROUP_ID_NOT_FOUND
         return self._commits.delete(request, results)
 
+    def delete_topics(self, topics: Collection[str]) -> Effects:
+        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets."""
+        return self._commits.delete_topics(topics)
+
     def expire_offsets(self, now: Moment) -> Effects:
         """Delete expired offsets, and the group if nothing else is left of it (KIP-211)."""
         if self._is_dead:
@@ -687,7 +691,7 @@ class ConsumerGroup:
         elif not self.is_vacant:
             self._respond(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         else:
-            self._delete_records(request, ErrorCode.NONE, ErrorCode, self.offsets.all_partitions())
+            self._delete_records(request, ErrorCode.NONE, ErrorCode, self.offsets.recorded_partitions())
         return self._take_effects()
 
     def dissolve(self, request: Any, result: Any, failed: Callable[[ErrorCode], Any]) -> Effects:

@@ -298,7 +298,7 @@ class GroupCoordinator:
             return dict.fromkeys(commit.offsets, code)
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
-            if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
+            if shard.group(group_id) is None and commit.generation >= 0:
                 knows_code = commit.knows_member_epochs and producer is None
                 code = ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION
                 return [Respond(future, failed(code))]
@@ -357,6 +357,17 @@ class GroupCoordinator:
             return group.delete_offsets(future, partitions)
 
         return self._submit(group_id, failed, act)
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """Delete the committed offsets of topics that were deleted, in all groups of this broker.
+
+        Without that, a new topic of the same name would be read from an offset of the old one.
+
+        Args:
+            topics: names of the topics.
+        """
+        for shard in list(self._shards.values()):
+            shard.topics_deleted(topics)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 

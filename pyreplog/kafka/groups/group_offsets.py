@@ -98,6 +98,10 @@ class GroupOffsets:
         """Return the partitions with a committed or pending offset."""
         return {*self.committed, *(partition for pending in self._pending.values() for partition in pending)}
 
+    def recorded_partitions(self) -> set[TopicPartition]:
+        """Return the partitions with an offset in the log, or with one that may still get there: it is in flight."""
+        return self.all_partitions() | set(+self._in_flight)
+
     # ---- expiry and rewriting -------------------------------------------------------------------------------
 
     def expired(

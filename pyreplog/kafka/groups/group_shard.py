@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
@@ -110,6 +110,7 @@ class GroupShard:
         self._load_until: int | None = None
         self._load_again_us = 0
         self._markers: list[tuple[int, bool]] = []  # markers that arrived while loading
+        self._deleted_topics: set[str] = set()  # topics that were deleted while loading
         self._sweep: list[str] = []  # groups to check for expired offsets
         self._next_sweep_us = clock.monotonic_us() + config.retention_check_ms * 1000
         self._bytes = 0  # of the partition since the last rewrite
@@ -203,6 +204,21 @@ class GroupShard:
                 self._apply()
 
         self._executor.post(note)
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """Delete the offsets of topics that were deleted, in all groups. Any thread may call it."""
+
+        def delete() -> None:
+            if self._status is _Status.LOADING:
+                self._deleted_topics.update(topics)
+            elif self._status is _Status.ACTIVE:
+                self._delete_topics(topics)
+
+        self._executor.post(delete)
+
+    def _delete_topics(self, topics: Collection[str]) -> None:
+        for group_id, group in list(self._groups.items()):
+            self._perform(group_id, group.delete_topics(topics))
 
     def stop(self) -> None:
         """Stop serving, because this broker no longer leads the partition. Any thread may call it."""
@@ -486,4 +502,6 @@ class GroupShard:
             else:
                 self._schedule(group)
         self._status = _Status.ACTIVE
+        self._delete_topics(self._deleted_topics)
+        self._deleted_topics = set()
         logger.info("%s-%d: loaded %d groups", OFFSETS_TOPIC, self.partition, len(self._groups))

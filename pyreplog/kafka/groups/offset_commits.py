@@ -130,6 +130,14 @@ class OffsetCommits:
         """Append tombstones for expired offsets, up to a maximum number."""
         return self._delete(DeleteOffsets(None, expired[:_EXPIRED_AT_ONCE], {}))
 
+    def delete_topics(self, topics: Collection[str]) -> Effects:
+        """Append tombstones for all offsets of topics that were deleted, also for those of open transactions."""
+        partitions = sorted(name for name in self._offsets.recorded_partitions() if name.topic in topics)
+        effects: Effects = []
+        for first in range(0, len(partitions), _EXPIRED_AT_ONCE):
+            effects += self._delete(DeleteOffsets(None, partitions[first : first + _EXPIRED_AT_ONCE], {}))
+        return effects
+
     def _delete(self, token: DeleteOffsets) -> Effects:
         self._offsets.begin(token.partitions)
         records: list[GroupRecord] = [

@@ -21,6 +21,8 @@ from pyreplog.topic_names import quote_name, unquote_name
 
 Retry = Callable[[Callable[[], None]], object]
 """See `FollowedFolder`."""
+DeletionWatcher = Callable[[Set[str]], object]
+"""See `MetadataCache.watch_deletions`."""
 
 
 class PartitionId(NamedTuple):
@@ -69,6 +71,8 @@ class MetadataCache:
         self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id
         self._keys: dict[str, str] = {}  # names of the topics' keys, by topic id
         self._ids: dict[str, str] = {}  # ids of the topics, by name of the key
+        self._deleted_ids: set[str] = set()  # ids of topics in deletion, which the watchers know
+        self._deletion_watchers: tuple[DeletionWatcher, ...] = ()
         self._is_closed = False
         with self._lock:  # a thread of the store calls back at once
             self._brokers = FollowedFolder(store, BROKERS, BrokerMetadata.decode, self._brokers_changed, retry)
@@ -105,12 +109,15 @@ class MetadataCache:
 
     def _topics_changed(self, keys: Set[str]) -> None:
         changed: set[str] = set()
+        deleted: set[str] = set()
         gone: list[FollowedFolder[PartitionState]] = []
         with self._lock:
             if self._is_closed:
                 return
             for key in keys:
                 topic, before = self._topics.get(key), self._ids.pop(key, None)
+                if self._note_deletion(topic, before):
+                    deleted.add(unquote_name(key))
                 if topic is not None:
                     self._ids[key] = topic.topic_id
                     self._keys[topic.topic_id] = key
@@ -123,7 +130,43 @@ class MetadataCache:
                     changed.add(before)
         for folder in gone:
             folder.close()
+        if deleted:
+            for callback in self._deletion_watchers:
+                callback(deleted)
         self._listener.topics_changed(changed)
+
+    def _note_deletion(self, topic: TopicMetadata | None, before: str | None) -> bool:
+        """Return whether a topic is deleted since the last change of its key; before: id that the key had.
+
+        The deletion is noted as soon as the topic is marked, and not again when its key is deleted.
+        """
+        is_new = False
+        if before is not None and (topic is None or topic.topic_id != before):
+            is_new = before not in self._deleted_ids
+            self._deleted_ids.discard(before)
+        if topic is not None and topic.is_deleted and topic.topic_id not in self._deleted_ids:
+            self._deleted_ids.add(topic.topic_id)
+            is_new = True
+        return is_new
+
+    def watch_deletions(self, callback: DeletionWatcher) -> Callable[[], None]:
+        """Call `callback` when topics are deleted.
+
+        Args:
+            callback: called with the names of the topics, once for each deletion, on a thread of the metadata store:
+                it must not block.
+
+        Returns:
+            A function that ends the watch. A call that has begun may still go on.
+        """
+        with self._lock:
+            self._deletion_watchers = (*self._deletion_watchers, callback)
+
+        def end() -> None:
+            with self._lock:
+                self._deletion_watchers = tuple(each for each in self._deletion_watchers if each is not callback)
+
+        return end
 
     def _follow(self, topic_id: str) -> FollowedFolder[PartitionState]:
         def changed(names: Set[str]) -> None:

@@ -43,7 +43,7 @@ class ReplicaCounts:
 
 def place_replicas(
     topic_id: str, partitions: Iterable[int], replication_factor: int, racks: Mapping[str, str],
-    present: ReplicaCounts | None = None,
+    present: ReplicaCounts | None = None, dead: Mapping[str, str] | None = None,
 ) -> dict[int, tuple[str, ...]]:  # fmt: skip
     """Choose the replicas of new partitions, the preferred leader first.
 
@@ -58,6 +58,8 @@ def place_replicas(
         replication_factor: replicas of each.
         racks: broker -> its rack, "" without one: the brokers that may be chosen.
         present: replicas of the existing partitions of all topics; None: no partition exists. It is not changed.
+        dead: further brokers and their racks, which are chosen only if there are too few others, and never as the
+            preferred leader; None: there are none.
 
     Returns:
         Partition -> names of brokers.
@@ -65,22 +67,25 @@ def place_replicas(
     Raises:
         InvalidArgumentError: there are fewer brokers than replicas.
     """
-    if replication_factor > len(racks):
+    spare = dead or {}
+    if not racks or replication_factor > len(racks) + len(spare):
         raise InvalidArgumentError(
-            f"replication_factor: expected at most {len(racks)}, the number of brokers, found {replication_factor}"
+            f"replication_factor: expected at most {len(racks) + len(spare)}, the number of brokers, of which "
+            f"{len(racks)} are alive, found {replication_factor}"
         )
     counts = ReplicaCounts() if present is None else present
     leaders, replicas = counts.leaders.copy(), counts.replicas.copy()
     placed = {}
     for partition in sorted(partitions):
-        tie = {broker: mmh3.hash(f"{topic_id}/{partition}/{broker}", signed=False) for broker in racks}
+        tie = {broker: mmh3.hash(f"{topic_id}/{partition}/{broker}", signed=False) for broker in (*racks, *spare)}
         chosen = [min(racks, key=lambda broker: (leaders[broker], replicas[broker], tie[broker]))]
         while len(chosen) < replication_factor:
-            in_rack = Counter(racks[broker] for broker in chosen if racks[broker])
+            known = racks if len(chosen) < len(racks) else {**racks, **spare}
+            in_rack = Counter(known[broker] for broker in chosen if known[broker])
             chosen.append(
                 min(
-                    (broker for broker in racks if broker not in chosen),
-                    key=lambda broker: (in_rack[racks[broker]], replicas[broker], leaders[broker], tie[broker]),
+                    (broker for broker in known if broker not in chosen),
+                    key=lambda broker: (in_rack[known[broker]], replicas[broker], leaders[broker], tie[broker]),
                 )
             )
         leaders[chosen[0]] += 1

@@ -285,10 +285,33 @@ def create_partitions(
 grow_topic = create_partitions  # its former name
 
 
-def delete_topic(store: MetadataStore, topic: str) -> TopicMetadata:
-    """Mark a topic as deleted; controllers delete its states, then its key. Raises the errors of
-    `create_partitions`."""
-    return _change(store, topic, lambda stored: replace(stored, is_deleted=True))
+def delete_topic(store: MetadataStore, topic: str, topic_id: str | None = None) -> TopicMetadata:
+    """Mark a topic as deleted; controllers delete its states, then its key.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        topic_id: id that the topic must have: a topic of the same name that was created meanwhile stays; None: any.
+
+    Returns:
+        The deleted topic.
+
+    Raises:
+        NoSuchTopicError: there is no such topic, or it has another id.
+        ReplogError: errors of the store.
+
+    Example:
+        ```python
+        delete_topic(store, "orders")
+        ```
+    """
+
+    def deleted(stored: TopicMetadata) -> TopicMetadata:
+        if topic_id is not None and stored.topic_id != topic_id:
+            raise NoSuchTopicError(topic, f"expected the topic with id {topic_id}, found {stored.topic_id}")
+        return replace(stored, is_deleted=True)
+
+    return _change(store, topic, deleted)
 
 
 def _change(store: MetadataStore, topic: str, change: Callable[[TopicMetadata], TopicMetadata]) -> TopicMetadata:

@@ -24,6 +24,9 @@ from typing import NamedTuple
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
+VERIFICATIONS_MAX = 10_000
+"""Maximum number of verifications of one log. Those without a batch or a marker behind them, of producers whose
+coordinators refused them, would otherwise be kept for ever; the oldest one is dropped, and its batch refused."""
 NO_SEQUENCE = -1
 """The sequence number of batches without one: those of coordinators."""
 _VERIFICATIONS = count(1)
@@ -134,6 +137,8 @@ class LogTransactions:
                 matter.
         """
         known = self._verifications.get(producer_id)
+        if known is None and len(self._verifications) >= VERIFICATIONS_MAX:
+            del self._verifications[next(iter(self._verifications))]
         token, lowest = (next(_VERIFICATIONS), first_sequence) if known is None else known
         self._verifications[producer_id] = token, min(lowest, first_sequence)
         return token
