@@ -73,7 +73,7 @@ def test_a_balanced_cluster_moves_nothing() -> None:
     assert plan_moves(here, ledgers) == RebalancePlan((), {}, dict.fromkeys("abc", 1.0), dict.fromkeys("abc", 1.0))
 
 
-def test_an_empty_cluster() -> None:
+def test_an_empty_cluster_has_no_moves() -> None:
     assert plan_moves([], []) == RebalancePlan((), {}, {}, {})
     assert not plan_moves(loads([], NO_RACKS), []).moves
 
@@ -99,7 +99,7 @@ def test_read_only_bookies_give_and_do_not_take() -> None:
     assert "a" in {move.source for move in plan.moves}
 
 
-def test_why_copies_stay() -> None:
+def test_a_plan_counts_copies_that_stay_by_reason() -> None:
     whole = [ledger(number, "abcde", write_quorum=3) for number in range(5)]
     more = [ledger(number, "abc") for number in range(5, 9)]
     here = loads([*whole, *more], NO_RACKS, read_only=["d", "e"])

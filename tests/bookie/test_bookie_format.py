@@ -48,7 +48,7 @@ def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
     [protocol._REQUEST, protocol._REPLY, identity._HEAD, holdings.HEAD],
     ids=["request", "reply", "identity", "holdings"],
 )
-def test_tables_add_up(packed: struct.Struct) -> None:
+def test_offsets_and_sizes_in_format_tables_add_up(packed: struct.Struct) -> None:
     title = "Identity file" if packed is identity._HEAD else "Bookie protocol"
     text = section(title).partition(f"`{packed.format}`")[2].partition("\n| offset")[2].partition("\n\n")[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]

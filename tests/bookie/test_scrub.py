@@ -746,7 +746,7 @@ def test_damage_found_by_a_scrub_is_known_after_a_restart(lab: Lab) -> None:
         assert again.readable(2) == [*range(60)]
 
 
-def test_progress(lab: Lab) -> None:
+def test_a_scrub_reports_its_progress(lab: Lab) -> None:
     lab.scrubber.step()
     progress = lab.scrubber.progress()
     assert (progress.asked, progress.since_complete_s) == (False, None)

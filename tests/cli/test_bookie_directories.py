@@ -14,7 +14,7 @@ from pyreplog.cli.app import main
 from pyreplog.errors import LockedError
 
 
-def test_a_bookies_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fsck_checks_the_log_of_a_bookie_that_has_it_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its entries have the numbers of their ledgers."""
     with pyreplog.Cluster.embedded(tmp_path / "cluster", segment_bytes=1 << 20) as cluster:
         with cluster.create_ledger(3) as ledger:

@@ -48,7 +48,7 @@ def test_fsck_beside_a_writer(run: Run, sample: Path):
         assert done.code == pyreplog.LockedError.exit_code and "is open for writing in process" in done.error
 
 
-def test_fsck_repairs(run: Run, sample: Path):
+def test_fsck_repairs_a_damaged_log(run: Run, sample: Path):
     flip(samples.segments(sample)[1], 20)
     (sample / names.CHECKPOINT).unlink()
     done = run("fsck", sample, "--repair")
@@ -91,7 +91,7 @@ def test_fsck_of_no_log(run: Run, tmp_path: Path):
     assert done.code == pyreplog.NotALogError.exit_code and "does not exist" in done.error
 
 
-def test_backup_and_restore(run: Run, sample: Path, tmp_path: Path):
+def test_restore_makes_a_log_of_a_backup(run: Run, sample: Path, tmp_path: Path):
     done = run("backup", sample, tmp_path / "copy")
     assert done.code == 0 and done.out.startswith("1,200 entries, numbers 0 to before 1,200")
     done = run("restore", tmp_path / "copy", tmp_path / "new")

@@ -196,7 +196,7 @@ def test_promotions_that_are_refused(processes: Processes, filled: Path, run: Ru
     assert run("ha", "promote", c.address).code == 1, "it has no log"
 
 
-def test_secrets_certificates_metrics(processes: Processes, filled: Path, run: Run) -> None:
+def test_nodes_use_a_secret_and_certificates_and_serve_metrics(processes: Processes, filled: Path, run: Run) -> None:
     authority, secret = Authority(processes.folder, "ours"), processes.folder / "secret"
     secret.write_bytes(b"a secret of the group\n")
     key = str(authority.issue("server"))

@@ -110,7 +110,7 @@ def test_killed_at_any_time(tmp_path: Path, source: Path, seed: int) -> None:
     assert rows(log) == EXPECTED
 
 
-def test_ctrl_c(log: Path) -> None:
+def test_ingest_goes_on_after_ctrl_c(log: Path) -> None:
     """Ends with 130, says how far it came, and goes on from there."""
     lines = [b"line %d" % i for i in range(1000)]
     data = b"".join(line + b"\n" for line in lines)

@@ -143,7 +143,7 @@ def test_a_follower_goes_on(processes: ProcessGroup, folder: Path, run: Run) -> 
     end(server)
 
 
-def test_top_and_metrics(processes: ProcessGroup, folder: Path, run: Run) -> None:
+def test_top_and_metrics_show_topics_of_a_server(processes: ProcessGroup, folder: Path, run: Run) -> None:
     pytest.importorskip("prometheus_client")
     server, url = serve(processes, folder, "--metrics", 0)
     run("topic", "create", url, "orders", *ONE)

@@ -217,7 +217,7 @@ def test_geo_replication_as_text() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (200, "3 min"), (86_400, "24 h"), (14 * 86_400, "14 d"), (172_800, "2 d")]
 )
-def test_ages(seconds: float, text: str) -> None:
+def test_ages_are_printed_in_one_unit(seconds: float, text: str) -> None:
     assert top_screen.age(seconds) == text
 
 
@@ -251,7 +251,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_once(run: Run, folder: Path) -> None:
+def test_top_prints_one_table_with_once(run: Run, folder: Path) -> None:
     done = run("top", "--once", folder)
     assert done.code == 0 and "1 topic, 1 subscription" in done.out
     rows = [line.split() for line in done.out.splitlines()]
@@ -347,7 +347,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(theirs)
 
 
-def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
+def test_top_draws_its_table_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     with subprocess.Popen([*COMMAND, "top", str(folder)], stdout=theirs, stderr=subprocess.PIPE, env=environment) as it:

@@ -138,7 +138,7 @@ def test_over_tcp_with_numbers_that_come_twice(places: list[Publishing]) -> None
     assert lists(a.topic())[:5] == [set(), {"c"}, {"b"}, None, set()]
 
 
-def test_partitions(places: list[Publishing]) -> None:
+def test_messages_of_partitions_reach_only_the_named_clusters(places: list[Publishing]) -> None:
     a, b, _ = places
     a.sends_to(b)
     topic = a.cluster.topic("t", partitions=2, **SYNCED)

@@ -73,7 +73,7 @@ def test_damaged_records_are_refused_or_understood(seed: int) -> None:
         replay([good + b"\0"])
 
 
-def test_bounds() -> None:
+def test_messages_beyond_their_bounds_are_refused() -> None:
     with pytest.raises(InvalidRecordsError, match="at most"):
         decode(bytes(MESSAGE_BYTES_MAX + 1))
     with pytest.raises(InvalidArgumentError, match="name of a subscription"):
@@ -135,7 +135,7 @@ def test_a_line_stays_small() -> None:
     assert not digest_line("s", bytes(8), contiguous).blocks
 
 
-def test_items_are_split() -> None:
+def test_large_acknowledgement_items_are_split() -> None:
     ranges = ranges_of(*span(*range(0, 100, 2)))
     parts = split_ranges(ranges, 7)
     assert [len(part) for part in parts] == [7] * 7 + [1]

@@ -84,7 +84,7 @@ def test_merge_reports_added_acknowledgements_and_changes(one: SubscriptionState
 
 
 @given(MESSAGES, MESSAGES)
-def test_sets_of_messages(one: set[tuple[str, int]], two: set[tuple[str, int]]) -> None:
+def test_origin_ranges_behave_as_sets_of_messages(one: set[tuple[str, int]], two: set[tuple[str, int]]) -> None:
     joined = ranges_with(one)
     assert messages_in(joined.add_all(ranges_with(two))) == two - one
     assert messages_in(joined) == one | two and joined.total == len(one | two)

@@ -32,6 +32,6 @@ def test_records_of_replicated_entries() -> None:
     assert [message.origin_publish_time for message in batch] == [times[at] for at in batch.entry_index.tolist()]
 
 
-def test_a_snapshot() -> None:
+def test_a_snapshot_of_origins_has_its_golden_bytes() -> None:
     assert GOLDEN["snapshot"] == encode(STATES)
     assert decode(GOLDEN["snapshot"]) == STATES

@@ -195,7 +195,7 @@ def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes(body: bytes) -> None:
+def test_arbitrary_control_messages_are_decoded_or_refused(body: bytes) -> None:
     check(body)
 
 

@@ -191,7 +191,7 @@ def test_a_replica_follows_its_master_to_another_address(lab: Lab) -> None:
     assert held(replica.log) == held(master)
 
 
-def test_a_chain(lab: Lab) -> None:
+def test_a_log_is_streamed_along_a_chain_of_replicas(lab: Lab) -> None:
     master = lab.master()
     growth = lab.growth(master)
     server = lab.serve(

@@ -212,7 +212,7 @@ def test_topics_come_grow_and_go() -> None:
     assert member.owned == partitions("orders", [0], 1)
 
 
-def test_a_subscription_changes() -> None:
+def test_a_changed_subscription_moves_partitions() -> None:
     driver = GroupDriver(Topics(orders=2, bills=2))
     first, second = TestMember(driver, "a"), TestMember(driver, "b", "bills")
     first.join(), second.join()

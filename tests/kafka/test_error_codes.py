@@ -197,7 +197,7 @@ ELSEWHERE = {
     "SASL_AUTHENTICATION_FAILED": f"{KAFKA}security.py::test_requests_before_the_authentication_end_the_connection",
     "NON_EMPTY_GROUP": f"{COORDINATOR}groups_are_listed_and_deleted",
     "GROUP_ID_NOT_FOUND": f"{COORDINATOR}the_errors_that_a_coordinator_gives",
-    "FETCH_SESSION_ID_NOT_FOUND": f"{KAFKA}kafka_server.py::test_sessions_are_declined",
+    "FETCH_SESSION_ID_NOT_FOUND": f"{KAFKA}kafka_server.py::test_a_listener_declines_fetch_sessions",
     "OFFSET_NOT_AVAILABLE": f"{MANAGER}latest_offset_is_available_once_the_leader_knows_it",
     "MEMBER_ID_REQUIRED": f"{GROUP}a_member_without_an_id_has_to_come_again",
     "PREFERRED_LEADER_NOT_AVAILABLE": f"{CHANGES}a_preferred_leader_that_cannot_lead",

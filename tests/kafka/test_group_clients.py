@@ -84,7 +84,7 @@ def test_two_members_share_the_partitions(brokers: KafkaBrokers) -> None:
     first.close()
 
 
-def test_groups_are_administered(brokers: KafkaBrokers) -> None:
+def test_librdkafka_administers_classic_groups(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     consumer = member(brokers)
     take(consumer, 10)
@@ -102,7 +102,7 @@ def test_groups_are_administered(brokers: KafkaBrokers) -> None:
     assert not admin.list_consumer_groups(request_timeout=PATIENCE_S).result(PATIENCE_S).valid
 
 
-def test_kafka_python_subscribes(brokers: KafkaBrokers) -> None:
+def test_kafka_python_resumes_at_its_committed_offset(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     for start in (0, 50):
         consumer = KafkaConsumer(
@@ -124,7 +124,7 @@ def test_kafka_python_subscribes(brokers: KafkaBrokers) -> None:
             consumer.close()
 
 
-def test_aiokafka_subscribes(brokers: KafkaBrokers) -> None:
+def test_aiokafka_resumes_at_its_committed_offset(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
 
     async def run() -> None:

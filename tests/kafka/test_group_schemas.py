@@ -136,7 +136,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
         encode_group(GROUP._replace(leader="x" * 40_000))
 
 
-def test_batches_and_markers() -> None:
+def test_batches_and_markers_of_consumer_offsets_are_decoded() -> None:
     records = [(encode_offset_key("g", "t", 1), encode_offset(OffsetCommitValue(5))), (encode_group_key("g"), None)]
     plain = decode_group_batch(7, encode_group_batch(records, 1_000))
     assert (plain.base_offset, plain.producer_id, plain.marker, plain.records) == (7, -1, None, records)

@@ -142,7 +142,7 @@ def test_a_count_costs_nothing_before_it_is_believed() -> None:
 
 
 @pytest.mark.parametrize("lie", [b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00"])
-def test_a_negative_count(lie: bytes) -> None:
+def test_a_message_with_a_negative_count_is_refused(lie: bytes) -> None:
     assert refused(ApiKey.METADATA, 1, lie).expected == "a length"
 
 
@@ -285,7 +285,7 @@ def test_encode_of_invalid_messages_raises(request_: Any, error: type[Exception]
         schema.encode(request_)
 
 
-def test_floats_are_numbers() -> None:
+def test_a_float_field_takes_numbers_only() -> None:
     schema = request_codec(ApiKey.ALTER_CLIENT_QUOTAS, 0).schema
 
     def quota(value: Any) -> AlterClientQuotasRequest:
@@ -304,7 +304,7 @@ def test_floats_are_numbers() -> None:
         schema.encode(quota("1"))
 
 
-def test_bytes_and_uuids() -> None:
+def test_fields_of_bytes_and_uuids_check_their_values() -> None:
     sasl = request_codec(ApiKey.SASL_AUTHENTICATE, 2).schema
     for value in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
         assert sasl.decode(sasl.encode(SaslAuthenticateRequest(value))) == (b"abc",)

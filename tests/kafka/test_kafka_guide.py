@@ -29,7 +29,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_readme() -> None:
+def test_the_kafka_program_of_the_readme_runs() -> None:
     _, block = blocks(ROOT / "README.md")
     assert len(block.splitlines()) <= 13 and block == IN_PROCESS
     run_as_promised(block, {})
@@ -54,7 +54,7 @@ def test_a_listener_with_users(tmp_path: Path) -> None:
         namespace["server"].close()
 
 
-def test_topics_on_ledgers() -> None:
+def test_the_program_of_topics_on_ledgers_runs() -> None:
     run_as_promised(TOPICS_ON_LEDGERS, {})
 
 

@@ -77,7 +77,7 @@ def test_names_match_as_in_python(seed: int) -> None:
         ("topic", ["topic"], ["tópic"]),
     ],
 )
-def test_syntax(expression: str, matched: list[str], others: list[str]) -> None:
+def test_topic_patterns_match_as_regular_expressions(expression: str, matched: list[str], others: list[str]) -> None:
     pattern = TopicPattern(expression)
     for _ in range(2):  # the second time it is known
         assert [pattern.matches(name) for name in (*matched, *others)] == [True] * len(matched) + [False] * len(others)

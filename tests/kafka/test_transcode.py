@@ -34,7 +34,7 @@ def draw(rng: Random, count: int) -> list[TwinMessage]:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_messages_as_records(codec: int, seed: int) -> None:
+def test_messages_are_transcoded_to_records(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for sizes in ([1], [2, 1, 3], [100], [1, 1, 1], [200, 1]):
         entries = [draw(rng, size) for size in sizes]

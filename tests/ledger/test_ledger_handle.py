@@ -183,7 +183,7 @@ def test_the_largest_entry_fits(ledger: Ledger, cluster: LedgerCluster) -> None:
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
+def test_many_tasks_append_to_one_ledger(cluster: LedgerCluster) -> None:
     async def append_one(ledger: Ledger, number: int) -> int:
         await ledger.room()
         return await ledger.submit(b"%d" % number)
@@ -281,7 +281,7 @@ def test_calls_that_wait_for_room_fail_when_the_ledger_ends(
 
 
 @pytest.mark.parametrize("durability", ["synced", "appended"])
-def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
+def test_callbacks_of_appends_may_submit_the_next_entry(folder: Path, apart: Apart, durability: str) -> None:
     """Each entry is submitted by the callback of the entry before. With "appended", all callbacks run within one call."""
     with (
         LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
@@ -319,7 +319,7 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, interce
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
-def test_callbacks_may_close(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_callbacks_of_appends_may_close_the_ledger(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     ledger = cluster.create_ledger()
     interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())

@@ -239,7 +239,7 @@ def test_unknown_is_not_fenced() -> None:
     assert isinstance(recovery.error, UnreadableError)
 
 
-def test_the_wrong_password() -> None:
+def test_a_recovery_with_the_wrong_password_fences_no_bookie() -> None:
     """9, .testRecoveryWithWrongPassword; 34, TestFencing.testFencingBadPassword: no bookie is fenced by it."""
     lab = Lab()
     writer = written(lab, 1)
@@ -515,7 +515,7 @@ def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
     assert lab.end == 2
 
 
-def test_rolling_restarts() -> None:
+def test_a_recovery_ends_while_bookies_restart_in_turn() -> None:
     """8: a bookie is restarted between any two steps of the recovery."""
     lab = Lab()
     written(lab, 3)

@@ -757,7 +757,7 @@ def test_appending_after_the_close() -> None:
     assert (lab.end, writer.machine.last_add_pushed) == (0, 0)
 
 
-def test_closing_twice() -> None:
+def test_a_second_close_of_a_writer_is_refused_after_the_end() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.close()

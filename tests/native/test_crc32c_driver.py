@@ -32,7 +32,7 @@ def run_driver(program: Path, compiler: list[str], emulator: list[str]) -> list[
         pytest.param(["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"], id="sanitized"),
     ],
 )
-def test_native(tmp_path: Path, flags: list[str]) -> None:
+def test_crc32c_is_right_on_this_cpu(tmp_path: Path, flags: list[str]) -> None:
     tested = run_driver(tmp_path / "driver", ["gcc", *flags], [])
     assert sorted(tested) == sorted(checksum.kernels())
 
@@ -45,7 +45,7 @@ def test_avx512_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
     assert "avx512" in run_driver(tmp_path / "driver", compiler, [])
 
 
-def test_arm(tmp_path: Path) -> None:
+def test_crc32c_is_right_on_64_bit_arm(tmp_path: Path) -> None:
     compiler = ["aarch64-linux-gnu-gcc", "-O3", "-static"]
     assert run_driver(tmp_path / "driver", compiler, ["qemu-aarch64-static"]) == ["armv8", "portable"]
 

@@ -227,7 +227,7 @@ def test_a_server_of_another_kind(first: bytes, reactor: Reactor, opened: Any) -
         channel.close()
 
 
-def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
+def test_requests_to_a_killed_server_fail_as_disconnected(reactor: Reactor, opened: Any, process: Any) -> None:
     server, address = process
     channel = opened.enter_context(Channel(reactor, address))
     assert call(reactor, channel, b"x") == b"x"
@@ -239,7 +239,7 @@ def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
     assert type(outcomes[0]) is DisconnectedError
 
 
-def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
+def test_a_channel_notices_a_stopped_server_by_its_silence(reactor: Reactor, opened: Any, process: Any) -> None:
     """SIGSTOP: its kernel still acknowledges; only heartbeats tell. Memory does not grow meanwhile."""
     server, address = process
     limits = Limits(heartbeat_ms=200, silence_ms=3000, stall_ms=60_000, queued_bytes=1 << 20)
@@ -256,7 +256,7 @@ def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
         assert isinstance(reply, NotConnectedError | DisconnectedError)
 
 
-def test_closing_settles_everything(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_closing_a_channel_settles_every_request(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
     outcomes: list[Any] = []

@@ -135,7 +135,7 @@ def test_close_waits_until_the_handler_was_called(reactor: Reactor, serve: Serve
     assert new_connection._is_released()
 
 
-def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_a_closed_link_ends_its_connection(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     client = Recorder()
     server = serve(Recorder())
     connection = link(server.address, client)

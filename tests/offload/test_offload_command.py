@@ -48,7 +48,7 @@ def test_offload_command_output_and_exit_codes(
     assert main(["offload", str(log), folder.url]) == CorruptionError.exit_code
 
 
-def test_reports_and_exports(folder: Place, log: Path, tmp_path: Path) -> None:
+def test_reports_and_exports_read_offloaded_logs(folder: Place, log: Path, tmp_path: Path) -> None:
     folder.copy(log)
     end = folder.manifest.end
     rates = reports.run("rate_by_minute", folder.url)

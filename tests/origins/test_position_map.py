@@ -85,7 +85,7 @@ def test_adding_rarely_copies_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(("first", "offset", "messages"), [(4, 9, 1), (9, 4, 1), (9, 9, 0), (-1, 9, 1)])
-def test_positions_ascend(first: int, offset: int, messages: int) -> None:
+def test_messages_that_do_not_ascend_are_refused(first: int, offset: int, messages: int) -> None:
     positions, _ = build([(0, 0, 5)])
     with pytest.raises(InvalidArgumentError, match="expected messages from 5, here 5, on"):
         extend(positions, [(first, offset, messages)])

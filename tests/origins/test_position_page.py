@@ -143,7 +143,7 @@ def test_any_body_makes_sense_or_is_refused(body: bytes, count: int) -> None:
         assert firsts[0] >= 0 and offsets[0] >= LEDGER.first and (offsets + counts)[-1] <= LEDGER.end
 
 
-def test_versions() -> None:
+def test_a_position_page_of_a_later_version_is_refused() -> None:
     page = bytearray(page_of(RUNS))
     struct.pack_into("<HH", page, 4, 2, 1)
     assert lists(decode(bytes(page), OWN, LEDGER)) == lists(RUNS)

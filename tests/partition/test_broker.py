@@ -242,7 +242,7 @@ def test_restarted_broker_shows_committed_records_before_it_has_peers(cluster: C
     assert cluster.read(cluster.brokers["c"], topic) == [b"committed"]
 
 
-def test_durable_appends(cluster: Cluster) -> None:
+def test_durable_appends_reach_every_replica(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(min_isr=2, requires_sync=True)
     assert [cluster.append(b"%d" % value, durable=True) for value in range(20)] == [*range(20)]
@@ -299,7 +299,7 @@ def test_a_deleted_topic_is_removed_everywhere(cluster: Cluster) -> None:
     cluster.await_values(again, [b"anew"])
 
 
-def test_partitions_are_added(cluster: Cluster) -> None:
+def test_partitions_are_added_to_a_topic(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(partitions=1)
     cluster.append(b"zero")

@@ -122,7 +122,7 @@ def test_a_cancel_goes_back(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("target", [["a", "b", "c"], ["c", "a", "b"]])
-def test_the_same_replicas(cluster: Cluster, target: list[str]) -> None:
+def test_a_reassignment_to_the_same_replicas_changes_at_most_their_order(cluster: Cluster, target: list[str]) -> None:
     before = cluster.state()
     assert cluster.reassign(target) == DONE
     if target == ["a", "b", "c"]:

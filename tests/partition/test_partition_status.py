@@ -123,7 +123,7 @@ def test_counts_and_the_order_of_attention() -> None:
     ]  # fmt: skip
 
 
-def test_the_leader_skew() -> None:
+def test_leader_skew_counts_living_brokers_only() -> None:
     """A dead broker leads nothing, and does not count for the mean."""
     rows = broker_statuses([row(), row(), row(leader="b"), row(leader="")], {**BROKERS, "d": BrokerRegistration(1)})
     assert [tuple(each) for each in rows] == [

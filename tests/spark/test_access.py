@@ -81,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield guarded
 
 
-def test_reading(guarded: Guarded) -> None:
+def test_readers_use_secret_and_certificates_by_file_name(guarded: Guarded) -> None:
     """The plan names files, and holds no secret."""
     options = options_of(None, cluster=guarded.url, topics="orders", columns="offset", **guarded.files)
     travels = pickle.dumps((plan(options), options))

@@ -117,7 +117,7 @@ def test_a_copy_of_a_record_in_a_value_is_not_taken_for_one(tmp_path: Path) -> N
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_random_damage(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_rows_read_from_random_damage_are_right(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bits are wrong: what is called right is, in order; and headers alone are read without harm."""
     source = tmp_path_factory.getbasetemp() / "sound"
     if not source.exists():
@@ -204,7 +204,7 @@ def test_a_damaged_index_is_done_without(log: Path) -> None:
     assert column(log, "offset", minPartitions=9, startingOffsets=300) == list(range(300, samples.ENTRIES))
 
 
-def test_a_lost_checkpoint(log: Path) -> None:
+def test_a_log_without_its_checkpoint_is_read(log: Path) -> None:
     (log / "checkpoint").unlink()
     (log / "tail").unlink()
     assert column(log, "offset") == list(range(samples.ENTRIES))

@@ -84,7 +84,7 @@ def test_values_that_are_not_asked_for_are_not_touched(log: Path) -> None:
         read_table(log, columns="value")
 
 
-def test_batches_are_bounded(log: Path) -> None:
+def test_batches_of_a_scan_are_bounded_in_rows(log: Path) -> None:
     options = options_of(log, batchRows=50, columns="offset")
     sizes = [batch.num_rows for task in plan(options) for batch in batches_of(options, task)]
     assert max(sizes) == 50
@@ -142,7 +142,7 @@ def with_attributes(entry: int, attributes: bytes) -> bytes:
     return length.to_bytes(4, "little") + crc32c(body, length).to_bytes(4, "little") + bytes(4) + body
 
 
-def test_attributes(tmp_path: Path) -> None:
+def test_attributes_of_records_are_columns(tmp_path: Path) -> None:
     path = entries_log(tmp_path / "log")
     rows = read_table(path, columns="headers,producerName,sequenceId,eventTime,ledgerId,entryId,topic").to_pydict()
     assert rows["headers"] == [

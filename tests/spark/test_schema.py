@@ -80,7 +80,7 @@ def test_a_users_schema_chooses_and_orders() -> None:
         ([StructField("_corrupt_record", IntegerType())], "unknown column '_corrupt_record'"),
     ],
 )
-def test_a_users_mistakes(fields: list[StructField], says: str) -> None:
+def test_impossible_schemas_of_users_are_refused(fields: list[StructField], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         schema.columns_of(StructType(fields), options_of("d"))
 

@@ -170,7 +170,7 @@ def test_errors_of_tasks_say_where(spark: SparkSession, server: ServedCluster) -
     assert "while writing to topic nowhere as producer spark-" in str(caught.value)
 
 
-def test_a_query(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
+def test_a_streaming_query_writes_each_row_once(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
     """Of several batches; one that was not committed comes again when the query goes on, and changes nothing."""
     from tests.spark.dying import stream_of
 

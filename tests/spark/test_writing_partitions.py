@@ -140,7 +140,7 @@ def test_partitions_that_do_not_know_duplicates(server: ServedCluster) -> None:
         attempt(server, "plain", [(None, b"v")], 1)
 
 
-def test_jobs_of_spark(spark: SparkSession, server: ServedCluster) -> None:
+def test_spark_writes_rows_to_the_partitions_of_their_keys(spark: SparkSession, server: ServedCluster) -> None:
     topic = make(server, "jobs")
     rows: list[Row] = [(None if n % 4 == 0 else b"key %d" % (n % 7), b"%d" % n) for n in range(80)]
     frame = spark.range(0, 80, 1, 2).selectExpr(

@@ -224,7 +224,7 @@ def test_a_named_producer_of_a_topic_that_deduplicates(places: Places) -> None:
     assert run(topic.publish_async(b"1", producer="new", sequence=5)) == -1
 
 
-def test_names_are_listed(places: Places) -> None:
+def test_coroutines_list_names_of_topics(places: Places) -> None:
     places.topic("remote"), places.topic("remote partitioned")
 
     async def scene() -> tuple[list[str], list[str]]:

@@ -30,7 +30,7 @@ def publish(topic: Topic, first: int, end: int) -> None:
     topic.publish_batch([b"%d" % number for number in range(first, end)])
 
 
-def test_coroutines_take_turns(topic: Topic) -> None:
+def test_coroutines_that_receive_take_turns(topic: Topic) -> None:
     """Both wait when a batch of five and another one arrive: each message goes to one of them."""
 
     async def receive(count: int) -> list[int]:

@@ -37,7 +37,7 @@ CAUSES: dict[RedeliveryCause, Callable[[Rig], None]] = {
 
 @pytest.mark.parametrize("kind", ["shared", "key_shared", "failover"])
 @pytest.mark.parametrize("cause", list(RedeliveryCause))
-def test_each_cause(cause: RedeliveryCause, kind: str) -> None:
+def test_a_dead_letter_names_the_cause_of_its_redelivery(cause: RedeliveryCause, kind: str) -> None:
     harness = rig(type=kind, ack_timeout_ms=1000 if cause is RedeliveryCause.ACK_TIMEOUT else None)
     harness.attach(2, 1000, priority=1)
     CAUSES[cause](harness)

@@ -35,7 +35,7 @@ def test_rewinds_and_failed_reads(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("seed", range(12))
-def test_skips_and_seeks(kind: str, seed: int) -> None:
+def test_rules_of_delivery_hold_with_random_skips_and_seeks(kind: str, seed: int) -> None:
     run(seed, MOVES, type=kind, **(NARROW if seed % 2 else {}))
 
 

@@ -32,7 +32,7 @@ def publisher_of(topic: ManagedLedger, cluster: LedgerCluster) -> Publisher:
     )  # fmt: skip
 
 
-def test_the_window(tmp_path: Path) -> None:
+def test_the_window_of_a_managed_ledger_bounds_pending_bytes(tmp_path: Path) -> None:
     with (
         LedgerCluster.embedded(tmp_path, bookies=1) as cluster,
         ManagedLedger.open(cluster, "t", config=config()) as topic,

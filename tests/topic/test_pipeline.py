@@ -88,7 +88,7 @@ def settle(batches: Sequence[PublishBatch]) -> None:
 
 @given(EVENTS)
 @example([("submit", [1, 2]), ("submit", [3]), ("send", 6), ("end", 2)])
-def test_against_a_twin(events: list[tuple[str, object]]) -> None:
+def test_a_pipeline_behaves_as_its_twin(events: list[tuple[str, object]]) -> None:
     twin = Twin()
     for event, how in events:
         getattr(twin, event)(how)

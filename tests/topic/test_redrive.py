@@ -299,7 +299,7 @@ def test_a_seek_in_the_middle_ends_it(place: Any, name: str) -> None:
 # ---- what is refused ---------------------------------------------------------------------------------------------
 
 
-def test_refusals(place: Any, name: str) -> None:
+def test_redrive_refuses_unknown_and_busy_subscriptions(place: Any, name: str) -> None:
     _, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(2)))
     with pytest.raises(NoSuchSubscriptionError):

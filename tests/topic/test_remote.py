@@ -197,7 +197,7 @@ def test_a_secret_is_asked_for(tmp_path: Path) -> None:
             assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_a_client_connects_behind_tls(tmp_path: Path) -> None:
     import ssl
 
     authority = Authority(tmp_path, "authority")
@@ -216,7 +216,7 @@ def test_tls(tmp_path: Path) -> None:
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_coroutines(topic: RemoteTopic) -> None:
+def test_coroutines_publish_and_consume_remotely(topic: RemoteTopic) -> None:
     async def publish() -> list[int]:
         futures = []
         for number in range(200):

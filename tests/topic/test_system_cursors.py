@@ -273,7 +273,7 @@ def test_marks_of_stored_records() -> None:
 # ---- quotas, and who asks ----------------------------------------------------------------------------------------
 
 
-def test_quotas_count_it(cluster: Cluster) -> None:
+def test_a_quota_counts_the_backlog_of_an_unknown_system_cursor(cluster: Cluster) -> None:
     store_mark(cluster, make(cluster, quota_bytes=10, quota_policy="error"))
     with cluster.topic(NAME) as topic:
         topic.maintain()

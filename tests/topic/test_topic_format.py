@@ -192,7 +192,7 @@ def test_codes_and_limits_of_the_wire() -> None:
         ("System cursor record", system_cursor_record._HEAD, "offset"),
     ],
 )
-def test_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
+def test_offsets_and_sizes_in_format_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
     text = section(title).partition(f"`{layout.format}`")[2]
     if layout is pages._PART:  # the first table is preceded by the names of both layouts
         text = section(title).partition("\nPart, ")[2]

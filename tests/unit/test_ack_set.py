@@ -125,7 +125,7 @@ def test_entries_are_forgotten_when_they_are_done() -> None:
 
 
 @pytest.mark.parametrize("first, count", [(3, 2), (2, 1), (4, 8), (0, 3), (2, 3), (0, 5)])
-def test_entries_cannot_overlap(first: int, count: int) -> None:
+def test_overlapping_entries_of_an_ack_set_are_refused(first: int, count: int) -> None:
     acks = AckSet(ORIGIN)
     acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
     acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
@@ -136,7 +136,7 @@ def test_entries_cannot_overlap(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first, count, size", [(-1, 2, 0), (0, 0, 0), (0, 1, -1), (2, 1 << 62, 0)])
-def test_impossible_entries(first: int, count: int, size: int) -> None:
+def test_impossible_entries_of_an_ack_set_are_refused(first: int, count: int, size: int) -> None:
     acks = AckSet(ORIGIN)
     with pytest.raises(InvalidArgumentError, match="impossible"):
         acks.note(EntryPosition(0, 0, first, count, size, 0, 0))
@@ -163,7 +163,7 @@ def test_messages_outside_the_topic() -> None:
 
 
 @pytest.mark.parametrize("mark", [(-1, 0, 0), (1, 2, 0), (1, 1, -1), ((1 << 62) + 1, 0, 0)])
-def test_impossible_marks(mark: tuple[int, int, int]) -> None:
+def test_impossible_marks_of_an_ack_set_are_refused(mark: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidArgumentError, match="mark"):
         AckSet(mark)
 
@@ -173,7 +173,7 @@ def test_impossible_marks(mark: tuple[int, int, int]) -> None:
 
 @given(st.sets(st.integers(0, 90)), st.integers(0, 100), st.integers(0, 60))
 @settings(deadline=None)
-def test_questions(acked: set[int], at: int, length: int) -> None:
+def test_an_ack_set_answers_as_a_set_of_offsets(acked: set[int], at: int, length: int) -> None:
     acks = of(Topic([5] * 20))
     acks.acknowledge(int64s(sorted(acked)), 100)
     left = [offset for offset in range(at, 500) if offset not in acked]

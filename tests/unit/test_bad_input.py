@@ -134,7 +134,7 @@ def test_offsets_that_do_not_fit(log, offsets, data):
     refused(log, InvalidArgumentError, log.append_columns, (np.array(offsets, np.int64), data), match="values")
 
 
-def test_columns_with_nulls(log):
+def test_columns_with_nulls_are_refused(log):
     import pyarrow
 
     column = pyarrow.array([b"a", None])
@@ -301,7 +301,7 @@ def test_positions_where_no_record_begins(handle):
         next(handle.read_positions(-8))
 
 
-def test_followers_from_nowhere(handle):
+def test_followers_refuse_impossible_starts_and_time_outs(handle):
     for call in (handle.follow, handle.follow_batches):
         refused(handle, OutOfRangeError, call, -1, match="-1")
         refused(handle, OutOfRangeError, call, 1 << 63)
@@ -360,7 +360,7 @@ def test_no_time_to_wait(handle, timeout):
     assert asyncio.run(those_there()) == [b"one", b"two"]
 
 
-def test_trimmed_entries(tmp_path):
+def test_reads_of_trimmed_entries_are_refused(tmp_path):
     with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
         log.append_batch([b"x" * 1000] * 200)
         start = log.trim(150)

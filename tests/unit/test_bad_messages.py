@@ -112,7 +112,7 @@ def test_sequences_without_a_column(first: int, last: int) -> None:
         decoded([HEADER.pack(*head[:-2], first, last) + good[HEADER.size :]], [2])
 
 
-def test_every_header_byte() -> None:
+def test_every_changed_header_byte_of_messages_is_decoded_or_refused() -> None:
     rng = random.Random(6)
     for messages in (some_messages(rng, 3), some_messages(rng, 3, plain=True)):
         entry = encoded(messages, b"name")

@@ -79,7 +79,7 @@ def test_settings_outside_of_their_bounds(tmp_path, settings):
     assert not (tmp_path / "log").exists()
 
 
-def test_unknown_settings(tmp_path):
+def test_unknown_settings_of_a_log_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown setting 'segment_byte'; there are .*segment_bytes"):
         pyreplog.open(tmp_path / "log", segment_byte=SIZE)
     with pytest.raises(InvalidArgumentError, match="expected either config or settings, found both"):
@@ -94,7 +94,7 @@ def test_unknown_settings(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_are_frozen():
+def test_settings_of_a_log_are_frozen():
     with pytest.raises(AttributeError):
         pyreplog.LogConfig().segment_bytes = SIZE
 

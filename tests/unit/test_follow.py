@@ -111,7 +111,7 @@ def test_follower_of_trimmed_entries_raises_trimmed_error(log):
         next(iter(log.follow(0)))
 
 
-def test_asyncio_follow(log):
+def test_a_coroutine_follows_a_log(log):
     async def main() -> list[bytes]:
         seen = []
 

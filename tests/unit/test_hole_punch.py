@@ -207,7 +207,7 @@ def test_a_disk_that_refuses_changes_nothing(error: OSError, path: Path) -> None
         assert len(read_all(log, 2)) < len(expected)
 
 
-def test_backup_and_restore(path: Path) -> None:
+def test_a_hole_punched_log_is_backed_up_and_restored(path: Path) -> None:
     with open_log(path) as log:
         for base in fill(log):
             log.punch_hole(base)

@@ -275,7 +275,7 @@ def test_a_damaged_directory_is_no_absence(tmp_path: Path) -> None:
             assert (caught.value.path, caught.value.position) == (path, BLOCK)
 
 
-def test_use_after_close(tmp_path: Path) -> None:
+def test_a_closed_index_refuses_calls(tmp_path: Path) -> None:
     sealed = open_sealed(saved(index_of((7, 0)), tmp_path / "i"))
     sealed.entries(7, 0, 1)
     sealed.close()

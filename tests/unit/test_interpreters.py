@@ -76,7 +76,7 @@ def test_find_without_an_interpreter_reports_its_absence(tmp_path: Path) -> None
     assert find("3.12", {"PATH": str(tmp_path), "PYENV_ROOT": str(tmp_path)}) == "not on this machine"
 
 
-def test_a_real_one() -> None:
+def test_probe_finds_the_running_interpreter() -> None:
     version = ".".join(map(str, sys.version_info[:2]))
     path = Path(sys.executable)
     assert probe(version, path) == Interpreter(version, path, platform.python_version())
@@ -119,7 +119,9 @@ def test_a_report_is_counted() -> None:
         ('<t><testcase name="x" /></t>', 139, ["pytest's exit code is 139: see build/interpreters/3.12.log"], False),
     ],
 )
-def test_a_run(tmp_path: Path, report: str, code: int, failed: list[str], is_good: bool) -> None:
+def test_a_run_of_an_interpreter_reports_its_outcome(
+    tmp_path: Path, report: str, code: int, failed: list[str], is_good: bool
+) -> None:
     (tmp_path / "Makefile").write_text(MAKEFILE)
     path = program(
         tmp_path / "python3.12",
@@ -141,7 +143,7 @@ def test_a_build_that_fails(tmp_path: Path) -> None:
     assert "No rule" in (tmp_path / "build" / "interpreters" / "3.12.log").read_text()
 
 
-def test_the_table() -> None:
+def test_the_table_of_interpreters_shows_each_outcome() -> None:
     good = Outcome("3.12", "3.12.1", build_s=61.2, tests_s=1380.4, passed=9000)
     good.skipped["no Java"] += 2
     assert table([good, Outcome("3.13", build="not on this machine")]).splitlines() == [

@@ -65,7 +65,7 @@ def taken(consumer: Consumer) -> list[int] | None:
     return None if offsets is None else offsets.tolist()
 
 
-def test_messages_in_turn() -> None:
+def test_a_consumer_hands_out_messages_in_turn() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(3), {}))
     messages = [consumer.receive(), consumer.receive(timeout=5), consumer.take_next()]

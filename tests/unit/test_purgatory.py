@@ -81,7 +81,7 @@ def test_numbers_do_not_go_back() -> None:
     assert done(futures) == []
 
 
-def test_keys_are_apart() -> None:
+def test_operations_wait_for_their_own_key() -> None:
     purgatory = Purgatory()
     orders, flights = watched(purgatory, 1, key="orders"), watched(purgatory, 1, key="flights")
     purgatory.advance_and_drain("orders", 1)

@@ -155,7 +155,7 @@ def test_the_ends_of_the_world() -> None:
 
 
 @pytest.mark.parametrize("start, end", [(-1, 4), (5, 4), (0, OFFSET_END + 1)])
-def test_impossible_ranges(start: int, end: int) -> None:
+def test_impossible_ranges_are_refused(start: int, end: int) -> None:
     ranges = RangeSet()
     for call in (ranges.add, ranges.remove, ranges.covers, ranges.missing, ranges.intersect):
         with pytest.raises(InvalidArgumentError, match="expected 0 <= start"):
@@ -165,7 +165,7 @@ def test_impossible_ranges(start: int, end: int) -> None:
     assert not ranges
 
 
-def test_wrong_arrays() -> None:
+def test_malformed_arrays_of_ranges_are_refused() -> None:
     ranges = RangeSet()
     with pytest.raises(WrongTypeError, match="float64"):
         ranges.add_offsets(np.array([1.5]))  # type: ignore[arg-type]

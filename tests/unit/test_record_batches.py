@@ -226,7 +226,7 @@ def test_logs_of_single_entries_refuse_them(tmp_path: Path) -> None:
         reader.append_record_batches([b"v"], [1])
 
 
-def test_arguments(tmp_path: Path) -> None:
+def test_impossible_counts_of_record_batches_are_refused(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         for counts, error in (
             ([0], InvalidArgumentError), ([-1], InvalidArgumentError), ([1 << 31], InvalidArgumentError),
@@ -566,7 +566,9 @@ def test_a_replica_refuses_a_wrong_count(tmp_path: Path) -> None:
         assert mirror.received_mark.entry == 10
 
 
-def test_backup_and_restore(filled: tuple[Path, list[Row]], tmp_path: Path, rng: Random) -> None:
+def test_a_log_of_record_batches_is_backed_up_and_restored(
+    filled: tuple[Path, list[Row]], tmp_path: Path, rng: Random
+) -> None:
     path, rows = filled
     manifest = backup(path, tmp_path / "copy")
     assert (manifest.start, manifest.end, manifest.entries) == (0, rows[-1].last + 1, rows[-1].last + 1)

@@ -135,7 +135,7 @@ def test_positions_are_those_of_the_log(relay):
 # ---- ends ------------------------------------------------------------------------------------------------------
 
 
-def test_until_an_entry(relay, workers):
+def test_an_applier_finishes_before_the_entry_of_until(relay, workers):
     memory = Memory()
     fill(relay, 100)
     with applier_of(relay, memory, workers, batch_entries=7) as applier:
@@ -151,7 +151,7 @@ def test_until_an_entry(relay, workers):
 
 
 @pytest.mark.parametrize("end", [10**15 + 1_000_000, datetime(2001, 9, 9, 1, 46, 41, tzinfo=UTC)], ids=str)
-def test_until_a_time(tmp_path, end):
+def test_an_applier_finishes_before_the_time_of_until(tmp_path, end):
     clock = ManualClock(10**15)
     memory = Memory()
     with relay_log(tmp_path / "relay", clock=clock) as relay:
@@ -386,7 +386,7 @@ def test_several_workers_need_a_callback_that_yields(relay):
         Applier(relay, memory.apply, memory, workers=2)
 
 
-def test_settings_are_checked(relay):
+def test_an_applier_refuses_bad_settings(relay):
     with pytest.raises(ConfigError, match="unknown setting 'batch_entrees'"):
         applier_of(relay, Memory(), batch_entrees=3)
     with pytest.raises(ConfigError, match="workers"):
@@ -653,7 +653,7 @@ def test_exactly_once_in_sqlite(relay, tmp_path):
         ("until_time", datetime(2001, 9, 9), InvalidArgumentError),
     ],
 )
-def test_malformed_ends(relay, name, wrong, error):
+def test_an_applier_refuses_a_malformed_end(relay, name, wrong, error):
     with applier_of(relay, Memory()) as applier:
         with pytest.raises(error, match=name):
             applier.start(**{name: wrong})

@@ -119,7 +119,7 @@ def kill_again_and_again(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_exactly_once(tmp_path: Path, seed: int, workers: int) -> None:
+def test_a_killed_applier_with_transactions_applies_each_entry_once(tmp_path: Path, seed: int, workers: int) -> None:
     assert kill_again_and_again(tmp_path, seed, exactly_once=True, workers=workers) == list(range(ENTRIES))
 
 
@@ -130,7 +130,7 @@ def test_exactly_once_while_receiving(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_at_least_once(tmp_path: Path, seed: int, workers: int) -> None:
+def test_a_killed_applier_repeats_at_most_its_last_batch(tmp_path: Path, seed: int, workers: int) -> None:
     """No entry is missing, and each kill repeats at most its last batch."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=False, workers=workers)
     expected = repeated = 0

@@ -192,7 +192,7 @@ def test_a_row_that_makes_no_sense(tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"name": ""}, {"name": "n" * 256}, {"paramstyle": "named"}, {"table": "a; DROP TABLE b"}, {"table": ""}]
 )
-def test_bad_arguments(tmp_path, wrong):
+def test_a_position_in_sql_refuses_malformed_arguments(tmp_path, wrong):
     arguments = {"name": "one", **wrong}
     with pytest.raises(InvalidArgumentError):
         SqlPosition(lambda: sqlite3.connect(tmp_path / "database"), **arguments)

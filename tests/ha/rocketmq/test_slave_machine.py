@@ -119,7 +119,7 @@ def test_the_largest_frame_of_rocketmq() -> None:
     assert receive(machine, encode(0, body)) == [AppendToLog(0, body), ReportToMaster(4_194_292)]
 
 
-def test_reports_when_idle() -> None:
+def test_an_idle_slave_reports_its_offset() -> None:
     machine = pulling(10)
     assert machine.tick(4_999_999) == []
     assert machine.tick(5_000_000) == [ReportToMaster(10)]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 SCHEDULES = 320 // one_in(16)
 
 
-def test_schedules(seed: int) -> None:
+def test_sampled_schedules_of_replicated_subscriptions_pass(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout

@@ -55,7 +55,7 @@ def all_copies(nodes: Nodes) -> Copies:
     }
 
 
-def test_all_are_there(nodes: Nodes) -> None:
+def test_copies_on_remote_bookies_are_complete(nodes: Nodes) -> None:
     snapshot = facts_of(nodes)
     for report in (ReplicaHoles(), UnderReplicated(), ReplicaDivergence()):
         assert rows(report, nodes, snapshot) == []

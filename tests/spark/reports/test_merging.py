@@ -79,7 +79,9 @@ def test_report_equals_plain_python_for_any_batches_and_tasks(
 
 @settings(max_examples=15, deadline=None, phases=AS_DRAWN)
 @given(drawn=tasks_of(), top=st.integers(1, 3))
-def test_so_many_keys(drawn: tuple[list[Record], list[list[list[Record]]]], top: int) -> None:
+def test_key_skew_is_right_however_tasks_are_cut(
+    drawn: tuple[list[Record], list[list[list[Record]]]], top: int
+) -> None:
     records, tasks = drawn
     assert_rows(report_on(report_of("key_skew", top=top), tasks, FACTS).to_pylist(), key_skew(records, top))
 

@@ -33,7 +33,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_by_name(log: Path) -> None:
+def test_reports_are_run_by_name_and_as_objects(log: Path) -> None:
     (row,) = reports.run("partition_skew", log).to_pylist()
     assert (row["topic"], row["entries"], row["ratio_to_mean"]) == ("orders", samples.ENTRIES, 1.0)
     some = reports.run("partition_skew", {"path": log, "startingOffsets": 1000, "failOnDataLoss": False})
@@ -52,7 +52,7 @@ def test_each_is_a_function_in_spark(spark: SparkSession, log: Path) -> None:
         _ = spark_engine.key_skews
 
 
-def test_progress(log: Path) -> None:
+def test_a_running_report_tells_its_progress(log: Path) -> None:
     told = list[ReportProgress]()
     reports.run("rate_by_minute", {"path": log, "minPartitions": 4}, progress=told.append)
     assert [notice.done for notice in told] == [1, 2, 3, 4]
@@ -119,7 +119,7 @@ def test_an_unknown_view_in_spark(spark: SparkSession, log: Path) -> None:
         spark.read.format("pyreplog").option("view", "gaps").load(str(log)).count()
 
 
-def test_damage(log: Path, tmp_path: Path) -> None:
+def test_a_report_passes_over_damage_when_asked(log: Path, tmp_path: Path) -> None:
     samples.make_log(tmp_path / "log")
     segment = samples.segments(tmp_path / "log")[1]
     samples.flip(
@@ -149,7 +149,7 @@ def test_importing_reports_loads_neither_pyspark_nor_pyarrow() -> None:
     assert "Spark needs pyspark: pip install 'pyreplog[spark]'" in run_python(code)
 
 
-def test_without_pyarrow() -> None:
+def test_reports_without_pyarrow_name_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import pyreplog, pyreplog.reports\n"
