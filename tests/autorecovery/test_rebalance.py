@@ -78,7 +78,7 @@ def test_an_empty_cluster_has_no_moves() -> None:
     assert not plan_moves(loads([], NO_RACKS), []).moves
 
 
-def test_shares_follow_the_disks() -> None:
+def test_shares_of_bytes_follow_sizes_of_disks() -> None:
     """A bookie with twice the space has twice the bytes, and that is right."""
     ledgers = [ledger(number, "ab", write_quorum=1, size=100 if number % 3 else 0) for number in range(30)]
     here = [BookieLoad("a", 2000, 8000), BookieLoad("b", 2000, 8000), BookieLoad("c", 4000, 16000)]

@@ -161,7 +161,7 @@ def test_missing_is_what_every_other_member_definitely_lacks() -> None:
 
 
 @pytest.mark.parametrize("how", ["down", "limbo", "damaged"])
-def test_unknown_is_not_missing(how: str) -> None:
+def test_a_copy_fails_while_a_holder_cannot_tell(how: str) -> None:
     """Entry 0 lies on a, b and c. b has lost it, and c cannot say."""
     lab = lab_of()
     del lab.logs["b"].held[LEDGER][0]

@@ -121,7 +121,7 @@ def test_only_entries_that_are_asked_for_count(node: Node) -> None:
     assert holdings_of(node, ask_for(41, 59, step=5, ledger=8))[0] == Holdings()
 
 
-def test_no_key_is_needed(node: Node) -> None:
+def test_holdings_are_told_without_the_key_of_the_ledger(node: Node) -> None:
     node.ask(add(0))
     assert not node.bookie.claims(ask_for(0, 0)._replace(key=b"w" * 16))
     assert holdings_of(node, ask_for(0, 0)._replace(key=b"w" * 16))[0].count == 1

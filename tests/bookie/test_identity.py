@@ -327,7 +327,7 @@ def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, 
         assert not is_registered(elsewhere, identity)
 
 
-def test_metadata_that_was_wiped(path: Path, store: MemoryStore) -> None:
+def test_a_bookie_unknown_to_the_metadata_is_refused(path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
     stored = store.get(identity.key)
     assert stored is not None
@@ -353,7 +353,7 @@ def test_a_crash_while_it_was_made(done: str, path: Path, store: MemoryStore) ->
         shutil.rmtree(path)
 
 
-def test_a_name_taken_meanwhile(path: Path, store: MemoryStore) -> None:
+def test_a_name_that_another_bookie_took_is_refused(path: Path, store: MemoryStore) -> None:
     claim(path, "b1", store)
     start(path.with_name("other"), store, "b1")
     with pytest.raises(WrongIncarnationError):

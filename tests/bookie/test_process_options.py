@@ -41,7 +41,7 @@ def client_of(process: Process, authority: Authority, certificate: Path | None =
     return Client(process.address, tls=context)
 
 
-def test_a_bookie_behind_tls(authority: Authority, tmp_path: Path) -> None:
+def test_a_bookie_serves_behind_tls(authority: Authority, tmp_path: Path) -> None:
     with running(tmp_path, "--tls-cert", str(authority.issue("server"))) as process:
         with client_of(process, authority) as client:
             assert client.ask(add(0, 1)).status == ReplyStatus.OK
@@ -50,7 +50,7 @@ def test_a_bookie_behind_tls(authority: Authority, tmp_path: Path) -> None:
             plain.ask(read(0, 1))
 
 
-def test_certificates_of_both_sides(authority: Authority, folder: Path, tmp_path: Path) -> None:
+def test_a_bookie_checks_certificates_of_clients(authority: Authority, folder: Path, tmp_path: Path) -> None:
     server, stranger = authority.issue("server"), Authority(folder, "theirs")
     with running(
         tmp_path, "--tls-cert", str(server), "--tls-key", str(server), "--tls-client-ca", str(authority.file)
@@ -100,7 +100,7 @@ def test_commands_of_ledgers_work_behind_tls(
         (["--config", "{settings}"], "unheard_of"),
     ],
 )
-def test_bad_options_are_refused(
+def test_bad_options_of_a_bookie_are_refused(
     options: list[str],
     error_text: str,
     authority: Authority,
@@ -182,7 +182,7 @@ def test_each_scraped_metric_of_a_bookie_is_documented(tmp_path: Path) -> None:
     assert not missing
 
 
-def test_numbers_of_any_source() -> None:
+def test_metrics_of_any_source_are_served() -> None:
     histogram = Histogram((1, 2.5))
     for value in (0.5, 1, 2, 99):
         histogram.observe(value)

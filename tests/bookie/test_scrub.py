@@ -593,7 +593,7 @@ def test_a_look_at_the_age_waits_for_no_step(lab: Lab) -> None:
     assert waits and not any(waits)
 
 
-def test_the_rate_is_capped(ram_path: Path) -> None:
+def test_the_rate_of_a_scrub_is_capped(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     rate = 20_000
     with closing(Lab(ram_path / "b", clock=clock, scrub_bytes_per_s=rate, durability="synced")) as lab:

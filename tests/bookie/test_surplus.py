@@ -684,7 +684,9 @@ def test_a_bookie_that_is_named_has_its_copies(seed: int, ram_path: Path, store:
     ranges=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 30), st.integers(1, 5)), max_size=4),
     below=st.integers(0, 900),
 )
-def test_which_entries_are_dead(entries: set[int], ranges: list[tuple[int, int, int]], below: int) -> None:
+def test_dead_entries_are_those_outside_the_kept_ranges(
+    entries: set[int], ranges: list[tuple[int, int, int]], below: int
+) -> None:
     kept = tuple(range(start, start + length, step) for start, length, step in ranges)
     rows = np.array(sorted(entries), np.int64)
     positions = 10 * rows

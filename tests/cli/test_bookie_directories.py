@@ -24,7 +24,7 @@ def test_fsck_checks_the_log_of_a_bookie_that_has_it_open(tmp_path: Path, capsys
     assert "entries   5 intact\n" in shown and f"open for writing in process {os.getpid()}\n" in shown
 
 
-def test_the_process_that_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_names_the_process_that_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pyreplog.open(tmp_path / "log"):
         assert main(["stat", str(tmp_path / "log")]) == 0
     assert f"process {os.getpid()}\n" in capsys.readouterr().out

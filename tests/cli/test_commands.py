@@ -60,7 +60,7 @@ def test_cat_prints_entries_as_json(run: Run, filled: Path, how: tuple[str, ...]
         assert (last["position"], last["timestamp"]) == (log.position_of(19), log.get(19).timestamp)
 
 
-def test_cat_beyond_the_end(run: Run, filled: Path) -> None:
+def test_cat_beyond_the_end_is_refused(run: Run, filled: Path) -> None:
     done = run("cat", filled, "--from", 21)
     assert (done.code, done.out) == (1, "")
     assert done.error == "pyreplog: entry 21: the log has 0 to 20\n"
@@ -187,7 +187,7 @@ def test_a_command_without_its_action_lists_the_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_json_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
+def test_the_json_option_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
     LedgerCluster.embedded(tmp_path, bookies=1).close()
     arguments = ["cluster", "--embedded", str(tmp_path), "status"]
     arguments.insert(place, "--json")

@@ -36,7 +36,7 @@ def test_cursor_lists_cursors_with_their_lag(run: Run, followed: Path) -> None:
     assert listed[1] == f"billing  at entry 5, 15 entries to process, retains {holds}"
 
 
-def test_a_log_without_cursors(run: Run, log: Path) -> None:
+def test_cursor_on_a_log_without_cursors_says_so(run: Run, log: Path) -> None:
     pyreplog.open(log).close()
     assert "has no cursors" in run("cursor", log).out and run("cursor", log, "--json").json == []
 

@@ -128,7 +128,9 @@ def rows_of(page: str, report: str) -> list[list[str]]:
     ]
 
 
-def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_of_the_demo_notices_differences(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(DEMO.parent))
     from verification import Mismatch, rows, verify
 

@@ -117,7 +117,7 @@ def test_every_byte_of_an_intact_record_is_explained(run: Run, filled: Path) -> 
         assert all(bytes.fromhex(field["bytes"]) in raw[entry] for field in parts)
 
 
-def test_fields_of_a_record(run: Run, filled: Path) -> None:
+def test_dump_shows_each_field_of_a_record(run: Run, filled: Path) -> None:
     actual_fields = fields(run("dump", filled, "--entry", 0, "--json").json)
     assert actual_fields["kind"]["meaning"] == "data"
     assert actual_fields["form"]["meaning"] == "version 1, attributes, key"

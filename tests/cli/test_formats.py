@@ -52,7 +52,7 @@ def test_lines_are_rows(data: bytes, expected: list[bytes]) -> None:
     assert (before, rows.rows, rows.keys, rows.times, rows.dropped) == (b"", expected, None, None, {})
 
 
-def test_lines_have_no_columns() -> None:
+def test_columns_of_lines_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="columns, which lines do not have"):
         formats.of("lines", KEY)
 
@@ -279,7 +279,7 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
     limit=st.integers(1, 5),
     name=st.sampled_from(["csv", "lines"]),
 )
-def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, limit: int, name: str) -> None:
+def test_rows_do_not_depend_on_blocks(pieces: list[bytes], end: bool, block: int, limit: int, name: str) -> None:
     data = b"id,when\n" + b"\n".join(pieces) + b"\n" * end
     with pytest.MonkeyPatch.context() as patch:
         whole = all_rows(data, name, 1 << 20)

@@ -80,7 +80,7 @@ def test_geo_set_and_unset_change_policies(geo: Callable[..., Done]) -> None:
     [("targets=c", "it was not added; known clusters: b"), ("target=b", "unknown setting 'target'"),
      ("start=now", "start: expected one of"), ("targets", "expected NAME=VALUE")],
 )  # fmt: skip
-def test_settings_that_are_none(geo: Callable[..., Done], setting: str, told: str) -> None:
+def test_malformed_settings_of_a_policy_are_refused(geo: Callable[..., Done], setting: str, told: str) -> None:
     done = geo("set", "t", setting)
     assert done.code == 2 and told in done.error and done.error.count("\n") == 1
     assert geo("show", "--json").json == []

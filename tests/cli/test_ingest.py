@@ -105,7 +105,7 @@ def test_ingest_creates_a_missing_log(run: Run, tmp_path: Path, source: Path) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"id,when,text\n", b"id,when,text"])
-def test_a_source_without_rows(run: Run, log: Path, source: Path, data: bytes) -> None:
+def test_a_source_without_rows_adds_nothing(run: Run, log: Path, source: Path, data: bytes) -> None:
     source.write_bytes(data)
     for _ in range(2):
         done = run("ingest", log, source, "--json", *TABLE_ARGUMENTS[: 2 if not data else None])
@@ -171,7 +171,7 @@ def test_goes_on_behind_a_control_record_without_entries(run: Run, log: Path, so
     assert values(log) == LINES
 
 
-def test_two_sources_in_turn(run: Run, log: Path, tmp_path: Path) -> None:
+def test_two_sources_each_go_on_where_they_were(run: Run, log: Path, tmp_path: Path) -> None:
     """Each goes on where it was, with the other's entries and a foreign program's between its own."""
     files = {name: tmp_path / name for name in ("one", "two")}
     content = {name: [b"%s %d" % (name.encode(), i) for i in range(30)] for name in files}
@@ -262,7 +262,7 @@ def test_a_changed_source_is_refused(
     assert values(log) == LINES
 
 
-def test_other_settings_are_refused(run: Run, log: Path, source: Path) -> None:
+def test_an_ingest_with_other_settings_than_before_is_refused(run: Run, log: Path, source: Path) -> None:
     source.write_bytes(TABLE)
     run("ingest", log, source, *TABLE_ARGUMENTS)
     done = run("ingest", log, source, "--format", "csv", "--key", "text")

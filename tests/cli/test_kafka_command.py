@@ -262,14 +262,14 @@ def check_refusal(done: Done, expected: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD_USERS)
-def test_users_that_cannot_be(refused: Refused, tmp_path: Path, kind: str) -> None:
+def test_malformed_files_of_users_are_refused(refused: Refused, tmp_path: Path, kind: str) -> None:
     text, expected = BAD_USERS[kind]
     users = tmp_path / "users"
     users.write_text(text)
     refused(expected, "--users", users)
 
 
-def test_options_that_cannot_be(refused: Refused, tmp_path: Path) -> None:
+def test_contradictory_options_of_a_listener_are_refused(refused: Refused, tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("billing:a secret\n")
     refused("found ('GSSAPI',)", "--users", users, "--mechanisms", "GSSAPI")

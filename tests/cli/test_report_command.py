@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_report_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_report_writes_every_report_on_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
     assert done.code == 0, done.error
     assert done.out.strip() == str(tmp_path / "r.html")
@@ -75,7 +75,7 @@ def test_report_writes_every_report_on_topics(run: Run, cluster: Path, tmp_path:
     assert {row["subscription"]: row["backlog_entries"] for row in behind} == {"archive": 40, "board": 0}
 
 
-def test_report_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_selects_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     which = ("--only", "backlog_by_subscription", "--parquet", tmp_path, "-o", tmp_path / "r.html")
     assert run("report", cluster, *which, "--subscription", "board", "--topic", "orders").code == 0
     rows = parquet.read_table(tmp_path / "backlog_by_subscription.parquet").to_pylist()

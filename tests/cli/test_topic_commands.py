@@ -81,7 +81,7 @@ def test_topic_publish_names_target_clusters_of_messages(topic: Callable[..., Do
     assert lists == [None, set(), {"south", "west"}]
 
 
-def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:
+def test_topic_publish_takes_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:
     source = tmp_path / "lines"
     source.write_bytes(b"a\n\nb\n")
     done = topic("publish", "--file", source, "--producer", "me", "--json")
@@ -97,7 +97,9 @@ def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> Non
     assert [row["offset"] for row in actual_rows] == list(range(5))
 
 
-def test_where_messages_were_published(topic: Callable[..., Done], run: Run, folder: Path, name: str) -> None:
+def test_topic_consume_prints_where_messages_were_published(
+    topic: Callable[..., Done], run: Run, folder: Path, name: str
+) -> None:
     """As JSON: null of those that were published here; the same from a server of the topic."""
     assert topic("publish", "own").code == 0
     origin = Origin(bytes(range(16)), "0123456789abcdef")
@@ -129,7 +131,7 @@ def test_publish_of_an_empty_file_publishes_nothing(topic: Callable[..., Done], 
     assert topic("consume", "--timeout", 0).out == ""
 
 
-def test_a_subscription_goes_on(topic: Callable[..., Done]) -> None:
+def test_topic_consume_goes_on_with_a_subscription(topic: Callable[..., Done]) -> None:
     topic("publish", *"abcdef")
     assert topic("consume", "--subscription", "work", "--count", 2).out == "a\nb\n"
     assert topic("consume", "--subscription", "work", "--count", 2, "--no-ack").out == "c\nd\n"
@@ -202,7 +204,7 @@ def test_topic_seek_skip_and_clear_move_subscriptions(topic: Callable[..., Done]
     assert published > 1_000_000_000_000_000 and left("--timeout", 0.2) == ""
 
 
-def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
+def test_subscription_create_and_delete_change_subscriptions(topic: Callable[..., Done]) -> None:
     topic("publish", "before")
     assert topic("create", "a", "--type", "key_shared", "--property", "team=x", group="subscription").code == 0
     topic("create", "b", "--from", "0", group="subscription")

@@ -198,7 +198,7 @@ def test_early_acknowledgements_count_before_the_message_is_delivered() -> None:
     assert not side.exchange.arrive(origin("a"), 1600)
 
 
-def test_old_generations_change_nothing() -> None:
+def test_acknowledgements_of_older_generations_change_nothing() -> None:
     clusters = linked()
     clusters["a"].acknowledge("s", "a", 1)
     clusters.settle()

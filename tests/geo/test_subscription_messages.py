@@ -102,7 +102,7 @@ def test_a_journal_has_no_gaps() -> None:
             replay(records)
 
 
-def test_replaying_again_changes_nothing() -> None:
+def test_replaying_journal_records_twice_changes_nothing() -> None:
     once = replay([encode_record(1, items())])
     twice = replay([encode_record(1, items()), encode_record(2, items())])
     assert once.lifecycles["s"].state == twice.lifecycles["s"].state
@@ -122,7 +122,7 @@ def test_differences_are_all_that_the_other_side_lacks(mine: set[int], theirs: s
     assert differences(ours, None).dump() == ours.dump()
 
 
-def test_a_line_stays_small() -> None:
+def test_a_digest_line_stays_small() -> None:
     """A line of the state is short, however far apart the acknowledged ranges are."""
     starts = np.arange(20_000) * 10_000_000
     ranges = ranges_of(starts, starts + 1)

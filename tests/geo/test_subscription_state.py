@@ -97,7 +97,7 @@ def test_origin_ranges_behave_as_sets_of_messages(one: set[tuple[str, int]], two
         assert rest.total == len({number for other, number in one - two if other == letter})
 
 
-def test_a_seek_wins_whole() -> None:
+def test_the_later_seek_replaces_acknowledgements_in_a_merge() -> None:
     former = SubscriptionState(frozenset({"t1"}), bases=bases(a=3))
     former.acks.add(origin("a"), *span(7, 8))
     later = SubscriptionState(frozenset({"t1"}), Generation(1, cluster_id("b")), bases=bases(a=1))

@@ -28,7 +28,7 @@ def as_row(record: pyreplog.Record) -> Row:
     return record.entry - record.entry_count + 1, record.entry_count, record.value.decode(), record.event_time
 
 
-def test_read_without_a_writer(golden: tuple[Path, list[Row]]) -> None:
+def test_a_golden_log_with_record_batches_is_read_without_a_writer(golden: tuple[Path, list[Row]]) -> None:
     path, rows = golden
     assert {row[1] for row in rows} == {1, 2, 3, 50, 100_000}
     with pyreplog.open(path, mode="r") as log:

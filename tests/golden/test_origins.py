@@ -18,7 +18,7 @@ GOLDEN = {
 }
 
 
-def test_records_of_replicated_entries() -> None:
+def test_golden_records_of_replicated_entries_are_decoded() -> None:
     assert GOLDEN["records"] == records()
     parsed = parse_entries(GOLDEN["records"], ledger=3, first=0, last=len(VALUES) - 1)
     batch = decode_messages(parsed, offset=50, entries=0, size=0)

@@ -26,7 +26,7 @@ def plain(request: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
-def test_requests_of_each_version(path: Path) -> None:
+def test_golden_requests_of_each_version_are_decoded_and_encoded(path: Path) -> None:
     lines = [line.split() for line in path.read_text().splitlines()]
     assert len(lines) <= len(REQUESTS)
     for (name, digits), request in zip(lines, REQUESTS, strict=False):

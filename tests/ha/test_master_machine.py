@@ -347,7 +347,7 @@ def modes(effects: list[Any]) -> list[bool]:
     return [effect.asynchronous for effect in only(ModeChanged, effects)]
 
 
-def test_falls_back_and_returns() -> None:
+def test_a_master_falls_back_to_asynchronous_and_returns() -> None:
     lab = Lab(fallback_after_ms=100)
     lab.follow("a")
     lab.append(30, synced=25)

@@ -154,7 +154,7 @@ def test_a_replica_leaves_a_master_with_absurd_answers(resume: int, fields: dict
     assert following.terms.promised == T2
 
 
-def test_messages_out_of_turn() -> None:
+def test_a_replica_leaves_a_master_that_sends_messages_out_of_turn() -> None:
     following = replica()
     connected(following)
     members = MembershipUpdate(Members.first("am", 1))
@@ -326,7 +326,7 @@ def test_an_accept_that_comes_twice_from_an_older_master() -> None:
     )
 
 
-def test_marks_are_compared_whole() -> None:
+def test_marks_are_compared_by_position_and_entry() -> None:
     following = replica()
     connected(following, received=20)
     wrong = accept(20)._replace(resume=LogPosition(2000, 19))

@@ -446,7 +446,7 @@ def test_a_group_that_moves_completes_what_waits() -> None:
     assert driver.results["a"].code is Code.NOT_COORDINATOR
 
 
-def test_another_broker_goes_on(seed: int) -> None:
+def test_another_coordinator_goes_on_from_the_records(seed: int) -> None:
     """At any moment: what a broker reads from the log is what the one before had."""
     random = Random(seed)
     driver = GroupDriver(Topics(orders=7, bills=3))

@@ -191,7 +191,7 @@ def count_assigned(admin: AdminClient, consumers: Sequence[Consumer]) -> int:
     return sum(len(each.assignment.topic_partitions) for each in group.members)
 
 
-def test_protocols_do_not_mix(brokers: KafkaBrokers) -> None:
+def test_a_group_has_members_of_one_protocol(brokers: KafkaBrokers) -> None:
     """A member of the other protocol is refused; when all have left, it takes the group and its offsets over."""
     produce_all(brokers, VALUES)
     classic = member(brokers, protocol="classic")

@@ -340,7 +340,7 @@ def test_a_join_ends_in_time(brokers: Brokers) -> None:
     assert second.result(0).code is Code.NONE and second.result(0).generation == 2
 
 
-def test_the_partition_stays_small(tmp_path: Path) -> None:
+def test_the_offsets_partition_is_rewritten_and_stays_small(tmp_path: Path) -> None:
     """What is live is appended again, and segments before that go; nothing is lost by it."""
     brokers = Brokers(tmp_path, rewrite_bytes=20_000)
     brokers.elect("a")

@@ -208,7 +208,9 @@ def test_tags_that_are_not_known_are_skipped() -> None:
         ([(1, struct.pack(">iq", 7, 8))], "replica_state", "a number of at most 32 bits and 5 bytes", "the end"),
     ],
 )  # fmt: skip
-def test_tagged_fields_that_lie(fields: list[tuple[int, bytes]], path: str, expected: str, found: str) -> None:
+def test_malformed_tagged_fields_are_refused(
+    fields: list[tuple[int, bytes]], path: str, expected: str, found: str
+) -> None:
     error = refused(ApiKey.FETCH, 15, tagged(*fields))
     assert (error.path, error.expected, error.found) == (path, expected, found)
 

@@ -40,7 +40,7 @@ def test_a_listener_of_a_broker() -> None:
     assert re.fullmatch(r"127\.0\.0\.1:\d+", printed)
 
 
-def test_a_listener_with_users(tmp_path: Path) -> None:
+def test_the_program_of_a_listener_with_users_runs(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "all")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(authority.issue("1"))
@@ -58,7 +58,7 @@ def test_the_program_of_topics_on_ledgers_runs() -> None:
     run_as_promised(TOPICS_ON_LEDGERS, {})
 
 
-def test_groups_and_their_lag() -> None:
+def test_the_program_of_groups_and_their_lag_runs() -> None:
     assert run(WATCH, {}) == [], "there is no group yet"
 
 

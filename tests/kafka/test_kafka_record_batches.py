@@ -87,7 +87,7 @@ def rows_of(data: bytes) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
-def test_batches_of_kafka_python(codec: int, seed: int) -> None:
+def test_record_batches_of_kafka_python_are_read(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for count in (1, 2, 7, 300):
         rows = draw(rng, count)
@@ -108,7 +108,7 @@ def test_batches_of_kafka_python(codec: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
-def test_kafka_python_reads_ours(codec: int, seed: int) -> None:
+def test_kafka_python_reads_our_record_batches(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for count in (1, 2, 7, 300):
         rows = draw(rng, count)
@@ -405,7 +405,7 @@ def test_a_codec_that_is_not_installed_is_stored_unseen() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_codecs_with_any_data(codec: str, seed: int) -> None:
+def test_codecs_compress_any_data_within_limits(codec: str, seed: int) -> None:
     rng = Random(seed)
     for data in (b"", b"x", bytes(1 << 20), rng.randbytes(100_000), b"abc" * 50_000):
         packed = compress(CODECS[codec], data)
@@ -415,7 +415,7 @@ def test_codecs_with_any_data(codec: str, seed: int) -> None:
                 decompress(CODECS[codec], packed, len(data) - 1)
 
 
-def test_streams_behind_each_other() -> None:
+def test_consecutive_compressed_streams_are_read_as_one() -> None:
     """gzip, lz4, zstd and snappy-java read them as one; a raw block of snappy has no head."""
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         number = CODECS[codec]

@@ -104,7 +104,7 @@ def test_requests_keep_their_memory_and_parsers_do_not() -> None:
     assert sys.getrefcount(view.obj) == 3, "the view, the attribute, the argument"
 
 
-def test_memory_follows_the_traffic() -> None:
+def test_the_buffer_of_a_parser_follows_the_traffic() -> None:
     """Windows grow while they are filled, up to 256 KiB, and shrink again."""
     parser, windows, request = RequestParser(), [], framed(bytes(1 << 20))
     for _ in range(5):
@@ -142,7 +142,7 @@ def request_bytes(key: int, version: int, flexible: bool, client_id: str | None,
 
 
 @pytest.mark.parametrize("client_id", [None, "", "me", "grün" * 500])
-def test_headers_of_all_versions(client_id: str | None) -> None:
+def test_request_headers_of_all_versions_are_decoded(client_id: str | None) -> None:
     for key in ApiKey:
         for version in served_versions(key):
             codec = request_codec(key, version)

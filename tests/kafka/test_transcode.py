@@ -56,7 +56,7 @@ def test_messages_are_transcoded_to_records(codec: int, seed: int) -> None:
             ]
 
 
-def test_entries_of_one_message() -> None:
+def test_entries_of_one_message_keep_attributes_as_headers() -> None:
     """Their keys, times and properties are those of the record."""
     attributes = [
         encode_attributes(5_000_000, {"a": b"1", "b": b""}, b"me", 3),

@@ -101,7 +101,7 @@ def test_ids_are_not_given_twice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
-def test_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
+def test_an_embedded_cluster_is_reopened_with_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
     """A cluster with another number of bookies is opened with all existing bookies, as these hold copies."""
     with embedded(folder, before) as cluster:
         number = fill(cluster, before, 2, 2)
@@ -183,7 +183,7 @@ def segment_files(folder: Path) -> int:
 # ---- closing ---------------------------------------------------------------------------------------------------
 
 
-def test_closing_with_ledgers_open(folder: Path) -> None:
+def test_closing_a_cluster_closes_its_ledgers(folder: Path) -> None:
     cluster = embedded(folder)
     ledger = cluster.create_ledger()
     futures = [ledger.submit(b"%d" % entry) for entry in range(20)]
@@ -266,7 +266,9 @@ def test_clusters_stay_in_their_process(folder: Path) -> None:
         ({"ensemble": 5}, NotEnoughBookiesError),
     ],
 )
-def test_ledgers_that_cannot_be(shared: LedgerCluster, arguments: dict[str, object], error: type[Exception]) -> None:
+def test_impossible_ledgers_are_refused(
+    shared: LedgerCluster, arguments: dict[str, object], error: type[Exception]
+) -> None:
     before = shared.ledgers()
     with pytest.raises(error):
         shared.create_ledger(**arguments)  # type: ignore[arg-type]
@@ -282,7 +284,7 @@ def test_ledgers_that_cannot_be(shared: LedgerCluster, arguments: dict[str, obje
         ({"segment_bytes": 5}, ConfigError),
     ],
 )
-def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
+def test_impossible_clusters_are_refused(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         LedgerCluster.embedded(folder, **settings)  # type: ignore[arg-type]
 

@@ -125,7 +125,7 @@ def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, intercept
     assert (batch.result(30), last.result(30)) == (range(3, 5), 5)
 
 
-def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> None:
+def test_entries_of_each_thread_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> None:
     def work(name: int) -> list[int]:
         futures = []
         for n in range(0, 100, 4):
@@ -299,7 +299,9 @@ def test_callbacks_of_appends_may_submit_the_next_entry(folder: Path, apart: Apa
         assert done.result(30) == 100
 
 
-def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_a_callback_that_would_wait_is_refused(
+    ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     raised: AppendFuture[list[type]] = AppendFuture()
     interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
 
@@ -519,7 +521,7 @@ def test_close_gives_up_in_time(
     assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_closing_twice_is_fine(ledger: Ledger) -> None:
+def test_a_ledger_may_be_closed_twice(ledger: Ledger) -> None:
     ledger.submit(b"flushed")
     ledger.close()
     ledger.close()

@@ -64,7 +64,7 @@ def interceptor(cluster: LedgerCluster) -> RequestInterceptor:
 
 
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (4, 2, 1)])
-def test_every_entry_in_order(
+def test_a_reader_gives_every_entry_in_order(
     shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]
 ) -> None:
     read_little_at_a_time(monkeypatch)
@@ -188,7 +188,9 @@ def test_a_replica_that_is_slow_is_not_waited_for(
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(10)]
 
 
-def test_unknown_is_not_no(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_an_unreachable_copy_is_not_taken_for_a_missing_one(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
         interceptor.add_rule(interceptor.fail)
@@ -439,7 +441,7 @@ def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, i
         interceptor.clear()
 
 
-def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
+def test_waiting_for_entries_times_out(cluster: LedgerCluster) -> None:
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         assert reader.wait_beyond(-1, 0) is False
         assert reader.wait_beyond(-1, 0.05) is False

@@ -169,5 +169,5 @@ def test_later_turns_choose_other_replacements() -> None:
     assert len({replacement_of(7, turn) for turn in range(30)}) > 5
 
 
-def test_no_server_is_there() -> None:
+def test_no_bookie_is_chosen_from_no_candidates() -> None:
     assert new(7, 3, []) == []

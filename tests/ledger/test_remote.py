@@ -228,7 +228,7 @@ def test_malformed_registrations_are_left_out(store: SQLiteStore, cluster: Ledge
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
+def test_ctrl_c_in_the_driving_thread_loses_no_entry(cluster: LedgerCluster) -> None:
     """The thread that waits drives all ledgers meanwhile: a step that has begun is finished, whenever Ctrl-C comes."""
     ledger = cluster.create_ledger(3, 3, 2)
     main, ended = threading.get_ident(), threading.Event()

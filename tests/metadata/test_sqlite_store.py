@@ -167,7 +167,7 @@ def test_calls_end_at_the_deadline(path):
 # ---- leases ----------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_owner_expires(path):
+def test_leases_of_a_silent_owner_expire_at_the_ttl(path):
     """By a clock that stands still until the test moves it: exactly at the ttl, for everybody at once."""
     clock = ManualClock(0)
     lost: list[str] = []

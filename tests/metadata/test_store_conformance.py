@@ -209,7 +209,7 @@ def test_one_of_many_concurrent_creates_succeeds(store, other):
     assert store.get("/deep/er/key").value == b"%d" % winners[0]
 
 
-def test_no_update_is_lost(store, other):
+def test_concurrent_updates_of_threads_are_not_lost(store, other):
     store.create("/counter", b"0")
 
     def count(number: int) -> None:
@@ -234,7 +234,7 @@ def test_one_of_many_concurrent_deletes_succeeds(store, other):
         assert all(result is None or isinstance(result, NoSuchKeyError) for result in results), results
 
 
-def test_processes_lose_no_update(shared_url):
+def test_concurrent_updates_of_processes_are_not_lost(shared_url):
     """They also make the store together."""
     processes = [Process(COUNTER, shared_url, 20) for _ in range(3)]
     try:

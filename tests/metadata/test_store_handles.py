@@ -179,7 +179,7 @@ def test_a_relative_path_of_a_store_outlives_a_change_of_directory(tmp_path, mon
     assert (tmp_path / "metadata.db").exists()
 
 
-def test_kazoo_is_an_extra(monkeypatch):
+def test_a_zookeeper_store_without_kazoo_names_the_extra(monkeypatch):
     for module in [name for name in sys.modules if name.partition(".")[0] == "kazoo" or "metadata.zoo" in name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delitem(sys.modules, "pyreplog.metadata.zookeeper_session", raising=False)

@@ -57,5 +57,5 @@ def test_strings_that_are_not_there(start: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("ends", [[0, 4], [-1, 1], [2, 1], [0, 1 << 30]])
-def test_strings_beyond_their_bytes(ends: list[int]) -> None:
+def test_strings_beyond_their_bytes_are_not_alike(ends: list[int]) -> None:
     assert not are_strings_alike(np.array(ends, np.int32), b"aa", 0, 1)

@@ -39,7 +39,7 @@ def test_crc32c_is_right_on_this_cpu(tmp_path: Path, flags: list[str]) -> None:
 
 @pytest.mark.skipif("avx2" not in checksum.kernels(), reason="the shim is made of AVX2")
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]])
-def test_avx512_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
+def test_crc32c_with_avx512_is_right_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
     """The widest kernel, its instructions told in C: few CPUs have them, and no emulator does."""
     compiler = ["gcc", *flags, "-Wno-psabi", "-include", str(HERE / "avx512_shim.h")]
     assert "avx512" in run_driver(tmp_path / "driver", compiler, [])

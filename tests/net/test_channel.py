@@ -83,7 +83,7 @@ def test_requests_leave_in_order(reactor: Reactor, serve: Any, connect: Any) -> 
     assert ids == sorted(ids)
 
 
-def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_a_request_without_a_reply_times_out(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
     wait(reactor, lambda: channel.connected)  # else it is not sent in time
@@ -183,7 +183,7 @@ def test_channel_without_a_listener_raises_not_connected_error_until_one_listens
     assert call(reactor, channel, b"now") == b"now" and server.refused == 0
 
 
-def test_names_are_looked_up(reactor: Reactor, opened: Any) -> None:
+def test_a_channel_looks_up_host_names(reactor: Reactor, opened: Any) -> None:
     server = opened.enter_context(Server(reactor, Recorder(), host="127.0.0.1"))
     channel = opened.enter_context(Channel(reactor, ("localhost", server.address[1])))
     wait(reactor, lambda: channel.connected or channel.error is not None)
@@ -346,7 +346,7 @@ def test_garbage_collected_channel_with_a_pending_request_emits_a_resource_warni
     wait(reactor, lambda: bool(handler.ends))
 
 
-def test_delays_double_between_bounds() -> None:
+def test_reconnect_delays_double_between_bounds() -> None:
     low, high = Backoff(0.02, 1.0, lambda: 0.0), Backoff(0.02, 1.0, lambda: 1.0)
     assert [high.next_s() for _ in range(8)] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     assert [low.next_s() for _ in range(3)] == [0.01, 0.02, 0.04]

@@ -229,7 +229,7 @@ def test_handshake_messages_out_of_turn_are_refused(kind: HelloKind) -> None:
 
 
 @given(messages)
-def test_bytes_there_and_back(message: hello.Message) -> None:
+def test_hello_messages_are_decoded_as_encoded(message: hello.Message) -> None:
     encoded = message.encode()
     assert len(encoded) <= hello.BODY_MAX
     assert hello.decode_hello(encoded) == message
@@ -237,7 +237,7 @@ def test_bytes_there_and_back(message: hello.Message) -> None:
         hello.decode_hello(encoded[:-1])
 
 
-def test_reasons_there_and_back() -> None:
+def test_reasons_of_refusals_are_decoded_as_encoded() -> None:
     for error in hello.REASONS.values():
         decoded = hello.decode_hello(Refusal(error("why " * 1000)).encode())
         assert isinstance(decoded, Refusal) and type(decoded.error) is error and str(decoded.error).startswith("why")

@@ -179,7 +179,7 @@ def test_drive_returns_false_after_its_time_out(reactor: Reactor) -> None:
     assert reactor.drive(lambda: False, -1.0) is False
 
 
-def test_a_callback_cannot_wait(reactor: Reactor) -> None:
+def test_a_callback_that_would_drive_the_reactor_is_refused(reactor: Reactor) -> None:
     errors: list[Exception] = []
 
     def wait_inside() -> None:
@@ -277,7 +277,7 @@ def test_busy_polling_finds_the_same(serve: Any, connect: Any, opened: Any) -> N
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_while_waiting(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_ctrl_c_interrupts_a_waiting_thread(reactor: Reactor, serve: Any, connect: Any) -> None:
     held = Recorder(answer=None)
     server = serve(held, reactor=reactor)
     channel = connect(server)
@@ -414,7 +414,7 @@ def test_a_callback_may_close_its_reactor() -> None:
     assert running._epoll.closed
 
 
-def test_stop_and_run_again() -> None:
+def test_a_stopped_reactor_runs_again() -> None:
     with Reactor() as reactor:
         reactor.call_soon(reactor.stop)
         reactor.run()

@@ -101,7 +101,7 @@ def test_replies_of_parts_from_another_thread(reactor: Reactor, serve: Any, conn
 
 
 @pytest.mark.parametrize("cut", [1, 5, 13, 100])
-def test_a_stream_cut_anywhere(cut: int, reactor: Reactor, serve: Any) -> None:
+def test_a_stream_cut_anywhere_ends_its_connection_only(cut: int, reactor: Reactor, serve: Any) -> None:
     with RawClient(serve(Recorder())) as client:
         stream = b"".join(encode(i, b"%d" % i * 7) + encode(0, b"") for i in range(1, 20))
         for at in range(0, len(stream), cut):
@@ -229,7 +229,7 @@ def test_a_handler_that_raises_closes_one_connection(
     assert call(reactor, good, b"y") == b"y"
 
 
-def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_connections_beyond_the_limit_are_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
     server = serve(Recorder(), limits=Limits(connections=2))
     first = connect(server)
     assert call(reactor, first, b"x") == b"x"

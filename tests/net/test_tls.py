@@ -112,7 +112,7 @@ def test_a_server_answers_requests_behind_tls(
     assert replies == bodies
 
 
-def test_a_secret_behind_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_a_secret_is_checked_behind_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
     secret = Secret(b"a secret of sixteen bytes or more")
     server = serve(Recorder(), tls=certificates.server(), secret=secret)
     assert call(reactor, connect(server, tls=certificates.client(), secret=secret), b"x") == b"x"

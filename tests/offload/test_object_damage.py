@@ -117,7 +117,9 @@ def test_damaged_objects_give_the_rows_of_a_log_with_the_same_damage(
 
 
 @pytest.mark.parametrize("size", [32, 40, 700, 100_000])
-def test_windows_of_any_size(folder: Place, log: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_the_size_of_windows(
+    folder: Place, log: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records are larger than a window, and lie across two."""
     manifest = folder.copy(log).manifest
     monkeypatch.setattr(windows, "WINDOW_BYTES", size)
@@ -180,7 +182,7 @@ def test_damaged_and_missing_manifests_are_refused(folder: Place, offloaded: Off
     [("base", 8), ("stop", 1 << 40), ("stop", 0), ("entries", -1), ("first_entry", 5), ("epoch", 1 << 32),
      ("crc32c", -1), ("index_bytes", 1 << 40), ("entries", "many"), ("time_low", 1 << 63), ("entries", 3)],
 )  # fmt: skip
-def test_numbers_out_of_bounds(folder: Place, log: Path, field: str, value: object) -> None:
+def test_a_manifest_with_numbers_out_of_bounds_is_refused(folder: Place, log: Path, field: str, value: object) -> None:
     """With a right CRC: whoever wrote them."""
     folder.copy(log)
     name = manifest.name_of(1)

@@ -60,7 +60,7 @@ def test_an_offloaded_log_has_the_rows_of_the_log(place: Place, log: Path) -> No
         assert len(wanted)
 
 
-def test_again_only_what_came(place: Place, log: Path) -> None:
+def test_a_repeated_offload_copies_new_segments_only(place: Place, log: Path) -> None:
     before = place.copy(log).manifest
     assert place.copy(log) == (before, 0, 0, 0)
     end = grow(log, 800)
@@ -83,7 +83,7 @@ def test_offloaded_segments_stay_after_the_log_was_trimmed(folder: Place, log: P
     assert folder.column("offset") == list(range(sealed(log)))
 
 
-def test_a_gap_is_refused(folder: Place, log: Path) -> None:
+def test_an_offload_that_would_leave_a_gap_is_refused(folder: Place, log: Path) -> None:
     before = folder.copy(log).manifest
     end = grow(log, 1500)
     with pyreplog.open(log) as writer:
@@ -142,7 +142,7 @@ def test_missing_objects_are_copied_again(folder: Place, log: Path) -> None:
         folder.copy(log)
 
 
-def test_two_at_a_time(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_of_two_concurrent_offloads_is_told(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is late is told, and nothing that the other one did is lost."""
     place.copy(log)
     grow(log, 800)
@@ -203,7 +203,7 @@ def test_offloads_refuse_foreign_places_and_logs(folder: Place, log: Path, tmp_p
         Place(f"file://{tmp_path}/ledgers", {}).copy(next((tmp_path / "cluster").glob("*/log")))
 
 
-def test_nothing_is_sealed_yet(folder: Place, tmp_path: Path) -> None:
+def test_an_offload_without_sealed_segments_copies_nothing(folder: Place, tmp_path: Path) -> None:
     pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT).close()
     assert folder.copy(tmp_path / "log").manifest.segments == ()
     assert folder.column("offset") == []
@@ -265,7 +265,7 @@ def test_planning_fetches_no_record(folder: Place, log: Path) -> None:
     assert plan(options_of(folder.url))
 
 
-def test_logs_of_both_kinds(folder: Place, log: Path) -> None:
+def test_local_and_offloaded_logs_are_read_together(folder: Place, log: Path) -> None:
     manifest = folder.copy(log).manifest
     offset = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
     assert offset == [*range(samples.ENTRIES), *range(manifest.end)]

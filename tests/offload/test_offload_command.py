@@ -62,7 +62,7 @@ def test_reports_and_exports_read_offloaded_logs(folder: Place, log: Path, tmp_p
     assert page.stat().st_size > 1000
 
 
-def test_credentials_from_the_environment(s3: dict[str, Any], log: Path) -> None:
+def test_offloads_take_credentials_from_the_environment(s3: dict[str, Any], log: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pyreplog", "offload", str(log), "s3://bucket/command", "--json"],
         env={**os.environ, "FSSPEC_S3": json.dumps(s3)}, capture_output=True, text=True, timeout=600, check=False,

@@ -52,7 +52,7 @@ def test_position_map_equals_a_dictionary_in_both_directions(
         expected = {first: offset for first, offset in expected.items() if offset >= below}
 
 
-def test_neighbours_are_one_run() -> None:
+def test_adjacent_positions_are_one_run() -> None:
     for batches in range(1, 5):
         positions, _ = build([(0, 0, 3), (0, 0, 2), (0, 1, 2), (1, 0, 1)], batches)
         whole = np.zeros(1, np.int64), np.array([20])

@@ -64,7 +64,7 @@ sizes = st.sampled_from([1, 200, 1 << 15, 1 << 31])
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), sizes), max_size=20),
     st.integers(0, 1 << 40),
 )
-def test_a_page_comes_back(drawn: list[tuple[int, int, int, int, int]], first: int) -> None:
+def test_a_position_page_is_decoded_as_encoded(drawn: list[tuple[int, int, int, int, int]], first: int) -> None:
     """Whatever the sizes of the numbers; the topic's own messages lie between."""
     rows: dict[Origin, list[tuple[int, int, int]]] = {}
     ends, offset = dict.fromkeys(ORIGINS, 0), first

@@ -249,7 +249,7 @@ def test_durable_appends_reach_every_replica(cluster: Cluster) -> None:
     cluster.await_values(topic, [b"%d" % value for value in range(20)])
 
 
-def test_too_few_replicas_refuse(cluster: Cluster) -> None:
+def test_appends_below_the_min_isr_are_refused(cluster: Cluster) -> None:
     cluster.start("a", "b")
     topic = cluster.create(replication_factor=2, min_isr=2)
     cluster.append(b"first")
@@ -455,7 +455,7 @@ def pyreplog_start(path: Path) -> int:
         return log.start
 
 
-def test_preferred_leaders_by_order(cluster: Cluster) -> None:
+def test_preferred_leaders_are_elected_by_order(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(assignment={0: ["a", "b", "c"]})
     cluster.append(b"first")

@@ -137,7 +137,7 @@ def test_a_follower_waits_for_records(client: PartitionClient) -> None:
     assert [record.value for record in topic[0].follow(0, timeout=0.05)] == [b"before", b"after"]
 
 
-def test_offset_at_a_time(client: PartitionClient) -> None:
+def test_a_client_finds_the_offset_at_a_time(client: PartitionClient) -> None:
     topic = client.create_topic("flights")
     topic[0].append_batch([b"a", b"b"])
     assert topic[0].offset_at(0) == 0 and topic[0].offset_at(1 << 62) == 2

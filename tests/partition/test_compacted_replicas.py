@@ -168,7 +168,7 @@ def test_a_follower_that_was_away_catches_up(replicas: Replicas, fetch_bytes: in
     replicas.check(away)
 
 
-def test_only_the_leader_decides(replicas: Replicas) -> None:
+def test_only_the_leader_cleans_its_log(replicas: Replicas) -> None:
     replicas.fill(2)
     for broker in replicas.brokers.values():
         if broker is not replicas.leader:

@@ -77,7 +77,7 @@ def test_delete_records_completes_when_all_replicas_have_deleted(cluster: Cluste
     assert read(a, 10).log_start == 5
 
 
-def test_all_that_is_committed(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_removes_all_committed_records(cluster: Cluster, a: Broker) -> None:
     future = delete(a, -1)
     pass_time(cluster)
     assert outcome(future) == DeleteRecordsResponse(ErrorCode.NONE, 10)
@@ -157,7 +157,7 @@ def test_delete_that_cannot_be_stored_answers_kafka_storage_error(cluster: Clust
     assert outcome(future).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_open_transaction_stays(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_keeps_an_open_transaction(cluster: Cluster, a: Broker) -> None:
     verification = a.partition.begin_verification(7)
     data = batch(2, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
     a.manager.append_records(-1, {EVENTS: data}, verifications={EVENTS: verification})

@@ -117,7 +117,7 @@ def test_a_log_that_lost_its_tail_shows_all_it_has(tmp_path: Path, seed: int) ->
         b.close()
 
 
-def test_another_log_shows_nothing(tmp_path: Path) -> None:
+def test_the_high_watermark_of_another_log_is_ignored(tmp_path: Path) -> None:
     with open_replica(tmp_path / "a") as a:
         a.lead(epoch(1))
         a.append_messages([b"x", b"y"])

@@ -91,7 +91,7 @@ bounds_of = st.none() | st.tuples(few, few)
 
 @settings(max_examples=400)
 @given(rows=rows_of, entries=bounds_of, times=bounds_of, ledgers=st.none() | disjoint(), acked=disjoint())
-def test_rows_that_are_wanted(
+def test_wanted_rows_are_those_within_the_bounds(
     rows: list[tuple[int, int, int]], entries: Any, times: Any, ledgers: Any, acked: Any
 ) -> None:
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]

@@ -189,7 +189,7 @@ def test_frames_in_reads_of_0_8_and_2_3_and_3_7() -> None:
     assert reads == [(0, 80, (0, 88, 68)), (3, 10, None), (3, 80, (6, 88, 68)), (1, 0, None)]
 
 
-def test_every_cut_in_two() -> None:
+def test_frames_cut_anywhere_are_whole() -> None:
     stream = stream_of(SOME)
     for cut in range(len(stream) + 1):
         for through_buffer in (False, True):

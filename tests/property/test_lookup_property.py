@@ -150,7 +150,7 @@ def test_records_are_found_by_event_time(log: LogView, filled: Filled) -> None:
             ]
 
 
-def test_by_offset_in_tables(filled: Filled) -> None:
+def test_records_are_found_by_offset_in_tables(filled: Filled) -> None:
     path, entries, draw = filled
     edges = {entry.number for entry in entries if not entry.position % PAGE or entry.position % SEGMENT_BYTES == PAGE}
     for low in beside(edges, draw, 5):

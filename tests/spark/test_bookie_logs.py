@@ -89,7 +89,7 @@ def test_offsets_by_partition_make_no_sense(log: Path) -> None:
         plan(options_of(log, startingOffsets='{"log": {"-1": 3}}'))
 
 
-def test_an_embedded_clusters_bookies(tmp_path: Path) -> None:
+def test_bookie_logs_of_an_embedded_cluster_are_read(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(tmp_path / "data", bookies=3) as cluster:
         with cluster.create_ledger(3, 3, 2) as ledger:
             ledger.append_batch([b"value %d" % n for n in range(100)])

@@ -102,7 +102,7 @@ def test_different_copies_are_corrupt(sample: Made) -> None:
     check(path, places)
 
 
-def test_no_copy_is_left(sample: Made) -> None:
+def test_an_entry_without_a_sound_copy_is_unreadable(sample: Made) -> None:
     path, places = sample
     corrupt(path, (0, 1500))
     with pytest.raises(UnreadableError, match="ledger 0: entry 1500 cannot be read"):
@@ -138,7 +138,7 @@ def test_every_copy_of_an_entry_is_read_on_request(origin: Made) -> None:
     assert copies(path) == Counter({place: copies_of.get(place[0], 2) for place in places})
 
 
-def test_copies_of_one_bookie(origin: Made) -> None:
+def test_copies_of_one_bookie_are_read(origin: Made) -> None:
     path, _ = origin
     (bookie,) = set(column(path, "bookie", replica="bookie-2"))
     assert bookie.startswith("bookie-2@")

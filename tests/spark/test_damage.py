@@ -80,7 +80,7 @@ def test_a_lost_length_costs_little(log: Path, indexed: bool, name: str) -> None
     assert table["offset"].to_pylist() == [n for n in range(samples.ENTRIES) if n != 100]
 
 
-def test_a_stretch_of_rubbish(log: Path) -> None:
+def test_rows_around_a_stretch_of_rubbish_are_read(log: Path) -> None:
     path, offset = place(log, 200)
     with path.open("r+b") as file:
         file.seek(offset)
@@ -188,7 +188,7 @@ def test_files_that_are_no_segments(log: Path, tmp_path: Path, spoil: object, sa
 
 
 @pytest.mark.parametrize(("spoil", "says"), WAYS[:3], ids=lambda way: getattr(way, "__name__", ""))
-def test_files_spoilt_after_planning(log: Path, tmp_path: Path, spoil: object, says: str) -> None:
+def test_files_damaged_after_planning_are_passed_over(log: Path, tmp_path: Path, spoil: object, says: str) -> None:
     assert callable(spoil)
     options = options_of(log, columns="offset", mode="DROPMALFORMED", failOnDataLoss=False)
     tasks = plan(options)

@@ -34,7 +34,7 @@ def test_the_end_is_that_of_the_plan(tmp_path: Path) -> None:
         assert column(log.path, "offset") == list(range(4000))
 
 
-def test_reading_beside_a_writer(tmp_path: Path) -> None:
+def test_each_plan_of_a_growing_log_sees_a_prefix(tmp_path: Path) -> None:
     """Each plan sees a prefix, and not less than the one before."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
         append(log, 50)

@@ -108,7 +108,7 @@ def test_each_mistake_has_its_own_message(name: str, text: str, says: str) -> No
         ReadOptions.of({"path": "data", name: text})
 
 
-def test_a_path_is_needed() -> None:
+def test_read_options_without_a_path_are_refused() -> None:
     with pytest.raises(ConfigError, match="path: expected the directory of a log, found none"):
         ReadOptions.of({"mode": "FAILFAST"})
 

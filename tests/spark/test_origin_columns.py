@@ -132,7 +132,7 @@ def test_with_all_columns_they_are_the_last(place: tuple[Path, list[Place]]) -> 
     assert places_of(path, columns="originPublishTime,offset,originOffset,originCluster", includeHeaders=True) == places
 
 
-def test_a_topic_without_origins(place: tuple[Path, list[Place]]) -> None:
+def test_origin_columns_of_own_messages_are_null(place: tuple[Path, list[Place]]) -> None:
     assert places_of(place[0], topics="own") == [(0, None, None, None), (1, None, None, None)]
 
 

@@ -164,7 +164,7 @@ def test_a_range_of_times_selects_records_of_a_log(
     assert offsets == [n for n in range(600) if low <= n < low + length]
 
 
-def test_equal_times_across_segments(tmp_path: Path) -> None:
+def test_a_range_of_times_includes_equal_times_across_segments(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [3000] * 100, step_us=0)
     assert column(tmp_path / "log", "offset", startingTimestamp=0) == list(range(100))
     assert column(tmp_path / "log", "offset", endingTimestamp=0) == []
@@ -209,7 +209,7 @@ def test_empty_ranges_of_offsets_give_no_rows(tmp_path: Path) -> None:
     assert column(tmp_path / "log", "offset", startingOffsets='{"log": {"-1": 8}}') == [8, 9]
 
 
-def test_offsets_that_were_removed(tmp_path: Path) -> None:
+def test_ranges_of_trimmed_offsets_are_refused_or_cut(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [1000] * 600)
     with pyreplog.open(tmp_path / "log") as log:
         first = log.trim(300)

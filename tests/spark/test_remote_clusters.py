@@ -111,7 +111,7 @@ def test_a_bookie_dies_while_it_is_read(tmp_path: Path) -> None:
         assert rows == [(n, n.to_bytes(4)) for n in range(count)]
 
 
-def test_a_bookie_is_dead(tmp_path: Path) -> None:
+def test_a_cluster_with_a_dead_bookie_is_read(tmp_path: Path) -> None:
     with Nodes(tmp_path, NAMES[:3]) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
             places = fill(cluster, [90, 30], (3, 2, 2))

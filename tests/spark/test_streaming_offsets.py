@@ -78,7 +78,7 @@ def test_decode_of_an_invalid_stream_offset_raises_checkpoint_error(value: objec
         StreamOffset.decode(value)
 
 
-def test_their_size_is_bounded() -> None:
+def test_the_size_of_stream_offsets_is_bounded() -> None:
     many = {(f"t{n}", -1): Position(0, "x") for n in range(SOURCE_PARTITIONS_MAX + 1)}
     with pytest.raises(CheckpointError, match=f"at most {SOURCE_PARTITIONS_MAX} .*found {SOURCE_PARTITIONS_MAX + 1}"):
         StreamOffset("topics", many).encode()

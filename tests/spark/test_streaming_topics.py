@@ -38,7 +38,7 @@ def publish(topic: pyreplog.Topic, batches: int) -> None:
         topic.publish_batch([b"%d" % n for n in range(topic.end, topic.end + 10)])
 
 
-def test_follows_ledgers_and_owners(tmp_path: Path) -> None:
+def test_a_stream_follows_ledgers_and_owners(tmp_path: Path) -> None:
     """Every closing settles where the topic ends; each time another owner goes on in another ledger."""
     path, seen = tmp_path / "data", list[int]()
     with embedded(path) as cluster:
@@ -139,7 +139,7 @@ def test_partitions_and_topics_that_come(tmp_path: Path) -> None:
             assert [(row["topic"], row["partition"], row["offset"]) for row in named.read()] == new
 
 
-def test_where_a_query_begins(tmp_path: Path) -> None:
+def test_a_stream_of_a_topic_begins_where_options_say(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -212,7 +212,7 @@ def test_a_stream_over_tcp_survives_an_ensemble_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
+def test_a_stream_of_a_trimmed_topic_fails_or_goes_on(tmp_path: Path, lenient: bool) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -312,7 +312,7 @@ def test_a_stream_acknowledges_its_subscription(tmp_path: Path, form: Callable[[
     assert len(column(path, "offset", topics="orders,single", subscription="keeps")) == 35
 
 
-def test_acknowledging_at_a_server(tmp_path: Path) -> None:
+def test_a_stream_acknowledges_at_a_server(tmp_path: Path) -> None:
     with embedded(tmp_path / "data") as cluster, pyreplog.TopicServer(cluster) as server:
         topic = make(cluster)
         publish(topic, 3)

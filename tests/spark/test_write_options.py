@@ -64,7 +64,7 @@ def test_each_wrong_option_has_its_own_message(name: str, text: str, says: str) 
         WriteOptions.of({"cluster": URL, name: text})
 
 
-def test_a_cluster_is_needed() -> None:
+def test_write_options_without_a_cluster_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"cluster: expected the URL .* found None"):
         WriteOptions.of({"topic": "orders"})
 
@@ -98,6 +98,6 @@ def test_each_wrong_column_has_its_own_message(columns: str, says: str) -> None:
         columns_of(columns, topic="a")
 
 
-def test_a_topic_is_needed() -> None:
+def test_written_rows_without_a_topic_are_refused() -> None:
     with pytest.raises(ConfigError, match="topic: expected the option or a column of that name, found neither"):
         columns_of("value binary")

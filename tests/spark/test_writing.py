@@ -70,7 +70,9 @@ def values(topic: Topic) -> list[bytes]:
     return [bytes(value) for batch in topic.read() for value in batch.values()]
 
 
-def test_from_parquet_and_back(spark: SparkSession, server: ServedCluster, folder: Path, tmp_path: Path) -> None:
+def test_rows_of_parquet_are_written_and_read_back(
+    spark: SparkSession, server: ServedCluster, folder: Path, tmp_path: Path
+) -> None:
     start = datetime(2024, 2, 29, tzinfo=UTC)
     rows = [
         (

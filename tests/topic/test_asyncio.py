@@ -347,7 +347,7 @@ def test_a_batch_of_a_generator_waits_for_room_and_is_whole() -> None:
     assert run(scene()) == [range(1), range(1, 3)]
 
 
-def test_time_limits_of_publishing() -> None:
+def test_publishing_in_coroutines_has_time_limits() -> None:
     bench = Bench(window_bytes=1000)
 
     async def scene() -> None:

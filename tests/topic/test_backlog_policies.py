@@ -204,7 +204,7 @@ def test_a_mark_that_stands_still() -> None:
     assert trend([*idle, Sample(NOW + 310 * S, 60, 50, 10)]).stalled is False, "it waits since a moment only"
 
 
-def test_rates_are_of_now() -> None:
+def test_rates_of_a_trend_are_recent() -> None:
     """They do not include messages from before a seek back, nor those of long ago."""
     before = [Sample(NOW + t * S, 1000, 100 * t, 1000 - 100 * t) for t in range(0, 11, 5)]
     after = [Sample(NOW + t * S, 1000, t, 1000 - t) for t in range(20, 41, 10)]

@@ -60,7 +60,7 @@ def test_a_cancelled_coroutine_passes_its_turn_on(topic: Topic) -> None:
         assert asyncio.run(run()) == 0
 
 
-def test_threads_and_their_patience(topic: Topic) -> None:
+def test_each_receiving_thread_has_its_own_timeout(topic: Topic) -> None:
     with topic.subscribe("s") as consumer, ThreadPoolExecutor(4) as pool:
         assert consumer.receive(timeout=0.01) is None
         waiting = [pool.submit(consumer.receive, timeout=PATIENCE_S) for _ in range(4)]

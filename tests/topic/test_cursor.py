@@ -123,7 +123,7 @@ def test_cumulative_over_a_hole_leaves_no_ranges() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_cumulative_into_a_range(before: bool) -> None:
+def test_a_cumulative_acknowledgement_joins_a_range(before: bool) -> None:
     cursor = Cursor("sub", ORIGIN)
     acknowledge_range(cursor, PAIRS, 5, 9)
     cumulative(cursor, PAIRS, 7, before=before)

@@ -90,7 +90,7 @@ def test_a_reason_is_of_the_consumer_that_has_the_message() -> None:
     assert failures(harness)[3] == (RedeliveryCause.CONSUMER_LOST, None)
 
 
-def test_a_seek_begins_anew() -> None:
+def test_a_seek_resets_redelivery_counts() -> None:
     harness = rig(max_redeliveries=1)
     harness.nack(1, [3], reason="before")
     harness.do(harness.dispatcher.seek(harness.log.place(0).before, harness.now))

@@ -57,7 +57,9 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("kind", [Pending, PendingRanges])
 @given(steps=STEPS)
-def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]) -> None:
+def test_pending_messages_behave_as_a_table(
+    kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]
+) -> None:
     pending, is_full = kind(), kind is Pending
     model: dict[int, tuple[int, int, int]] = {}  # by offset, holder, slot and time
     for now, (step, each_step, two) in enumerate(steps):

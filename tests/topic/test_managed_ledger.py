@@ -345,7 +345,7 @@ def test_messages_of_each_publisher_are_in_order(topic: ManagedLedger) -> None:
     assert all(item.entries <= 7 for item in topic.chain.ledgers)
 
 
-def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
+def test_an_entry_that_is_too_large_is_refused_alone(topic: ManagedLedger) -> None:
     futures = [submit(topic.writer, [value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
     assert result(futures[0]) == range(1) and result(futures[2]) == range(1, 2)
     with pytest.raises(RecordTooLargeError):

@@ -259,7 +259,7 @@ def test_entries_of_several_origins_are_kept_apart(topic: Topic) -> None:
     assert [first for first, _ in check_log(topic, OTHER)] == list(range(10))
 
 
-def test_a_hole_is_refused(topic: Topic) -> None:
+def test_entries_of_an_origin_with_a_gap_are_refused(topic: Topic) -> None:
     opened(topic)
     replicate(topic, entries(0, 3))
     with pytest.raises(OriginGapError, match="expected 3, found 5"):
@@ -268,7 +268,7 @@ def test_a_hole_is_refused(topic: Topic) -> None:
     assert [first for first, _ in check_log(topic)] == [0, 1, 2, 5]
 
 
-def test_another_history_is_refused(topic: Topic) -> None:
+def test_entries_of_another_history_of_an_origin_are_refused(topic: Topic) -> None:
     opened(topic)
     replicate(topic, entries(0, 6, 3))
     with pytest.raises(OriginHistoryError):

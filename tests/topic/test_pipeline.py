@@ -205,7 +205,7 @@ def test_batches_that_the_ledger_kept_are_no_suspects() -> None:
     assert given_up.entries == [b"2"] and pipeline.pending == (0, 0)
 
 
-def test_half_of_a_submission() -> None:
+def test_a_submission_over_two_ledgers_has_one_outcome() -> None:
     """The ledger failed after the first entries: the result covers both parts."""
     pipeline = AppendPipeline(ORIGIN)
     first, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])

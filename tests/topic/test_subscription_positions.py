@@ -87,7 +87,7 @@ def test_a_subscription_goes_on_from_where_it_was_seeked(topic: Topic) -> None:
         check_backlog(topic, "s", range(6, 20))
 
 
-def test_seek_to_a_moment(topic: Topic, clock: ManualClock) -> None:
+def test_a_subscription_is_seeked_to_a_time(topic: Topic, clock: ManualClock) -> None:
     clock.advance(10_000_000)
     moment = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
     fill(topic, 10)

@@ -155,7 +155,7 @@ def test_holds_that_change_at_the_same_time(topic: Topic) -> None:
     maintenance.follow(topic.publisher)
 
 
-def test_a_quota_that_refuses(topic: Topic) -> None:
+def test_a_topic_above_its_quota_refuses_messages(topic: Topic) -> None:
     topic.configure(quota_bytes=1, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 2)
@@ -185,7 +185,7 @@ def test_eviction_moves_slow_cursors_to_nine_tenths_of_the_quota(topic: Topic) -
     assert evicted_messages_by_name == {"slow": 46 - 2 * left - 22, "fast": 0}
 
 
-def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
+def test_a_topic_above_its_quota_of_age_refuses_messages(topic: Topic, clock: ManualClock) -> None:
     topic.configure(quota_ms=10_000, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 4)

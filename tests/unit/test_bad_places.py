@@ -133,7 +133,7 @@ def test_a_link_to_a_log_is_fine(log, tmp_path):
         assert reader[0] == b"zero"
 
 
-def test_directories_without_a_log(tmp_path):
+def test_directories_without_a_log_are_refused_or_created(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "missing"):
         with pytest.raises(NotALogError):
@@ -195,7 +195,7 @@ def test_entry_of_another_file_type_raises_corruption_error(tmp_path, name, kind
     assert not (tmp_path / "copy").exists()
 
 
-def test_segments_on_another_disk(tmp_path):
+def test_a_segment_may_be_a_link_to_a_file(tmp_path):
     """A link to a file is as good as the file."""
     samples.make_log(tmp_path / "log")
     segment = tmp_path / "log" / f"{0:020d}.log"

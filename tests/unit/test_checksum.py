@@ -195,13 +195,13 @@ def test_an_unknown_kernel_of_crc32c_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 32, 1 << 80])
-def test_value_out_of_range(value: int) -> None:
+def test_crc32c_refuses_a_former_value_out_of_range(value: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"found {value}"):
         checksum.crc32c(b"", value)
 
 
 @pytest.mark.parametrize(("pad", "offset"), [(-1, 0), (8, 0), (0, -1), (0, 64)])
-def test_copy_out_of_range(pad: int, offset: int) -> None:
+def test_copy_refuses_padding_out_of_range(pad: int, offset: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"found {pad} and {offset}"):
         checksum.copy_with("portable", b"", pad, offset=offset)
 

@@ -481,7 +481,7 @@ def test_missing_or_blank_tail_page_gives_right_entries(log, content):
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"00000000 {}\n", b'ffffffff {"position": 1}\n'])
-def test_a_damaged_truncation_marker(log, content):
+def test_a_damaged_truncation_marker_is_refused_unchanged(log, content):
     (log / names.TRUNCATION).write_bytes(content)
     before = digest(log)
     with pytest.raises(CorruptionError, match="an intact truncation marker") as caught:

@@ -136,7 +136,7 @@ def test_documented_versions_of_wires_are_those_of_the_code() -> None:
     assert said["replica groups"] == f"{joining} (of the hello: {least} to {hello}); clients of a group: {clients}"
 
 
-def test_libraries_of_the_project() -> None:
+def test_documented_libraries_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {
         *project["dependencies"],

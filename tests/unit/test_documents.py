@@ -165,7 +165,7 @@ def test_files_and_classes_that_are_named(document: Path, files: int, names: int
     assert not (missing := wrong(text)), "\n".join(missing)
 
 
-def test_threads_that_are_named() -> None:
+def test_threads_that_documents_name_exist() -> None:
     missing = []
     threads = 0
     for text in texts(ARCHITECTURE.read_text()):

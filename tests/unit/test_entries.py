@@ -56,7 +56,7 @@ def test_the_twin_reads_what_was_encoded() -> None:
     assert [*entries.offsets] == [record.position for record in actual_in_segment] + [entries.nbytes]
 
 
-def test_the_twin_reads_attributes() -> None:
+def test_attributes_of_entries_are_read_by_the_twin() -> None:
     attributes = [b"\x05\x03\x00abc", None, b"\x02\x00\x00\x05\x01\x00x", b""]
     made = encode_entries([b"value"] * 4, ledger=1, first=0, lac=-1, time=5, attributes=attributes)
     assert [(record.attributes, record.value) for record in in_segment(bytes(made.view))] == [
@@ -75,7 +75,7 @@ def test_the_twin_reads_attributes() -> None:
         ([b"\x05\xfd\xff" + bytes(0xFFFD), None], RecordTooLargeError, "at most 65535 bytes"),
     ],
 )
-def test_attributes_that_are_none(attributes: list[bytes], error: type[Exception], says: str) -> None:
+def test_malformed_attributes_are_refused(attributes: list[bytes], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         encode_entries([b"a", b"b"], ledger=1, first=0, lac=-1, time=5, attributes=attributes)
 

@@ -51,7 +51,7 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_bytes_of_a_frame() -> None:
+def test_a_frame_has_its_documented_bytes() -> None:
     assert frame.encode(0x0102030405060708, b"ab") == bytes.fromhex("0102030405060708 00000002 6162")
     assert frame.encode(-1, bytearray(b"c")) == bytes.fromhex("ffffffffffffffff 00000001 63")
     assert frame.encode(-(2**63), memoryview(b"")) == bytes.fromhex("8000000000000000 00000000")
@@ -302,7 +302,9 @@ ERRORS: list[tuple[Order, Frames, str, str]] = [
 
 
 @pytest.mark.parametrize(("offsets", "frames", "expected", "actual"), ERRORS)
-def test_offsets_out_of_order(offsets: Order, frames: Frames, expected: str, actual: str) -> None:
+def test_frames_with_offsets_out_of_order_are_refused(
+    offsets: Order, frames: Frames, expected: str, actual: str
+) -> None:
     batch = FrameParser(offsets=offsets).feed(stream_of(frames))
     assert copied(batch) == frames[:-1]
     assert batch.error is not None
@@ -337,7 +339,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_out_of_bounds(options: dict[str, Any]) -> None:
+def test_a_frame_parser_refuses_options_out_of_bounds(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         FrameParser(**options)
 

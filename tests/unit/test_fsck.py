@@ -289,7 +289,7 @@ def test_fsck_counts_entries_of_a_missing_segment(log, which):
     assert report.lost == firsts[which + 1] - firsts[which]
 
 
-def test_the_last_segment_missing(log):
+def test_fsck_names_a_missing_last_segment(log):
     firsts = first_entries(log)
     samples.segments(log)[3].unlink()
     damage = only(fsck.check(log))
@@ -400,7 +400,7 @@ def test_one_torn_checkpoint_slot_is_noted_by_fsck(log):
     assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one is used",)
 
 
-def test_a_broken_truncation_marker(log):
+def test_fsck_names_a_broken_truncation_marker(log):
     (log / names.TRUNCATION).write_bytes(b"00000000 {}\n")
     assert only(fsck.check(log)).part == MARKER
 

@@ -45,7 +45,7 @@ def test_the_first_one_on_path_that_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["PYENV_ROOT", "pyenv root"])
-def test_the_latest_of_pyenv(tmp_path: Path, named: str) -> None:
+def test_probe_finds_the_latest_release_of_pyenv(tmp_path: Path, named: str) -> None:
     for version in ("3.1.12", "3.12.9", "3.12.10", "3.13.0"):
         minor = version.rpartition(".")[0]
         python(tmp_path / "root" / "versions" / version / "bin" / f"python{minor}", version)
@@ -99,7 +99,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_report_is_counted() -> None:
+def test_a_report_of_junit_is_counted() -> None:
     outcome = Outcome("3.12")
     count(outcome, ElementTree.fromstring(REPORT))
     assert (outcome.passed, outcome.failed) == (1, ["tests.unit.test_a::test_bad", "tests.unit.test_a::test_worse"])
@@ -136,7 +136,7 @@ def test_a_run_of_an_interpreter_reports_its_outcome(
     assert (tmp_path / "build" / "interpreters" / "3.12.log").read_text().rstrip().endswith("tests/unit")
 
 
-def test_a_build_that_fails(tmp_path: Path) -> None:
+def test_a_failed_build_of_an_interpreter_is_reported(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text("# no rule")
     outcome = run(Interpreter("3.12", tmp_path / "python3.12", RELEASE), [], tmp_path)
     assert outcome.build == "failed: see build/interpreters/3.12.log" and not outcome.is_good

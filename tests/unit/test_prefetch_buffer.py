@@ -141,7 +141,7 @@ def test_nothing_is_gathered_before_it_is_wanted() -> None:
     assert taken(consumer) == [0]
 
 
-def test_so_many_are_gathered() -> None:
+def test_acknowledgements_are_gathered_up_to_the_maximum() -> None:
     consumer, batch = Consumer(), batch_of(GATHERED_MAX + 1)
     consumer.gather(True)
     for message in batch:

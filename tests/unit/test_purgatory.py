@@ -205,7 +205,7 @@ def test_fail_keeps_reached_positions_and_fails_waiters_beyond_them() -> None:
     assert isinstance(beyond.exception(0), PoisonedError)
 
 
-def test_the_last_failure_counts() -> None:
+def test_the_last_failure_of_a_key_counts() -> None:
     purgatory = Purgatory()
     purgatory.fail("log", PoisonedError("sync failed"))
     purgatory.fail("log", ClosedError("closed"))

@@ -250,7 +250,7 @@ def test_buffers_that_are_not_contiguous_are_refused() -> None:
 # ---- acks ----------------------------------------------------------------------------------------------------------
 
 
-def test_lac_moves_in_order() -> None:
+def test_the_lac_moves_in_order() -> None:
     tracker = tracker_of(3, 3, 2, lap=4)
     assert tracker.lac == tracker.confirm() == -1
     assert tracker.ack_up_to(0, 4)
@@ -422,7 +422,7 @@ def test_coverage_by_write_set_needs_fewer_answers_than_by_ensemble() -> None:
     assert not quorum.coverage(MAX_ENSEMBLE, 2, 2, [0, MAX_ENSEMBLE - 1])
 
 
-def test_a_cohort_is_covered() -> None:
+def test_coverage_of_a_cohort_needs_enough_members() -> None:
     assert quorum.covers_cohort((4, 0, 1), 2, (4, 1))
     assert not quorum.covers_cohort((4, 0, 1), 2, (4, 4, 7, 8))
 

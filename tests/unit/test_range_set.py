@@ -118,7 +118,7 @@ TestAgainstASet.settings = settings(max_examples=40, stateful_step_count=30, dea
 
 @given(st.lists(st.integers(0, 300), max_size=60), st.lists(st.integers(0, 320), max_size=60))
 @settings(deadline=None)
-def test_mask_in_any_order(members: list[int], asked: list[int]) -> None:
+def test_the_mask_of_a_range_set_follows_the_order_asked(members: list[int], asked: list[int]) -> None:
     ranges = RangeSet()
     ranges.add_offsets(int64s(members))
     assert ranges.mask(int64s(asked)).tolist() == [offset in members for offset in asked]

@@ -196,7 +196,7 @@ def test_cursors_stand_at_any_entry(filled: tuple[Path, list[Row]]) -> None:
         assert [r.entry for r in cursor.follow(timeout=0)] == [r.last for r in rows if r.first > row.last]
 
 
-def test_columns_by_headers_alone(filled: tuple[Path, list[Row]]) -> None:
+def test_columns_of_record_batches_are_read_by_headers_alone(filled: tuple[Path, list[Row]]) -> None:
     path, rows = filled
     read = []
     for file in samples.segments(path):
@@ -475,7 +475,7 @@ def test_damage_costs_the_entries_of_its_record(filled: tuple[Path, list[Row]]) 
         assert reader.get(row.first - 1).entry == row.first - 1 and reader.position_of(row.last + 1) > position
 
 
-def test_indexes_are_made_again(filled: tuple[Path, list[Row]], rng: Random) -> None:
+def test_index_files_of_record_batches_are_made_again(filled: tuple[Path, list[Row]], rng: Random) -> None:
     path, rows = filled
     for index in samples.indexes(path):
         data = index.read_bytes()

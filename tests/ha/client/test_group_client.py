@@ -108,7 +108,7 @@ def test_a_read_is_cut_into_answers(group: Lab) -> None:
         assert [record.entry for record in client.follow(200, timeout=0)] == list(range(200, 250))
 
 
-def test_a_follower_is_woken(client: ha.GroupClient, group: Lab) -> None:
+def test_a_follower_of_a_client_is_woken_by_appends(client: ha.GroupClient, group: Lab) -> None:
     got: list[bytes] = []
 
     def follow() -> None:
@@ -140,7 +140,7 @@ def test_a_client_appends_and_follows_in_coroutines(client: ha.GroupClient) -> N
     assert asyncio.run(use()) == [b"2", b"3", b"4"]
 
 
-def test_the_window_is_bounded(group: Lab) -> None:
+def test_the_window_of_a_client_is_bounded(group: Lab) -> None:
     """No master answers: threads wait, and coroutines get an error."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], window_entries=4, timeout_ms=500) as client:
 
@@ -169,7 +169,7 @@ def test_flush_timeout_error_counts_entries_without_an_outcome(group: Lab) -> No
         client.flush(timeout=0)
 
 
-def test_no_master_in_time(group: Lab) -> None:
+def test_calls_without_a_master_time_out(group: Lab) -> None:
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=200) as client:
         with pytest.raises(NotConnectedError, match="nothing was appended"):
             client.append(b"x")
@@ -259,7 +259,7 @@ def test_a_client_of_a_synced_group_gets_synced_entries(lab: Lab) -> None:
         assert master.log.synced_end == 11 and client[0] == b"x"
 
 
-def test_a_planned_change_over(group: Lab) -> None:
+def test_appends_go_on_during_a_planned_change_of_the_master(group: Lab) -> None:
     """Appends go on during the change: each is stored once, and in order."""
     with ha.connect([node.address for node in group.nodes.values()], batch_entries=7) as client:
         futures = []

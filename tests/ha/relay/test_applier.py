@@ -178,7 +178,7 @@ def test_stop_leaves_no_gap_and_start_goes_on(relay, workers):
     assert memory.numbers() == list(range(300))
 
 
-def test_stop_from_the_callback(relay, workers):
+def test_an_applier_is_stopped_from_its_callback(relay, workers):
     memory = Memory()
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
@@ -291,7 +291,7 @@ def test_a_refused_entry_stops_the_applier_and_is_named(relay, workers):
     assert memory.numbers() == [n for n in range(110) if n != 42]
 
 
-def test_starting_again_tries_again(relay, workers):
+def test_a_restarted_applier_retries_the_failed_entry(relay, workers):
     memory = Memory()
     memory.bad[b"5"] = 2
     fill(relay, 10)
@@ -634,7 +634,7 @@ def test_without_purge_nothing_is_removed(relay):
         assert (relay.start, relay.retention_floor) == (0, 1 << 62)
 
 
-def test_exactly_once_in_sqlite(relay, tmp_path):
+def test_an_applier_applies_each_entry_once_in_sqlite(relay, tmp_path):
     table = Table(tmp_path / "table")
     fill(relay, 300)
     with Applier(relay, table.apply, table.positions, batch_entries=32) as applier:

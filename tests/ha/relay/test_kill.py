@@ -123,7 +123,7 @@ def test_a_killed_applier_with_transactions_applies_each_entry_once(tmp_path: Pa
     assert kill_again_and_again(tmp_path, seed, exactly_once=True, workers=workers) == list(range(ENTRIES))
 
 
-def test_exactly_once_while_receiving(tmp_path: Path, seed: int) -> None:
+def test_a_killed_receiver_and_applier_apply_each_entry_once(tmp_path: Path, seed: int) -> None:
     """The process that receives is killed too, and the relay log is sometimes discarded."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=True, workers=1, receiving=True)
     assert report == list(range(ENTRIES))

@@ -223,7 +223,7 @@ class Life:
             assert relay.applier.wait_ended(60) is ApplierState.FINISHED, relay.applier.error
 
 
-def test_killed_again_and_again(lab: Lab, tmp_path: Path, seed: int) -> None:
+def test_a_relay_that_is_killed_repeatedly_applies_each_entry_once(lab: Lab, tmp_path: Path, seed: int) -> None:
     """Each record is applied exactly once. The process that receives is killed too, and the relay log is sometimes
     discarded."""
     rng, master = Random(seed), lab.master(members="a", sync_replicas=0)

@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
-def test_crash_at_every_step(exactly_once: bool, seed: int) -> None:
+def test_an_applier_survives_a_crash_at_every_step(exactly_once: bool, seed: int) -> None:
     """Crash three schedules at every third step, or at every step (tests/thorough.py)."""
     stride = one_in(3)
     assert sum(explore((seed << 8) + n, exactly_once=exactly_once, stride=stride) for n in range(3)) > 300

@@ -54,7 +54,7 @@ def test_an_empty_raw_log_is_opened_again(tmp_path: Path) -> None:
         assert log.file_bytes == FILE_BYTES
 
 
-def test_messages_are_found_again(master: Path) -> None:
+def test_messages_of_a_reopened_raw_log_are_read(master: Path) -> None:
     with RawLog(master) as log:
         decoded_records = [decode(record) for _, record in log.records()]
     assert decoded_records == [message(number) for number in range(80)]
@@ -346,7 +346,7 @@ def test_a_file_without_rocketmq_records_is_refused_unchanged(tmp_path: Path) ->
     assert (folder / f"{0:020d}").read_bytes() == data
 
 
-def test_another_size_of_files(master: Path) -> None:
+def test_a_raw_log_with_another_size_of_files_is_refused(master: Path) -> None:
     with pytest.raises(
         InvalidArgumentError, match=f"file_bytes: expected {FILE_BYTES}, the size of the existing files"
     ):

@@ -219,7 +219,7 @@ def test_messages_of_many_frames_are_acknowledged(
     assert master.replicated == log.end
 
 
-def test_the_second_slave_decides(
+def test_commit_needs_the_second_of_two_slaves(
     make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
     log = make_log("master")
@@ -503,7 +503,7 @@ def test_a_slave_ahead_of_its_master(make_log: MakeLog, serve: Serve, copy: Copy
     assert (slave.state is SlaveState.STOPPED, other.end) == (False, end)
 
 
-def test_a_slave_behind_retention(make_log: MakeLog, serve: Serve, copy: Copy, until: Until) -> None:
+def test_a_slave_behind_retention_is_refused(make_log: MakeLog, serve: Serve, copy: Copy, until: Until) -> None:
     log, other = make_log("master"), make_log("copy")
     fill(log, 100)
     fill(other, 5)
@@ -524,7 +524,7 @@ def test_a_master_that_is_not_there(make_log: MakeLog, copy: Copy, until: Until)
         slave.follow(address)
 
 
-def test_files_of_another_size(
+def test_a_slave_with_files_of_another_size_stops(
     make_log: MakeLog, opened: ExitStack, serve: Serve, copy: Copy, until: Until, tmp_path: Path
 ) -> None:
     """The protocol has no field for the size: it shows at the first frame or record that does not fit."""

@@ -104,7 +104,7 @@ def test_a_file_that_is_gone(cluster: Striped) -> None:
     check(CrcAudit(), {"path": str(cluster.path)}, NOW, rows)
 
 
-def test_a_log_by_itself(tmp_path: Path) -> None:
+def test_crc_audit_reads_a_log_by_itself(tmp_path: Path) -> None:
     samples.make_log(tmp_path / "orders")
     rows = local_engine.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
     assert sum(row["records"] for row in rows) == samples.ENTRIES

@@ -82,7 +82,7 @@ def test_drain_rates_are_those_of_plain_python(tmp_path: Path, spark: SparkSessi
         assert seen == {None, "done", "stalled", "growing", "draining"}
 
 
-def test_once_it_is_closed(tmp_path: Path) -> None:
+def test_the_drain_of_a_closed_topic_is_estimated(tmp_path: Path) -> None:
     """What is known then is when the mark last moved: if that was before the window, it stood still."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t")

@@ -45,7 +45,7 @@ def test_a_snapshot_has_the_oldest_and_newest_unacknowledged_offsets(mark: int, 
     assert (fact.oldest, fact.newest) == ((left[0], left[-1]) if left else (None, None))
 
 
-def test_where_a_mark_was(tmp_path: Path) -> None:
+def test_a_snapshot_knows_where_a_mark_was(tmp_path: Path) -> None:
     """As far as the window reaches; and no further back than the cursor ledger that has its state."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t")
@@ -94,7 +94,7 @@ def test_a_snapshot_over_tcp_has_subscriptions_and_ledgers(tmp_path: Path) -> No
             assert reports.run(name, {"cluster": nodes.url})["subscription"].to_pylist()[0] == "s"
 
 
-def test_which_are_asked_for(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_topics_that_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         others = {ledger for ledger, _ in fill(cluster, [3, 4])}

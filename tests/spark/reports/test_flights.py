@@ -108,7 +108,7 @@ def test_backlog_reports_of_lagging_subscriptions(flown: Flown) -> None:
     assert sum(row["bytes"] for row in ages) == sum(len(record.value) for record in waiting)
 
 
-def test_which_bookie_lost_copies(flown: Flown, tmp_path: Path) -> None:
+def test_the_bookie_that_lost_copies_is_reported(flown: Flown, tmp_path: Path) -> None:
     stored = Counter(read_table(flown.path, columns="bookie", replica="all")["bookie"].to_pylist())
     assert len(set(stored.values())) == 1, "three copies of all"
     shutil.copytree(flown.path, tmp_path / "data")

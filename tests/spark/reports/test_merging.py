@@ -88,7 +88,7 @@ def test_key_skew_is_right_however_tasks_are_cut(
 
 @pytest.mark.parametrize("name", ORACLES)
 @pytest.mark.parametrize("other", [("t", 0, None), ("u", -1, None), ("tt", -1, None)])
-def test_streams_in_one_batch(name: str, other: tuple[str | None, int, None]) -> None:
+def test_streams_of_one_batch_are_kept_apart(name: str, other: tuple[str | None, int, None]) -> None:
     """Two that differ in one thing only."""
     records = [
         Record(n, BEGIN_US + n, b"v" * n, b"k", "a", n, *stream, None)

@@ -106,7 +106,7 @@ def test_leader_skew_names_brokers_that_lead_too_little() -> None:
     assert findings_of("leader_skew", rows("leader_skew", brokers=(brokers[1], brokers[3])), LED) == even
 
 
-def test_consumer_groups_that_lag() -> None:
+def test_consumer_lag_names_groups_that_lag() -> None:
     settings = {"end": 100, "start": 0, "oldest_us": NOON_US - 90 * SECOND, "moved_us": NOON_US - 5 * SECOND}
     groups = (
         group("billing", 60, rate_in=2.0, rate_out=6.0, **settings), group("audit", 50, rate_in=2.0, rate_out=0.0, **settings),

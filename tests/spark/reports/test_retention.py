@@ -103,12 +103,12 @@ def test_dead_subscriptions_are_those_of_plain_python(sample: World, spark: Spar
     assert moved == sorted(moved)
 
 
-def test_that_some_are_dead(sample: World) -> None:
+def test_longer_windows_find_fewer_dead_subscriptions(sample: World) -> None:
     counts = [len(expected_dead(sample, sample.snapshot(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
     assert counts[0] > counts[1] > counts[2] >= 1
 
 
-def test_closed_and_opened_again(tmp_path: Path) -> None:
+def test_the_time_of_a_mark_outlives_the_owner(tmp_path: Path) -> None:
     """When a mark last moved is known without an owner, too, and to the next one."""
     path = tmp_path / "data"
     with world(path) as environment:

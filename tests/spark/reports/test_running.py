@@ -80,7 +80,7 @@ def test_reports_say_what_they_are() -> None:
 # ---- mistakes --------------------------------------------------------------------------------------------------
 
 
-def test_unknown_reports_and_parameters(log: Path) -> None:
+def test_unknown_reports_and_parameters_are_refused(log: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown report 'rates'; there are .*key_skew.*size_histogram"):
         reports.run("rates", log)
     with pytest.raises(ConfigError, match="unknown parameter 'bottom' of report key_skew; there are top"):
@@ -105,7 +105,9 @@ def test_unknown_reports_and_parameters(log: Path) -> None:
         ({"replica": "all"}, "replica: log_gaps reads each entry once; expected any, found 'all'"),
     ],
 )
-def test_options_that_are_none(spark: SparkSession, log: Path, options: dict[str, str], says: str) -> None:
+def test_impossible_options_of_a_report_are_refused(
+    spark: SparkSession, log: Path, options: dict[str, str], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         reports.run("log_gaps", {"path": log, **options})
     with pytest.raises(ConfigError, match=says):
