@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.private_uses import all_uses, private_names, uses
 
-CEILING = 358
+CEILING = 355
 """Uses of private attributes in tests. Lower it when there are fewer; never raise it: ask for a seam instead."""
 
 

@@ -11,11 +11,13 @@ import pytest
 
 import pyreplog
 from pyreplog import reports
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, InvalidArgumentError
 from pyreplog.reports import spark_engine
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of, report_of_view
+from pyreplog.reports.export import export
 from pyreplog.reports.local_engine import ReportProgress
 from pyreplog.reports.snapshot import Snapshot
+from pyreplog.tables.options import ReadOptions
 from tests import samples
 from tests.spark.reports.both import check
 from tests.spark.reports.oracle import ORACLES
@@ -60,6 +62,15 @@ def test_a_running_report_tells_its_progress(log: Path) -> None:
     sizes = [notice.done_bytes for notice in told]
     assert sizes == sorted(sizes)
     assert 0 < sizes[0] < sizes[-1] == told[0].bytes
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_reports_and_exports_without_threads_are_refused(log: Path, tmp_path: Path, workers: int) -> None:
+    says = f"workers: expected 1 or more threads, found {workers}"
+    with pytest.raises(InvalidArgumentError, match=says):
+        reports.run("rate_by_minute", log, workers=workers)
+    with pytest.raises(InvalidArgumentError, match=says):
+        export(ReadOptions.of({"path": str(log)}), tmp_path / "out", workers=workers)
 
 
 @pytest.mark.parametrize("name", ORACLES)
