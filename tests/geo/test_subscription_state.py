@@ -109,8 +109,8 @@ def test_a_birth_that_is_dead_takes_those_along_that_it_was_joined_with() -> Non
     lifecycle = SubscriptionLifecycle()
     assert lifecycle.create("t1", bases(a=3)) and not lifecycle.create("t9", bases())
     lifecycle.merge(SubscriptionState(frozenset({"t2"})))
-    change = lifecycle.bury("t2")
-    assert change.is_deleted and change.buried == {"t1", "t2"} and lifecycle.state is None
+    change = lifecycle.add_tombstone("t2")
+    assert change.is_deleted and change.changed_tombstones == {"t1", "t2"} and lifecycle.state is None
     assert not lifecycle.merge(SubscriptionState(frozenset({"t1"}))).is_born
     born = lifecycle.merge(SubscriptionState(frozenset({"t3"})))
     assert born.is_born and lifecycle.state is not None and lifecycle.state.tokens == {"t3"}
@@ -119,9 +119,9 @@ def test_a_birth_that_is_dead_takes_those_along_that_it_was_joined_with() -> Non
 def test_tombstones_are_settled_by_all() -> None:
     lifecycle = SubscriptionLifecycle()
     lifecycle.create("t1", bases())
-    assert lifecycle.delete().buried == {"t1"} and not lifecycle.delete().buried
-    assert lifecycle.bury("t1", [cluster_id("b")]).buried == {"t1"}
-    assert not lifecycle.bury("t1", [cluster_id("b")]).buried
+    assert lifecycle.delete().changed_tombstones == {"t1"} and not lifecycle.delete().changed_tombstones
+    assert lifecycle.add_tombstone("t1", [cluster_id("b")]).changed_tombstones == {"t1"}
+    assert not lifecycle.add_tombstone("t1", [cluster_id("b")]).changed_tombstones
     assert not lifecycle.is_settled("t1", [cluster_id("a"), cluster_id("b")])
     assert lifecycle.confirm("t1", cluster_id("a")) and not lifecycle.confirm("t1", cluster_id("a"))
     assert lifecycle.is_settled("t1", [cluster_id("a"), cluster_id("b")])

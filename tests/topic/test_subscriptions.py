@@ -375,7 +375,7 @@ def test_messages_beyond_max_redeliveries_become_dead_letters(
 ) -> None:
     counted: list[int] = []
     name = f"{topic.name}-s-DLQ"
-    with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as burying:
+    with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as dead_letters:
         with topic.subscribe("s", start=18, type="shared", max_redeliveries=2, **QUICK) as consumer:
             subscription = topic.subscription("s")
             done = subscription.acknowledge
@@ -388,7 +388,7 @@ def test_messages_beyond_max_redeliveries_become_dead_letters(
                 first, second = receive(consumer, 2)
                 consumer.nack([first])
                 consumer.nack([second])
-            letters = receive(burying, 2)
+            letters = receive(dead_letters, 2)
             until(lambda: topic.stats().subscriptions[0].dead_lettered_messages == 2)
             consumer.flush(PATIENCE_S)
             check_backlog(topic, "s", [])
