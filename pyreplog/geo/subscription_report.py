@@ -1,4 +1,4 @@
-"""SubscriptionReport: what operators see of a topic's replicated subscriptions, computed from what the owner knows."""
+"""SubscriptionReport: the readiness and the positions of a topic's replicated subscriptions, for operators."""
 
 from __future__ import annotations
 

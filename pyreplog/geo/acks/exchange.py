@@ -85,12 +85,16 @@ class _AcksRelease:
 
 @dataclass(frozen=True, slots=True)
 class _HeaderRelease:
+    """A header that may be sent to neighbours once it is durable here. source: the neighbour it came from."""
+
     name: str
     source: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class _TombstoneRelease:
+    """A tombstone that may be sent to neighbours once it is durable here."""
+
     name: str
     token: str
 
