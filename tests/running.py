@@ -21,12 +21,3 @@ def active_segment(log: CommitLog) -> Segment:
     end = log.stats().end_position
     _, segment = log.hold_segment(end - end % log.segment_bytes)
     return segment
-
-
-def flush_stage(log: CommitLog) -> None:
-    """Write what is staged from inside the append path, as an append does that finds no room in the stage."""
-    log._enter()
-    try:
-        log._commits.flush()
-    finally:
-        log._leave()

@@ -26,6 +26,9 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `planned_handover` | a planned handover of one subscription: its time limits and status |
 | `subscription_journal` | the durable records of a topic's replicated subscriptions |
 | `exchange_connection` | the ordered connection to another cluster about the subscriptions of a topic |
+| `neighbours` | the other clusters of a topic with replicated subscriptions, and the connection to each |
+| `subscription_handovers` | the planned handovers of the subscriptions of a topic |
+| `subscription_report` | the readiness and the positions of replicated subscriptions, for operators |
 | `topic_positions` | maps the offsets of all origins to offsets in one topic, and back |
 | `position_pages` | stored positions of closed ledgers, so that an opening does not read their entries |
 | `replicator_status` | the status of a replicator |

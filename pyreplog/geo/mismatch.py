@@ -1,4 +1,4 @@
-"""What differs between a topic here and at its target, and has to be changed in one of the two clusters."""
+"""Mismatches between a topic and its copy at a target, which an operator has to end: settings and clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLOCKS_APART_US = 300_000_000
 
 
 def mismatch(target: str, here: TopicConfig, there: Mapping[str, Any], asked_us: int, answered_us: int) -> str:
-    """Return what differs and what to do; empty: nothing.
+    """Return the differences, and what to do about them; "": there are none.
 
     Args:
         target: name of the target cluster.

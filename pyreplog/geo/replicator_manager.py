@@ -27,6 +27,7 @@ from pyreplog.errors import (
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name, stored_position
+from pyreplog.geo.neighbours import Neighbour
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import TargetPosition
@@ -34,7 +35,7 @@ from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
+from pyreplog.geo.subscription_replication import SubscriptionReplication
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Runtime, TimerLike

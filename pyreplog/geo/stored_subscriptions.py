@@ -1,4 +1,4 @@
-"""The replicated subscriptions that the metadata name, for rows about those whose owner tells nothing."""
+"""The replicated subscriptions in the metadata store, for reports on topics whose owner does not answer."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -42,20 +42,18 @@ from pyreplog.geo.acks.effects import (
     Send,
 )
 from pyreplog.geo.acks.exchange import HOLES_MAX, SubscriptionExchange
-from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
-from pyreplog.geo.acks.readiness import readiness
-from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.acks.subscription_state import FIRST_HOME, NO_CLUSTER, Home, SubscriptionState
-from pyreplog.geo.exchange_connection import ExchangeConnection
+from pyreplog.geo.neighbours import Neighbour, Neighbours
 from pyreplog.geo.origin_entries import read_entry
-from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
+from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.position_pages import PositionPages
-from pyreplog.geo.protocol.effects import TargetPosition
+from pyreplog.geo.subscription_handovers import SubscriptionHandovers
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
-from pyreplog.geo.target_link import ExchangeLink
+from pyreplog.geo.subscription_report import SubscriptionReport
 from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.origin import LastEntry, Origin
@@ -73,30 +71,6 @@ FLUSH_S = 0.2
 """Seconds from an acknowledgement until it is passed to the exchange, with the others of that time."""
 RETRY_S, RETRY_MOST_S = 0.1, 30.0
 """Seconds between attempts of a step that failed."""
-HANDOVER_S = 0.05
-"""Seconds between two checks of the messages that consumers hold, during a handover."""
-
-
-class Neighbour(NamedTuple):
-    """Another cluster that the topic is replicated to or from.
-
-    Attributes:
-        name: its name in policies.
-        cluster: its id.
-        link: the connection to it.
-        target_position: returns the other cluster's last confirmed position in this topic, as the replicator noted it;
-            None: this topic was never sent there.
-        forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
-            messages of that origin are not forwarded to it, and come from elsewhere, or not at all.
-        sent: returns the offset at an origin below which messages were sent that the other cluster may store.
-    """
-
-    name: str
-    cluster: bytes
-    link: ExchangeLink
-    target_position: Callable[[], TargetPosition | None]
-    forwarded: Callable[[Origin], int | None] = lambda _: None
-    sent: Callable[[Origin], int] = lambda _: 0
 
 
 class _EraOffset(NamedTuple):
@@ -131,8 +105,8 @@ class SubscriptionReplication:
 
     It drives a `SubscriptionExchange`: passes acknowledgements of this cluster to it, keeps its journal, carries
     messages to the other clusters, and applies their acknowledgements to the cursors here. It is a
-    `SubscriptionWatcher`, an `ExchangePeer` and a `ConnectionOwner`. Any thread may use it; only `hand_over`,
-    `take_over`, `readiness` and `where` wait.
+    `SubscriptionWatcher`, an `ExchangePeer`, a `ConnectionOwner` and a `HandoverOwner`. Any thread may use it; only
+    `hand_over`, `take_over`, `readiness` and `where` wait. The methods of a `HandoverOwner` are steps of its queue.
 
     Args:
         topic: the topic, which this process owns; close this object before it.
@@ -149,22 +123,19 @@ class SubscriptionReplication:
         self._exchange: SubscriptionExchange | None = None
         self._positions = TopicPositions(topic.origin, 0, topic.origins.names)
         self._pages = PositionPages(topic.context)
-        self._neighbours: dict[bytes, Neighbour] = {}
+        self._neighbours = Neighbours(topic, self)
         self._unreachable: list[bytes] = []
-        self._connections: dict[bytes, ExchangeConnection] = {}
-        self._alarms: dict[bytes, str] = {}
         self._locals: dict[str, _Progress] = {}
         self._deletions: dict[str, list[Subscription]] = {}  # those that a job deletes here, or will delete
         self._new_seeks: deque[tuple[Subscription, int, int]] = deque()  # seeks that the next step takes
         self._issued_sequence = self._durable_sequence = 0  # sequences of the journal
         self._durability_waiters: deque[tuple[int, AppendFuture[None]]] = deque()  # by record
-        self._handovers: dict[str, PlannedHandover] = {}  # the last one of each subscription
+        self._handovers = SubscriptionHandovers(topic, self._events, self._neighbours, self)
         self._homes_elsewhere: dict[str, bytes] = {}  # by subscription; replaced, never changed
         self._malformed_homes: dict[str, str] = {}  # errors by subscription; replaced, never changed
         part = partition_of(topic.name)
         self._is_first_partition = part is not None and part[1] == 0
         self._is_later_partition = part is not None and part[1] > 0
-        self._is_check_scheduled = False
         self._first_end = 0
         self._is_ready = self._is_reading = self._is_growth_posted = self._is_flush_scheduled = self._is_over = False
         self._is_ending = False  # set before `_is_over`, by any thread: no journal is adopted any more
@@ -208,8 +179,8 @@ class SubscriptionReplication:
             self._journal = journal
             self._issued_sequence = self._durable_sequence = replayed.sequence
             self._exchange = SubscriptionExchange(
-                self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed,
-                positions=self.topic.origins.all, end=lambda: self.topic.managed.end.offset,
+                self.topic.origin, participants=self._participants(), neighbours=self._neighbours.clusters,
+                replayed=replayed, positions=self.topic.origins.all, end=lambda: self.topic.managed.end.offset,
             )  # fmt: skip
             self._take_over(was_replicated=replayed.sequence > 0)
 
@@ -240,22 +211,17 @@ class SubscriptionReplication:
 
         def configure() -> None:
             self._unreachable = list(unreachable)
-            self._neighbours = {neighbour.cluster: neighbour for neighbour in neighbours.values()}
-            for peer, connection in list(self._connections.items()):
-                neighbour = self._neighbours.get(peer)
-                if neighbour is None or neighbour.link is not connection.link:
-                    connection.close()
-                    del self._connections[peer]
+            self._neighbours.configure(neighbours.values())
             if self._exchange is not None:
-                self._carry_out(self._exchange.configure(self._participants(), self._neighbours))
+                self.carry_out(self._exchange.configure(self._participants(), self._neighbours.clusters))
             if self._is_ready:
-                self._connect()
-                self._advance_handovers()
+                self._neighbours.connect()
+                self._handovers.advance()
 
         self._events.post(configure)
 
     def _participants(self) -> list[bytes]:
-        return [self.topic.origin.cluster, *self._neighbours, *self._unreachable]
+        return [self.topic.origin.cluster, *self._neighbours.clusters, *self._unreachable]
 
     def _durable_subscriptions(self) -> list[Subscription]:
         return [subscription for subscription in self.topic.all_subscriptions() if subscription.cursor.durable]
@@ -268,13 +234,12 @@ class SubscriptionReplication:
                 return
             self._is_over = True
             self.topic.exchange_peer = None
-            for connection in self._connections.values():
-                connection.close()
+            self._neighbours.close()
             if self._exchange is not None:
                 with suppress(ValueError):
                     self.topic.managed.on_grow.remove(self._on_grow)
                 self._pass_all_acks()
-                self._carry_out(self._exchange.flush())
+                self.carry_out(self._exchange.flush())
             awaited, self._durability_waiters = self._durability_waiters, deque()
             for _, stored in awaited:
                 set_exception(stored, ClosedError(f"topic {self.topic.name}: it was closed: try again"))
@@ -346,9 +311,9 @@ class SubscriptionReplication:
         if self._is_ready and not self._is_over:
             assert self._exchange is not None
             for origin, end in ends.items():
-                self._carry_out(self._exchange.arrive(origin, end), batch)
+                self.carry_out(self._exchange.arrive(origin, end), batch)
             for name in self._locals:
-                self._limit(name)
+                self.limit(name)
             self._trim()
         self._read_next()
 
@@ -358,7 +323,7 @@ class SubscriptionReplication:
         if not self._positions.start < start <= self._positions.end:
             return
         for name, local in self._locals.items():
-            subscription = self._find(name)
+            subscription = self.find(name)
             if subscription is None or local.era is None or subscription.cursor.mark.offset < start:
                 return  # acknowledgements of these messages may still come: the next batch is another chance
         self._pass_all_acks()
@@ -369,7 +334,7 @@ class SubscriptionReplication:
         """Tell the exchange which messages of each origin were removed here."""
         assert self._exchange is not None
         starts = {origin: self._positions.first(origin) for origin in self._positions.ends()}
-        self._carry_out(self._exchange.remove(starts | {self._positions.own: self._positions.start}))
+        self.carry_out(self._exchange.remove(starts | {self._positions.own: self._positions.start}))
 
     @property
     def position_runs(self) -> int:
@@ -416,12 +381,17 @@ class SubscriptionReplication:
             else:
                 self._create(existing[name])
         self.topic.exchange_peer = self
-        self._connect()
+        self._neighbours.connect()
 
     # ---- the exchange ---------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: list[Effect], batch: MessageBatch | None = None) -> None:
-        """Carry effects out. batch: the entries whose arrival caused them."""
+    def carry_out(self, effects: list[Effect], batch: MessageBatch | None = None) -> None:
+        """Carry effects of the exchange out; see `HandoverOwner`.
+
+        Args:
+            effects: the effects.
+            batch: the entries whose arrival caused them.
+        """
         for effect in effects:
             match effect:
                 case Persist():
@@ -429,8 +399,7 @@ class SubscriptionReplication:
                     if self._journal is not None:
                         self._journal.append(effect)
                 case Send(peer, session, data):
-                    if (connection := self._connections.get(peer)) is not None:
-                        connection.send(session, data)
+                    self._neighbours.send(peer, session, data)
                 case Acknowledge():
                     self._acknowledge(effect, batch)
                 case Rebuild(name):
@@ -454,16 +423,15 @@ class SubscriptionReplication:
                         "was rolled back",
                     )  # fmt: skip
                 case HistoryDiffers(peer, origin, first):
+                    publisher = self._neighbours.name_of(origin.cluster)
                     self.diverged(
-                        peer, f"messages of the cluster {self._name_of(origin)} ({origin.token}): the entry at {first} "
-                        "is another one there: one of the two clusters was rolled back, or the one that published "
-                        "them. Compare the topic in all three",
+                        peer, f"messages of the cluster {publisher} ({origin.token}): the entry at {first} is another "
+                        "one there: one of the two clusters was rolled back, or the one that published them. Compare "
+                        "the topic in all three",
                     )  # fmt: skip
-        self._advance_handovers()
-        for connection in list(self._connections.values()):
-            connection.send_due()
-        is_connected = any(connection.is_connected for connection in self._connections.values())
-        if is_connected and self._exchange is not None and not self._exchange.is_idle:
+        self._handovers.advance()
+        self._neighbours.send_due()
+        if self._neighbours.is_any_connected and self._exchange is not None and not self._exchange.is_idle:
             self._flush_later()
 
     def _on_persisted(self, sequence: int) -> None:
@@ -471,7 +439,7 @@ class SubscriptionReplication:
             if self._exchange is None:
                 return
             self._durable_sequence = sequence
-            self._carry_out(self._exchange.persisted(sequence))
+            self.carry_out(self._exchange.persisted(sequence))
             self._note_durable()
             for name, local in self._locals.items():
                 self._note_header(name, local)
@@ -483,7 +451,7 @@ class SubscriptionReplication:
 
     def _note_header(self, name: str, local: _Progress) -> None:
         """Store the header's digest with the cursor, once the journal has the header."""
-        state, subscription = self._state(name), self._find(name)
+        state, subscription = self.state(name), self.find(name)
         if local.header_at is None or local.header_at > self._durable_sequence or local.era is None:
             return
         local.header_at = None
@@ -501,10 +469,12 @@ class SubscriptionReplication:
             digest = blake2b(digest + self._positions.own.token.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True) or 1
 
-    def _state(self, name: str) -> SubscriptionState | None:
+    def state(self, name: str) -> SubscriptionState | None:
+        """Return the state of a subscription; see `HandoverOwner`."""
         return None if self._exchange is None else self._exchange.state(name)
 
-    def _find(self, name: str) -> Subscription | None:
+    def find(self, name: str) -> Subscription | None:
+        """Return a subscription of the topic; see `HandoverOwner`."""
         with suppress(ReplogError):
             return self.topic.subscription(name)
         return None
@@ -524,7 +494,7 @@ class SubscriptionReplication:
         self._is_flush_scheduled = False
         if self._is_ready and not self._is_over and self._exchange is not None:
             self._pass_all_acks()
-            self._carry_out(self._exchange.flush())
+            self.carry_out(self._exchange.flush())
             for local in self._locals.values():
                 if local.passed_by_record and local.passed_by_record[-1][0] == self._issued_sequence:
                     local.passed_by_record.pop()
@@ -559,9 +529,9 @@ class SubscriptionReplication:
 
     def _pass_all_acks(self) -> None:
         """Pass the acknowledgements since the last call to the exchange."""
-        self._take_seeks()
+        self.take_seeks()
         for name, local in self._locals.items():
-            subscription = self._find(name)
+            subscription = self.find(name)
             if subscription is not None and local.era is not None:
                 self._pass_acks(subscription, local)
 
@@ -588,7 +558,7 @@ class SubscriptionReplication:
 
     def _pass_ranges(self, name: str, ranges: Ranges, *, expires: bool = False) -> None:
         """Pass offsets that were acknowledged or expired here to the exchange."""
-        exchange, state = self._exchange, self._state(name)
+        exchange, state = self._exchange, self.state(name)
         if exchange is None or state is None or not len(ranges[0]):
             return
         token, generation = min(state.tokens), state.generation
@@ -604,19 +574,19 @@ class SubscriptionReplication:
             self._new_seeks.append((subscription, offset, era))
             self._flush_later()
 
-    def _take_seeks(self) -> None:
+    def take_seeks(self) -> None:
         """Begin another generation for each seek; the cursor was moved already."""
         while self._new_seeks:
             subscription, offset, era = self._new_seeks.popleft()
             name = subscription.name
             local = self._locals.get(name)
-            state = self._state(name)
+            state = self.state(name)
             if local is None or self._exchange is None or state is None or era != subscription.era:
                 continue  # the cursor was moved again since
             base = self._positions.base_of_seek(state, offset, self.topic.managed.start.offset)
             effects = self._exchange.seek(name, base)
             local.era, local.acked, local.expired = era, RangeSet(), RangeSet()
-            self._carry_out([effect for effect in effects if not isinstance(effect, Rebuild)])
+            self.carry_out([effect for effect in effects if not isinstance(effect, Rebuild)])
             local.header_at = self._issued_sequence
 
     # ---- creation and deletion ------------------------------------------------------------------------------
@@ -627,7 +597,7 @@ class SubscriptionReplication:
         def created() -> None:
             if not self._is_ready or self._is_over or subscription.name in self._deletions:
                 return
-            if self._state(subscription.name) is None:
+            if self.state(subscription.name) is None:
                 self._create(subscription)
             else:
                 self._inherit_home(subscription)
@@ -645,11 +615,11 @@ class SubscriptionReplication:
         for origin, passed in self._positions.translation.to_origins(removed).items():
             bases.add(origin, *passed)  # removed messages are no acknowledgements later
         home = self._home_at_birth(subscription)
-        self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases, home))
+        self.carry_out(self._exchange.create(name, secrets.token_hex(16), bases, home))
         local.header_at = local.home_at = self._issued_sequence
         self._pass_acks(subscription, local)
-        self._carry_out(self._exchange.flush())
-        self._limit(name)
+        self.carry_out(self._exchange.flush())
+        self.limit(name)
         self._flush_later()
 
     def deleted(self, name: str) -> None:
@@ -661,15 +631,15 @@ class SubscriptionReplication:
             local = self._locals.pop(name, None)
             if local is not None and local.has_rebuild_job:  # the job may create it again
                 self._deletions[name] = []
-            if self._exchange is not None and self._state(name) is not None and not self._is_over:
+            if self._exchange is not None and self.state(name) is not None and not self._is_over:
                 effects = self._exchange.delete(name)
-                self._carry_out([effect for effect in effects if not isinstance(effect, Drop)])
+                self.carry_out([effect for effect in effects if not isinstance(effect, Drop)])
 
         self._events.post(deleted)
 
     def _drop(self, name: str) -> None:
         """Delete a subscription that was deleted in another cluster."""
-        local, subscription = self._locals.pop(name, None), self._find(name)
+        local, subscription = self._locals.pop(name, None), self.find(name)
         if name not in self._deletions:
             self._deletions[name] = [] if subscription is None else [subscription]
             if local is None or not local.has_rebuild_job:  # otherwise at the end of the job, which may create it
@@ -681,7 +651,7 @@ class SubscriptionReplication:
 
         def drop() -> None:
             try:
-                if self._find(name) in pending_deletion:  # it may have been created again here
+                if self.find(name) in pending_deletion:  # it may have been created again here
                     self.topic.delete_subscription(name, force=True)
             except NoSuchSubscriptionError:
                 pass
@@ -693,7 +663,7 @@ class SubscriptionReplication:
         self._context.work(drop)
 
     def _retry_drop(self, name: str) -> None:
-        if self._state(name) is None:
+        if self.state(name) is None:
             self._delete_here(name)
         else:  # it exists again: its cursor is set
             self._dropped(name)
@@ -702,7 +672,7 @@ class SubscriptionReplication:
         """Set the cursor of the next subscription of this name, or replicate it if it was created here meanwhile."""
         self._backoff.reset()
         self._deletions.pop(name, None)
-        local, subscription = self._locals.get(name), self._find(name)
+        local, subscription = self._locals.get(name), self.find(name)
         if local is not None and local.awaits_deletion:
             local.awaits_deletion = False
             self._rebuild(name)
@@ -719,7 +689,7 @@ class SubscriptionReplication:
     # ---- acknowledgements of other clusters -----------------------------------------------------------------
 
     def _acknowledge(self, effect: Acknowledge, batch: MessageBatch | None) -> None:
-        local, subscription = self._locals.get(effect.name), self._find(effect.name)
+        local, subscription = self._locals.get(effect.name), self.find(effect.name)
         if local is None or local.era is None or subscription is None:
             return  # the acknowledgements are applied once the cursor was rebuilt
         starts, ends = self._positions.translation.to_local(effect.origin, effect.ranges)
@@ -743,7 +713,7 @@ class SubscriptionReplication:
         """
         assert self._exchange is not None
         name, ranges, local = subscription.name, subscription.acked_ranges(), self._locals[subscription.name]
-        state = self._state(name)
+        state = self.state(name)
         assert state is not None
         if ranges.header != self._header(state):
             self._rebuild(name)
@@ -772,11 +742,11 @@ class SubscriptionReplication:
         """Deliver, because the cursor is in step."""
         if self._locals.get(name) is local and local.rebuilds == number and local.era is not None:
             local.is_rebuilding = False
-            self._limit(name)
+            self.limit(name)
 
-    def _limit(self, name: str) -> None:
+    def limit(self, name: str) -> None:
         """Let the subscription deliver the messages that were read and whose acknowledgements are applied."""
-        local, subscription, state = self._locals.get(name), self._find(name), self._state(name)
+        local, subscription, state = self._locals.get(name), self.find(name), self.state(name)
         if local is None or subscription is None or state is None:
             return
         is_home = state.home.admits(self.topic.origin.cluster)
@@ -785,26 +755,23 @@ class SubscriptionReplication:
             self._homes_elsewhere = others if is_home else {**others, name: state.home.cluster}
         elif not is_home and self._homes_elsewhere[name] != state.home.cluster:
             self._homes_elsewhere = {**self._homes_elsewhere, name: state.home.cluster}
-        handover = self._handovers.get(name)
-        delivers = is_home and local.era is not None and not local.is_rebuilding
-        if handover is not None and handover.holds_back:
-            delivers = False
+        delivers = is_home and self.is_in_step(name) and not self._handovers.holds_back(name)
         subscription.limit_to(self._positions.end if delivers else 0)
 
     def _home_changed(self, name: str) -> None:
         """Begin or stop to deliver, because the home has changed; the acknowledgements that arrived come first."""
-        local, subscription = self._locals.get(name), self._find(name)
+        local, subscription = self._locals.get(name), self.find(name)
         if local is not None and subscription is not None and local.era is not None:
             nothing = np.zeros(0, np.int64)
             self._deliver_after(name, local, subscription.acknowledge_elsewhere(nothing, nothing))
         if local is not None:
             local.home_at = self._issued_sequence + 1  # the record of this change follows
         self._malformed_homes = {other: text for other, text in self._malformed_homes.items() if other != name}
-        self._limit(name)
+        self.limit(name)
 
     def _rebuild(self, name: str) -> None:
         """Set the cursor of a subscription to its state; create the subscription if it does not exist."""
-        state, subscription = self._state(name), self._find(name)
+        state, subscription = self.state(name), self.find(name)
         if state is None or self._is_over:
             return
         local = self._locals.setdefault(name, _Progress())
@@ -824,9 +791,9 @@ class SubscriptionReplication:
     def _read_for_rebuild(self, name: str, local: _Progress, header: int, mark: int, ranges: Ranges) -> None:
         """Read the entries and positions that the cursor needs; in a thread that may wait."""
         try:
-            if self._find(name) is None:
+            if self.find(name) is None:
                 self.topic.create_subscription(name, start="earliest")
-                local.created = self._find(name)
+                local.created = self.find(name)
             wait = self._context.runtime.wait
             total = wait(position(self.topic.managed, mark))
             columns = self._entries(ranges)
@@ -877,8 +844,8 @@ class SubscriptionReplication:
         """Set the cursor, unless the state changed meanwhile."""
         if not self._end_rebuild_job(name, local):
             return
-        self._take_seeks()
-        state, subscription = self._state(name), self._find(name)
+        self.take_seeks()
+        state, subscription = self.state(name), self.find(name)
         if self._locals.get(name) is not local or self._is_over or state is None:
             return
         if subscription is None or self._header(state) != header:
@@ -919,7 +886,7 @@ class SubscriptionReplication:
         local = self._locals.get(subscription.name)
         if local is None or self._exchange is None or not subscription.home:
             return
-        self._carry_out(self._exchange.inherit(subscription.name, self._home_at_birth(subscription)))
+        self.carry_out(self._exchange.inherit(subscription.name, self._home_at_birth(subscription)))
         local.home_at = self._issued_sequence
         self._note_home(subscription.name, local)
 
@@ -928,7 +895,7 @@ class SubscriptionReplication:
 
         In other partitions it is deleted: from now on the journal has it.
         """
-        state, subscription = self._state(name), self._find(name)
+        state, subscription = self.state(name), self.find(name)
         if local.home_at is None or local.home_at > self._durable_sequence or local.has_home_job or self._is_over:
             return
         if state is None or subscription is None or self._locals.get(name) is not local:
@@ -957,11 +924,11 @@ class SubscriptionReplication:
                 self._retry_later(failure, partial(self._note_home, subscription.name, local))
             elif is_stored and self._locals.get(subscription.name) is local:
                 self._note_home(subscription.name, local)  # it may have changed meanwhile
-                self._advance_handovers()
+                self._handovers.advance()
 
         self._events.post(stored)
 
-    def _is_home_noted(self, name: str) -> bool:
+    def is_home_noted(self, name: str) -> bool:
         """Return whether partitions that are added from now on begin with the present home."""
         local = self._locals.get(name)
         return local is None or local.home_at is None
@@ -972,20 +939,12 @@ class SubscriptionReplication:
         """Run an event as a step; see `ConnectionOwner`."""
         self._events.post(event)
 
-    def _connect(self) -> None:
-        for peer, neighbour in self._neighbours.items():
-            if peer not in self._connections:
-                self._connections[peer] = ExchangeConnection(
-                    self.topic, self, peer, neighbour.link, neighbour.target_position
-                )
-                self._connections[peer].start()
-
     def exchange(self, request: Exchange) -> AppendFuture[Exchanged]:
         """Take a request of another cluster; see `ExchangePeer`."""
         answer: AppendFuture[Exchanged] = AppendFuture()
 
         def asked() -> None:
-            connection = self._connections.get(request.cluster)
+            connection = self._neighbours.connections.get(request.cluster)
             if connection is None or self._is_over:
                 set_exception(
                     answer,
@@ -1008,7 +967,7 @@ class SubscriptionReplication:
         """Note that a connection was lost; see `ExchangePeer`."""
 
         def connection_lost() -> None:
-            for connection in self._connections.values():
+            for connection in self._neighbours.connections.values():
                 connection.connection_lost(session)
 
         self._events.post(connection_lost)
@@ -1016,28 +975,28 @@ class SubscriptionReplication:
     def connected(self, peer: bytes, session: int) -> None:
         """Begin a session; see `ConnectionOwner`."""
         assert self._exchange is not None
-        self._alarms.pop(peer, None)
-        self._carry_out(self._exchange.connect(peer, session))
+        self._neighbours.alarms.pop(peer, None)
+        self.carry_out(self._exchange.connect(peer, session))
 
     def disconnected(self, peer: bytes) -> None:
         """End a session; see `ConnectionOwner`."""
-        if self._exchange is not None and peer in self._neighbours:
-            self._carry_out(self._exchange.disconnect(peer))
+        if self._exchange is not None and peer in self._neighbours.clusters:
+            self.carry_out(self._exchange.disconnect(peer))
 
     def received(self, peer: bytes, data: bytes) -> None:
         """Take a message; see `ConnectionOwner`."""
         assert self._exchange is not None
-        self._take_seeks()
-        self._carry_out(self._exchange.receive(peer, data))
+        self.take_seeks()
+        self.carry_out(self._exchange.receive(peer, data))
 
     def proved(self, peer: bytes, origin: Origin) -> None:
         """Take acknowledgements of an origin from now on; see `ConnectionOwner`."""
         assert self._exchange is not None
-        self._carry_out(self._exchange.prove(peer, origin))
+        self.carry_out(self._exchange.prove(peer, origin))
 
     def diverged(self, peer: bytes, text: str) -> None:
         """Raise an alarm; see `ConnectionOwner`."""
-        self._alarms[peer] = text
+        self._neighbours.alarms[peer] = text
         logger.error("topic %s: acknowledgements are not exchanged with %s: %s", self.topic.name, peer.hex(), text)
 
     # ---- histories of third clusters ------------------------------------------------------------------------
@@ -1054,7 +1013,7 @@ class SubscriptionReplication:
         if error is not None:
             self._retry_later(error, partial(self._read_to_compare, comparison))
         elif self._exchange is not None and not self._is_over:
-            self._carry_out(self._exchange.compared(comparison, here))
+            self.carry_out(self._exchange.compared(comparison, here))
 
     # ---- handovers ------------------------------------------------------------------------------------------
 
@@ -1078,130 +1037,27 @@ class SubscriptionReplication:
 
     def _hand_over(self, name: str, target: str, order: str, timeout: float, grace: float) -> HandoverStatus:
         status = HandoverStatus(self.topic.name, name, target, "opening", error=self._why_not_ready())
-        if self._exchange is None or not self._is_ready or self._is_over:
+        if self.live_exchange is None or not self._is_ready:
             return status
-        former = self._handovers.get(name)
-        if former is not None and former.order == order:
-            return former.status
-        self._check_replicated(name)
-        if former is not None and not former.is_over:
-            return _refused(status, f"a handover to {former.status.target} is under way: wait until it has ended")
-        neighbour = next((known for known in self._neighbours.values() if known.name == target), None)
-        if neighbour is None:
-            names = ", ".join(sorted(known.name for known in self._neighbours.values())) or "none"
-            return _refused(status, f"target: expected a cluster that the topic is replicated with ({names})")
-        try:
-            handover = Handover(self._exchange, name, neighbour.cluster)
-        except InvalidArgumentError:
-            state = self._state(name)
-            home = None if state is None else self._home_of(state)
-            return _refused(
-                status, f"its home is the cluster {home}: order it there, or, if that cluster is lost, take it over "
-                "here first (`geo take-over`)",
-            )  # fmt: skip
-        now_us = self._context.clock.monotonic_us()
-        ordered = PlannedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
-        self._handovers[name] = ordered
-        ordered.note()
-        logger.info("topic %s: subscription %s is handed over to %s", self.topic.name, name, target)
-        self._limit(name)
-        self._check_handovers()
-        return ordered.status
+        known = self._handovers.find(name, order)
+        return known or self._handovers.begin(self.live_exchange, status, order, timeout=timeout, grace=grace)
 
-    def _check_replicated(self, name: str) -> None:
-        if self._state(name) is None:
-            raise NoSuchSubscriptionError(
-                self.topic.name, f"it has no replicated subscription {name}: `geo readiness` lists all"
-            )
+    @property
+    def live_exchange(self) -> SubscriptionExchange | None:
+        """The exchange; see `HandoverOwner`."""
+        return None if self._is_over else self._exchange
 
-    def _check_handovers_later(self) -> None:
-        if not self._is_check_scheduled and any(not ordered.is_over for ordered in self._handovers.values()):
-            self._is_check_scheduled = True
-            self._context.runtime.wake_after(HANDOVER_S, lambda: self._events.post(self._check_handovers))
+    def is_in_step(self, name: str) -> bool:
+        """Return whether the cursor has the state of all clusters; see `HandoverOwner`."""
+        local = self._locals.get(name)
+        return local is not None and local.era is not None and not local.is_rebuilding
 
-    def _check_handovers(self) -> None:
-        """Check the messages that consumers hold, and the timeouts of handovers."""
-        self._is_check_scheduled = False
-        if self._is_over or self._exchange is None:
-            return
-        now_us = self._context.clock.monotonic_us()
-        for name, ordered in self._handovers.items():
-            if not ordered.is_over and ordered.handover.phase is HandoverPhase.STOPPING:
-                subscription, local = self._find(name), self._locals.get(name)
-                is_in_step = local is not None and local.era is not None and not local.is_rebuilding
-                if subscription is None or (is_in_step and ordered.is_stopped(subscription, now_us)):
-                    self._take_seeks()
-                    if subscription is None or self._passes_all_acks(name):
-                        self._carry_out(ordered.handover.stopped())
-        self._advance_handovers()
-        for name, ordered in self._handovers.items():
-            if not ordered.is_over and now_us >= ordered.ends_us:
-                held = (
-                    f"consumers hold {ordered.status.held} messages"
-                    if ordered.status.held
-                    else "acknowledgements are not stored"
-                )
-                ordered.give_up(ordered.status.error or held)
-                logger.warning(
-                    "topic %s: subscription %s was not handed over: %s", self.topic.name, name, ordered.status
-                )
-                self._limit(name)
-        self._check_handovers_later()
-
-    def _passes_all_acks(self, name: str) -> bool:
+    def passes_all_acks(self, name: str) -> bool:
         """Pass the acknowledgements to the exchange; return whether it knows all of them now."""
-        subscription, local = self._find(name), self._locals.get(name)
+        subscription, local = self.find(name), self._locals.get(name)
         if subscription is None or local is None or local.era is None:
             return False
         return self._pass_acks(subscription, local)
-
-    def _advance_handovers(self) -> None:
-        """Go on with handovers that wait for the other cluster."""
-        exchange = self._exchange
-        if exchange is None or self._is_over:
-            return
-        for name, ordered in list(self._handovers.items()):
-            handover = ordered.handover
-            if ordered.is_over:
-                continue
-            peer = next((known for known, near in self._neighbours.items() if near.name == ordered.status.target), None)
-            if peer is None:
-                ordered.give_up(f"the policy no longer names the cluster {ordered.status.target}")
-                self._limit(name)
-                continue
-            if handover.phase is HandoverPhase.DRAINING:
-                self._take_seeks()
-                if self._state(name) is not None and not self._passes_all_acks(name):
-                    continue
-            effects = handover.advance()
-            if effects:
-                self._carry_out(effects)
-            if handover.phase is not HandoverPhase.STOPPING:
-                self._note_handover(name, ordered, peer)
-
-    def _note_handover(self, name: str, ordered: PlannedHandover, peer: bytes) -> None:
-        handover, state = ordered.handover, self._state(name)
-        if ordered.is_over:
-            return
-        if state is None:
-            ordered.end("cancelled", "the subscription was deleted")
-        elif handover.phase is HandoverPhase.CANCELLED or (
-            handover.phase is HandoverPhase.DONE and state.home.cluster != peer
-        ):
-            ordered.end("cancelled", f"the subscription was taken over: its home is the cluster {self._home_of(state)}")
-        elif handover.phase is HandoverPhase.DONE and not self._is_home_noted(name):
-            ordered.wait_for_metadata("its home is not stored in the metadata store yet")
-        elif handover.phase is HandoverPhase.DONE:
-            ordered.end("done", "")
-            logger.info("topic %s: subscription %s was handed over to %s", self.topic.name, name, ordered.status.target)
-        else:
-            assert self._exchange is not None
-            connection, lacking = self._connections.get(peer), self._exchange.unconfirmed(peer, name).total
-            error = ("" if connection is None else _why_not_connected(connection)) or self._alarms.get(peer, "")
-            missing = f"{lacking} acknowledgements" if lacking else "its state of the subscription"
-            ordered.note(error=error or f"the cluster has not confirmed {missing} yet")
-            return
-        self._limit(name)
 
     def take_over(self, subscription: str, *, any_cluster: bool) -> dict[str, Any]:
         """Make this cluster the home of a subscription; see `GeoReplication.take_over`. Waits until that is durable.
@@ -1221,40 +1077,26 @@ class SubscriptionReplication:
         if stored is None:
             return asdict(status)
         self._context.runtime.wait(stored)
-        is_noted = self._call_as_step(lambda: self._is_home_noted(subscription))
+        is_noted = self._call_as_step(lambda: self.is_home_noted(subscription))
         return asdict(HandoverStatus(self.topic.name, subscription, "", "done") if is_noted else status)
 
     def _move_home_here(self, name: str, *, any_cluster: bool) -> AppendFuture[None] | None:
         """Return a future that is done when the home is durable; None: the kept messages are still being read."""
         if self._exchange is None or not self._is_ready or self._is_over:
             return None
-        self._check_replicated(name)
-        ordered, home = self._handovers.get(name), NO_CLUSTER if any_cluster else self.topic.origin.cluster
-        if ordered is not None and not ordered.is_over:
-            ordered.handover.cancel()
-            ordered.end("cancelled", "the subscription was taken over here")
-        state, stored = self._state(name), AppendFuture[None]()
+        self._handovers.check_replicated(name)
+        home = NO_CLUSTER if any_cluster else self.topic.origin.cluster
+        self._handovers.cancel(name, "the subscription was taken over here")
+        state, stored = self.state(name), AppendFuture[None]()
         if state is not None and state.home.cluster != home:
             logger.warning("topic %s: subscription %s is taken over from %s", self.topic.name, name, state.home)
-            self._carry_out(self._exchange.move(name, home))
-        self._limit(name)
+            self.carry_out(self._exchange.move(name, home))
+        self.limit(name)
         if self._durable_sequence >= self._issued_sequence:
             set_result(stored, None)
         else:
             self._durability_waiters.append((self._issued_sequence, stored))
         return stored
-
-    def _home_of(self, state: SubscriptionState) -> str | None:
-        """Return the name of the only cluster whose consumers get messages; "": this one; None: all deliver."""
-        return self._cluster_name(state.home.cluster)
-
-    def _cluster_name(self, cluster: bytes) -> str | None:
-        if cluster == NO_CLUSTER:
-            return None
-        if cluster == self.topic.origin.cluster:
-            return ""
-        neighbour = self._neighbours.get(cluster)
-        return cluster.hex() if neighbour is None else neighbour.name
 
     def waiting(self) -> dict[str, str]:
         """Return alarms of homes, by subscription: consumers here wait in vain, or it is malformed. Never waits."""
@@ -1264,12 +1106,12 @@ class SubscriptionReplication:
             for name, text in self._malformed_homes.items()
         }  # fmt: skip
         for name, home in self._homes_elsewhere.items():
-            subscription = self._find(name)
+            subscription = self.find(name)
             if subscription is not None and (consumers := subscription.consumers):
                 alarms[name] = (
                     f"{consumers} consumers of subscription {name} wait here: its home is the cluster "
-                    f"{self._cluster_name(home)}. Hand it over there (`geo handover`), or, if that cluster is lost, "
-                    "take it over here (`geo take-over`)"
+                    f"{self._neighbours.name_of(home)}. Hand it over there (`geo handover`), or, if that cluster is "
+                    "lost, take it over here (`geo take-over`)"
                 )
         return alarms
 
@@ -1308,38 +1150,13 @@ class SubscriptionReplication:
     def _readiness(self) -> list[SubscriptionReadiness]:
         if self._exchange is None or not self._is_ready:
             why = self._why_not_ready()
-            return [row for neighbour in self._neighbours.values() for row in self.unknown(neighbour.name, why)]
+            neighbours = self._neighbours.clusters.values()
+            return [row for neighbour in neighbours for row in self.unknown(neighbour.name, why)]
         self._pass_all_acks()
-        alarms = self.alarms()
-        rows = []
-        for peer, neighbour in self._neighbours.items():
-            connection = self._connections[peer]
-            stored = {self.topic.origin: connection.stored or 0}
-            if connection.origin is not None:
-                stored[connection.origin] = OFFSET_END
-            third: set[Origin] = set()
-            for origin in self._positions.ends().keys() - stored.keys():
-                forwarded = neighbour.forwarded(origin)
-                if forwarded is None:  # its messages come from elsewhere, or not at all
-                    third.add(origin)
-                    forwarded = self._exchange.peer(peer).positions.get(origin, 0)
-                stored[origin] = forwarded
-            may_have = partial(_may_have, third, neighbour)
-            held = self._positions.held_from(stored)
-            error = _why_not_connected(connection)
-            for name in self._exchange.names():
-                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, may_have)
-                state = self._exchange.state(name)
-                assert state is not None
-                alarm = self._alarms.get(peer, "") or alarms.get(name, "")
-                rows.append(
-                    SubscriptionReadiness(
-                        self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,
-                        effect.lost.total, effect.repeated.total, effect.revived.total, error, alarm,
-                        self._home_of(state), sum(effect.lost.of(origin).total for origin in third),
-                    )
-                )  # fmt: skip
-        return sorted(rows, key=lambda row: (row.subscription, row.target))
+        return self._report(self._exchange).readiness(self.alarms())
+
+    def _report(self, exchange: SubscriptionExchange) -> SubscriptionReport:
+        return SubscriptionReport(self.topic, exchange, self._positions, self._neighbours)
 
     def unknown(self, target: str, error: str) -> list[SubscriptionReadiness]:
         """Return rows which say that nothing is known of a fail-over to a cluster.
@@ -1369,77 +1186,15 @@ class SubscriptionReplication:
         return self._call_as_step(lambda: self._where(name))
 
     def _where(self, name: str) -> list[SubscriptionPosition]:
-        exchange, topic, own = self._exchange, self.topic.name, self.topic.origin
-        if exchange is None or not self._is_ready:
-            error = self._why_not_ready()
+        if self._exchange is None or not self._is_ready:
+            topic, token, error = self.topic.name, self.topic.origin.token, self._why_not_ready()
             return [
-                SubscriptionPosition(topic, name, "", "", own.token, None, 0, None, is_known=False, error=error)
+                SubscriptionPosition(topic, name, "", "", token, None, 0, None, is_known=False, error=error)
                 for subscription in self._durable_subscriptions()
                 if subscription.name == name
             ]
         self._pass_all_acks()
-        state = exchange.state(name)
-        if state is None:
-            return []
-        ends, held, rows = self._ends(), self._positions.held(), []
-        expired, home = exchange.expired_here(name), self._home_of(state)
-        origins = sorted({*ends, *state.origins()}, key=lambda origin: (origin != own, origin))
-
-        def add(at: str, origin: Origin, passed: RangeSet, end: int | None, is_known: bool, error: str) -> None:
-            below, beyond = place(passed, held.of(origin), ends.get(origin, 0))
-            rows.append(
-                SubscriptionPosition(
-                    topic, name, at, self._name_of(origin), origin.token, below, beyond, end, is_known, error, home
-                )
-            )
-
-        for origin in origins:
-            passed = state.passed_set(origin)
-            passed.add_ranges(*expired.between(origin))
-            add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
-        for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
-            connection = self._connections[peer]
-            unconfirmed = exchange.unconfirmed(peer, name)
-            is_current = not exchange.lacks_header(peer, name)
-            for origin in origins:
-                if origin == own:
-                    end = connection.stored
-                elif (end := neighbour.forwarded(origin)) is None:
-                    end = exchange.peer(peer).positions.get(origin)
-                is_known = is_current and origin in exchange.peer(peer).compared
-                passed = subtract(state.passed_set(origin), unconfirmed.of(origin))
-                add(neighbour.name, origin, passed, end, is_known, _why_not_connected(connection))
-        return rows
-
-    def _ends(self) -> dict[Origin, int]:
-        """Return the end of each origin here, also of an origin whose messages were all trimmed."""
-        states, ends = self.topic.origins.all(), self._positions.ends()
-        if self._positions.end >= self.topic.managed.end.offset:  # the positions include all entries of the states
-            for origin, known in states.items():
-                if known.last is not None:  # otherwise it forwarded nothing but gaps
-                    ends[origin] = max(ends.get(origin, 0), known.stored)
-        return ends
-
-    def _name_of(self, origin: Origin) -> str:
-        if origin.cluster == self.topic.origin.cluster:
-            return ""
-        neighbour = self._neighbours.get(origin.cluster)
-        return origin.cluster.hex() if neighbour is None else neighbour.name
-
-
-def _may_have(third: Set[Origin], neighbour: Neighbour, origin: Origin) -> int:
-    """Return the offset at an origin below which another cluster may store messages; of those in `third`: any."""
-    return OFFSET_END if origin in third else neighbour.sent(origin)
-
-
-def _refused(status: HandoverStatus, error: str) -> HandoverStatus:
-    return HandoverStatus(status.topic, status.subscription, status.target, "refused", error=error)
-
-
-def _why_not_connected(connection: ExchangeConnection) -> str:
-    if connection.is_connected:
-        return ""
-    return str(connection.error or "the other cluster has not connected yet: it needs such a policy, too")
+        return self._report(self._exchange).where(name)
 
 
 def _below(ranges: RangeSet, end: int) -> RangeSet:

@@ -271,6 +271,8 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 class _Send(NamedTuple):
+    """A request that waits for its share of the bytes in flight."""
+
     address: Address
     request: Replicate | ReplicateTo
     size: int

@@ -38,6 +38,8 @@ CLOSE_S = 5.0
 
 
 class _OpenLink(NamedTuple):
+    """An open link, with the credentials that it was made with."""
+
     cluster: RemoteCluster
     link: TargetLink
     secret: Secret | None

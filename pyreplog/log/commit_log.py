@@ -805,6 +805,22 @@ class CommitLog(LogView, Appender):
                 self._set_synced(position, entry)
         return entry
 
+    def commit_stage(self) -> None:
+        """Write and sync the staged entries, in this thread and inside the append path.
+
+        An append does so when the stage has no room for it; other threads' appends wait meanwhile. It does nothing if
+        nothing is staged. `sync` leaves it to the committing thread, and blocks until that is done.
+
+        Raises:
+            PoisonedError: the write or the sync failed.
+            ClosedError: the log was closed.
+        """
+        self._enter()
+        try:
+            self._commits.flush()
+        finally:
+            self._leave()
+
     sync_async = in_thread(sync)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -92,6 +92,7 @@ def run(
 
     Raises:
         ConfigError: the report, a parameter, an option or the engine is unknown.
+        InvalidArgumentError: `workers` is less than 1.
         MissingExtraError: pyarrow is not installed, or pyspark is not and the engine is "spark".
         ReplogError: as planning and reading.
 

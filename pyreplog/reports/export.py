@@ -16,6 +16,7 @@ from pyarrow import parquet
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.files import RealFiles
 from pyreplog.reports.atomic_directories import draft_of, put, tidy
+from pyreplog.reports.local_engine import check_workers
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
@@ -78,10 +79,11 @@ def export(
         What was written.
 
     Raises:
-        InvalidArgumentError: the directory is not empty, or is a file.
+        InvalidArgumentError: the directory is not empty, or is a file; or there is to be no thread.
         ReplogError: as planning and reading.
         OSError: a file cannot be written.
     """
+    check_workers(workers)
     tidy(target)
     _check(target, overwrite)
     options = replace(options, columns=options.columns or COLUMNS, min_partitions=max(options.min_partitions, workers))

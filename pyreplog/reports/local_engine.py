@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.parameters import reads_of
 from pyreplog.reports.partials import partial_of, read_options, tagged
 from pyreplog.reports.report import Report, ReportRead
@@ -50,8 +51,9 @@ def run(
 ) -> pa.Table:
     """Run a report on a source. The parameters are those of `pyreplog.reports.run`; `source` has text options.
 
-    Raises ConfigError, and the errors of planning and reading.
+    Raises InvalidArgumentError, ConfigError, and the errors of planning and reading.
     """
+    check_workers(workers)
     report = report.at(snapshot)
     with ThreadPoolExecutor(workers) as pool:
 
@@ -67,6 +69,12 @@ def run(
         first = partials(report)
         second = report.second(first)
         return report.merge(first, snapshot) if second is None else second.merge(partials(second), snapshot)
+
+
+def check_workers(workers: int) -> None:
+    """Raise InvalidArgumentError unless the number of threads is 1 or more."""
+    if workers < 1:
+        raise InvalidArgumentError(f"workers: expected 1 or more threads, found {workers}")
 
 
 def _jobs(report: Report, read: ReportRead, source: Mapping[str, str], workers: int) -> list[Job]:

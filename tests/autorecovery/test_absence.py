@@ -35,7 +35,7 @@ def away_since(us: int) -> BookieState:
     return BookieState(BookiePhase.AWAY, us)
 
 
-def test_all_are_there() -> None:
+def test_no_bookie_changes_state_while_all_are_registered() -> None:
     assert decide(view(), DELAY_US) == []
 
 

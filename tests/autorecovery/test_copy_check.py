@@ -180,7 +180,7 @@ def test_a_damaged_record_is_unknown_and_what_lies_behind_it_is_compared() -> No
     assert report.members["b"].held == COUNT
 
 
-def test_limbo_is_unknown() -> None:
+def test_missing_entries_of_a_ledger_in_limbo_are_unknown() -> None:
     lab = lab_of(3, 3)
     lose(lab, "a", 12, 13)
     lab.bookies["a"].limbo.enter([LEDGER])
@@ -272,7 +272,7 @@ def test_empty_ledgers_and_late_answers(last: int) -> None:
     assert bench.machine.woken(None) == []
 
 
-def test_arguments() -> None:
+def test_a_copy_check_refuses_an_empty_window_and_an_open_ledger() -> None:
     lab = lab_of(3, 3)
     with pytest.raises(InvalidArgumentError, match="window"):
         CopyCheck(lab.metadata, window=0)

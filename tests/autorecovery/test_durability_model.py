@@ -145,7 +145,7 @@ def test_traffic_is_that_of_losses_and_of_long_outages() -> None:
     assert make_plan(PlanInputs(delay_s=3600)).traffic.outages < traffic.outages / 1000
 
 
-def test_cost_and_availability() -> None:
+def test_a_plan_has_the_cost_and_availability_of_the_closed_forms() -> None:
     cost = make_plan(PlanInputs(entry_bytes=64.0, compacted_live_share=0.5, ledgers=1000)).cost
     assert cost.storage_factor == pytest.approx(3 * 2 / 0.75) and cost.write_amplification == pytest.approx(3 * 2 / 0.5)
     plan = make_plan(PlanInputs(rack_failures_per_year=0.0, disk_failures_per_year=0.0, node_failures_per_year=0.0))
@@ -154,7 +154,7 @@ def test_cost_and_availability() -> None:
     assert plan.availability.with_spare == pytest.approx(3 * (away / 30) ** 2, rel=1e-3)
 
 
-def test_limits() -> None:
+def test_limits_of_a_plan_are_where_its_bounds_meet() -> None:
     inputs = PlanInputs()
     limits = make_plan(inputs).limits
     assert limits.ledgers_by_scan == 6_000_000

@@ -257,7 +257,7 @@ def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -
     assert [bench.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
 
 
-def test_the_throttle_holds(tmp_path: Path) -> None:
+def test_the_copy_throttle_bounds_the_rate_of_copies(tmp_path: Path) -> None:
     ledgers = filled(tmp_path, bookies=4, ledgers=4)
     lose(tmp_path, "bookie-1")
     with (

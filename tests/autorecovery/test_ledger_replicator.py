@@ -215,7 +215,7 @@ def test_a_conflict_with_an_unrelated_change_keeps_both() -> None:
     assert "a" not in lab.metadata.bookies()
 
 
-def test_another_worker_was_quicker() -> None:
+def test_a_replicator_ends_when_another_worker_was_quicker() -> None:
     lab = closed_lab()
     slow, quick = replicator(lab, lost="a"), replicator(lab, lost="a", spares="g")
     while not slow.stores:
@@ -569,7 +569,7 @@ def test_too_many_kept_entries_make_no_fragments() -> None:
     assert lab.fragments == {0: "abcde"}, "the stripe waits as a whole"
 
 
-def test_unknown_is_not_missing() -> None:
+def test_copies_whose_state_is_unknown_are_not_missing() -> None:
     lab = closed_lab()
     without(lab, held_by(lab, 0)[3:5])
     lab.down.add("c")  # which may have them

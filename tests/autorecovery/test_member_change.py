@@ -63,7 +63,7 @@ def test_neighbours_that_become_equal_are_one_when_the_ledger_is_closed() -> Non
     assert shape(change.applied(ledger((0, "abc"), (10, "adc")))) == {0: "adc", 10: "adc"}
 
 
-def test_changes_elsewhere_are_kept() -> None:
+def test_changes_of_other_fragments_are_kept() -> None:
     now = ledger((0, "abc"), (10, "adc"), (15, "aec"))
     assert shape(MemberChange(7, 0, 10, 0, "a", "x").applied(now)) == {0: "xbc", 10: "adc", 15: "aec"}
 
@@ -84,7 +84,7 @@ def test_another_member_of_the_same_fragment_may_have_changed() -> None:
         ledger((0, "abc")),  # the last fragment of a ledger that is not closed
     ],
 )
-def test_a_proof_that_ended(now: LedgerMetadata) -> None:
+def test_a_member_change_without_its_proof_is_not_applied(now: LedgerMetadata) -> None:
     assert MemberChange(7, 0, 10, 0, "a", "x").applied(now) is None
 
 
@@ -129,7 +129,7 @@ def test_the_number_of_ranges_is_bounded() -> None:
     assert len(most.fragments) == 1 + 2 * KEPT_RANGES_MAX
 
 
-def test_a_ledger_without_entries() -> None:
+def test_an_empty_ledger_drops_a_lost_bookie() -> None:
     """BookKeeper #3220: an empty ledger that names a lost bookie keeps it for ever."""
     empty = ledger((0, "abc"), last=-1)
     assert shape(drop_empty(empty, "b", "x")) == {0: "axc"}

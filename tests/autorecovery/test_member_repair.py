@@ -121,7 +121,7 @@ def test_entry_without_any_copy_is_reported_as_missing() -> None:
     assert finish(repairing(lab, "a")).missing == (entry,)
 
 
-def test_unknown_is_not_missing() -> None:
+def test_an_entry_that_cannot_be_read_is_not_reported_missing() -> None:
     """The member itself cannot tell, and nobody else has the entry: it is not lost for certain."""
     lab = lab_of(3, 3)
     entry = stripe(lab, "a")[0]

@@ -312,7 +312,7 @@ def test_a_password_needs_an_operator(bench: RecoveryBench) -> None:
     assert bench.check(10).needs_operator == {}
 
 
-def test_garbled_and_deleted_ledgers(bench: RecoveryBench) -> None:
+def test_garbled_and_deleted_open_ledgers_are_passed_over(bench: RecoveryBench) -> None:
     garbled, deleted = dead(bench), dead(bench)
     bench.cluster.delete_ledger(deleted.id)
     store = bench.cluster.metadata

@@ -55,7 +55,7 @@ def test_two_observations_far_apart_do_not_decide() -> None:
     assert watched.observe(3600) is RECOVER
 
 
-def test_a_look_takes_time() -> None:
+def test_silence_is_measured_between_observations() -> None:
     """What counts is the time between what one look heard last and what the next one asked first."""
     watch = OpenLedgerWatch()
     for at_s in range(0, 40, 10):

@@ -30,7 +30,9 @@ def test_a_heavy_event_that_might_come_widens_the_interval() -> None:
     ("shape", "value", "share"),
     [(1.0, 1.0, 0.632121), (0.5, 0.5, 0.682689), (50.0, 30.0, 0.000519), (3.0, 10.0, 0.997231)],
 )
-def test_the_gamma_distribution(shape: float, value: float, share: float) -> None:
+def test_shares_and_quantiles_of_the_gamma_distribution_are_those_of_tables(
+    shape: float, value: float, share: float
+) -> None:
     assert gamma_share(shape, value) == pytest.approx(share, abs=2e-6)
     assert gamma_quantile(shape, gamma_share(shape, value)) == pytest.approx(value, rel=1e-6)
     assert gamma_share(shape, 0.0) == 0.0

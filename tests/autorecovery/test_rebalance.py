@@ -73,12 +73,12 @@ def test_a_balanced_cluster_moves_nothing() -> None:
     assert plan_moves(here, ledgers) == RebalancePlan((), {}, dict.fromkeys("abc", 1.0), dict.fromkeys("abc", 1.0))
 
 
-def test_an_empty_cluster() -> None:
+def test_an_empty_cluster_has_no_moves() -> None:
     assert plan_moves([], []) == RebalancePlan((), {}, {}, {})
     assert not plan_moves(loads([], NO_RACKS), []).moves
 
 
-def test_shares_follow_the_disks() -> None:
+def test_shares_of_bytes_follow_sizes_of_disks() -> None:
     """A bookie with twice the space has twice the bytes, and that is right."""
     ledgers = [ledger(number, "ab", write_quorum=1, size=100 if number % 3 else 0) for number in range(30)]
     here = [BookieLoad("a", 2000, 8000), BookieLoad("b", 2000, 8000), BookieLoad("c", 4000, 16000)]
@@ -99,7 +99,7 @@ def test_read_only_bookies_give_and_do_not_take() -> None:
     assert "a" in {move.source for move in plan.moves}
 
 
-def test_why_copies_stay() -> None:
+def test_a_plan_counts_copies_that_stay_by_reason() -> None:
     whole = [ledger(number, "abcde", write_quorum=3) for number in range(5)]
     more = [ledger(number, "abc") for number in range(5, 9)]
     here = loads([*whole, *more], NO_RACKS, read_only=["d", "e"])

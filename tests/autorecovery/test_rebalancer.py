@@ -306,5 +306,5 @@ def test_a_waiter_is_woken_by_a_change() -> None:
         assert not waiter.wait(0.0) or not waiter.wait(0.0), "one change may be told twice"
 
 
-def test_an_empty_plan() -> None:
+def test_an_empty_plan_has_size_zero() -> None:
     assert RebalancePlan((), {}, {}, {}).size == 0

@@ -161,7 +161,7 @@ def test_missing_is_what_every_other_member_definitely_lacks() -> None:
 
 
 @pytest.mark.parametrize("how", ["down", "limbo", "damaged"])
-def test_unknown_is_not_missing(how: str) -> None:
+def test_a_copy_fails_while_a_holder_cannot_tell(how: str) -> None:
     """Entry 0 lies on a, b and c. b has lost it, and c cannot say."""
     lab = lab_of()
     del lab.logs["b"].held[LEDGER][0]
@@ -188,7 +188,7 @@ def test_a_damaged_copy_is_reported_and_read_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("status", [ReplyStatus.READ_ONLY, ReplyStatus.UNKNOWN, ReplyStatus.REFUSED])
-def test_the_target_refuses(status: ReplyStatus) -> None:
+def test_a_target_that_refuses_ends_the_copy(status: ReplyStatus) -> None:
     lab = lab_of()
     bench = copying(lab, 0, absent={"a"})
     bench.deliver("bcde")
@@ -216,7 +216,7 @@ def test_a_target_that_stays_overloaded_refuses() -> None:
     assert bench.machine.is_refused
 
 
-def test_the_target_dies() -> None:
+def test_a_target_that_is_down_fails_the_copy() -> None:
     lab = lab_of()
     lab.down.add("f")
     assert "f does not take the copies" in failure(copying(lab, 0, absent={"a"}))
@@ -300,7 +300,7 @@ def test_an_empty_fragment_needs_no_copy() -> None:
     [{"first": 1}, {"index": 5}, {"index": -1}, {"target": "b"}, {"window": 0}],
     ids=lambda wrong: "".join(wrong),
 )
-def test_arguments(wrong: dict[str, Any]) -> None:
+def test_impossible_stripes_are_refused(wrong: dict[str, Any]) -> None:
     lab = lab_of()
     with pytest.raises(InvalidArgumentError):
         StripeCopy(lab.metadata, **{"first": 0, "end": COUNT, "index": 0, "target": "f", **wrong})

@@ -32,7 +32,7 @@ def test_command_writes_markdown_and_json(tmp_path: Path) -> None:
     assert all(comparison["work"] in text for comparison in section["comparisons"])
 
 
-def test_pytest_suites(tmp_path: Path) -> None:
+def test_suites_of_pytest_benchmark_run(tmp_path: Path) -> None:
     suites = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").glob("bench_*.py"))
     assert len(suites) == 4
     told = run("pytest", "--benchmark-disable", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "data"), *suites)

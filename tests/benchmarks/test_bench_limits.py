@@ -42,7 +42,7 @@ def test_encoded_records_are_read_back(area: bare.Area, size: int) -> None:
     assert area.build(HEADER, HEADER + count * stride(size)) == count
 
 
-def test_copies_are_read_back(area: bare.Area) -> None:
+def test_bare_copies_are_read_back(area: bare.Area) -> None:
     values = bare.Values(make_values(100))
     area.copy(values, 50)
     assert area.check_copied(values) == 50

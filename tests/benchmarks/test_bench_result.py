@@ -33,7 +33,7 @@ def test_sides_of_unequal_durability_are_refused() -> None:
         (3.1, None, None),
     ],
 )
-def test_goals(ours: float, goal: Goal | None, met: bool | None) -> None:
+def test_a_ratio_meets_its_goal_or_misses_it(ours: float, goal: Goal | None, met: bool | None) -> None:
     assert comparison(ours, 2.0, goal).met is met
 
 
@@ -59,7 +59,7 @@ def test_nothing_on_the_other_side_has_no_ratio() -> None:
         (Figure("", 0.0003, "share", "reading"), "0.030%"),
     ],
 )
-def test_figures_as_text(figure: Figure, text: str) -> None:
+def test_figures_are_printed_with_fitting_units(figure: Figure, text: str) -> None:
     assert str(figure) == text
 
 
@@ -74,7 +74,7 @@ def test_absolute_goals_have_the_unit_of_their_figure(unit: Unit, limit: float, 
     assert [cell.strip() for cell in row.split("|")[5:7]] == [text, "yes"]
 
 
-def test_markdown() -> None:
+def test_a_section_is_written_as_markdown_tables() -> None:
     section = Section("append", "Appends", [comparison(3.0, 2.0, Goal("at most", 1.2))], notes=["A note."], others=0.3)
     section.tables.append(Table("State", ["", "bytes"], [["ours", "1"]]))
     lines = report.markdown(section).splitlines()

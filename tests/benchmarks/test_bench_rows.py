@@ -36,14 +36,14 @@ _APART = ("peers", "ledgers-peers", "topics-peers", *_IN_SPARK)
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS | BOUNDS if name not in _APART])
-def test_row(name: str, tmp_path: Path) -> None:
+def test_each_row_runs_and_removes_its_files(name: str, tmp_path: Path) -> None:
     section = measure(name, Plan.tiny(tmp_path))
     check(section)
     assert section.name == name
     assert not list(tmp_path.iterdir()), "a row cleans up behind itself"
 
 
-def test_rows_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_need_spark_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all of them: it takes longer to start than they do."""
     plan = Plan.tiny(tmp_path)
     monkeypatch.setattr(minutes, "_SIZES", (100,))
@@ -59,7 +59,7 @@ def test_rows_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_peers_runs_every_kind_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_row, "_SIZES", (100,))
     section = measure("peers", Plan.tiny(tmp_path))
     check(section)
@@ -72,7 +72,7 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_replicated_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_replicated_peers_runs_every_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicated_row, "_GOALS", {100: 10.0})
     section = measure("ledgers-peers", Plan.tiny(tmp_path))
     check(section)
@@ -85,7 +85,7 @@ def test_replicated_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_queues(tmp_path: Path) -> None:
+def test_the_row_of_queues_runs_every_durability_and_kind_of_work(tmp_path: Path) -> None:
     section = measure("topics-peers", Plan.tiny(tmp_path))
     check(section)
     assert len(section.comparisons) == 2 * 2 * 3, "durabilities, in this process and served, kinds of work"
@@ -96,7 +96,7 @@ def test_queues(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_peers_as_views(tmp_path: Path) -> None:
+def test_rates_of_reads_as_views_cover_every_peer(tmp_path: Path) -> None:
     rates, disk, read_back = read_rates(Plan.tiny(tmp_path), 16384)
     assert rates[Work.SCAN].keys() == PEERS.keys() == disk.keys()
     assert rates[Work.READ].keys() == PEERS.keys() - {"PersistQueue"}

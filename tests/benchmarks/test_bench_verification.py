@@ -23,7 +23,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pyreplog, "segment_bytes", 1 << 20)
 
 
-def test_log_with_everything(tmp_path: Path) -> None:
+def test_a_log_with_every_value_is_verified(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
         log.append_batch(in_turn(VALUES, 1000))
         assert verify(log, VALUES, 1000) == "1,000 entries"
@@ -40,7 +40,9 @@ def test_log_with_everything(tmp_path: Path) -> None:
     ],
     ids=["one missing", "one replaced", "order"],
 )
-def test_log_that_lacks_something(tmp_path: Path, spoil: Callable[[list[bytes]], list[bytes]]) -> None:
+def test_a_log_that_lacks_values_fails_verification(
+    tmp_path: Path, spoil: Callable[[list[bytes]], list[bytes]]
+) -> None:
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
         log.append_batch(spoil(in_turn(VALUES, 1000)))
         with pytest.raises(ValueError, match="written"):

@@ -32,13 +32,13 @@ def section(title: str) -> str:
     return FORMAT.partition(f"\n## {title}")[2].partition("\n## ")[0]
 
 
-def test_codes_of_control_records() -> None:
+def test_documented_codes_of_control_records_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| (\d+) \| (\w+) \|", section("Control records"), re.MULTILINE)
     assert {(int(code), name) for code, name in rows} == {(code.value, code.name) for code in ControlCode}
 
 
 @pytest.mark.parametrize("enum", [RequestKind, Flag, ReplyStatus])
-def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
+def test_documented_codes_of_the_bookie_protocol_are_those_of_the_code(enum: type[IntEnum] | type[IntFlag]) -> None:
     said = {(int(code), name) for code, name in re.findall(r"\b(\d+) ([A-Z_]+)\b", section("Bookie protocol"))}
     assert {(member.value, member.name) for member in enum if member} <= said
 
@@ -48,7 +48,7 @@ def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
     [protocol._REQUEST, protocol._REPLY, identity._HEAD, holdings.HEAD],
     ids=["request", "reply", "identity", "holdings"],
 )
-def test_tables_add_up(packed: struct.Struct) -> None:
+def test_offsets_and_sizes_in_format_tables_add_up(packed: struct.Struct) -> None:
     title = "Identity file" if packed is identity._HEAD else "Bookie protocol"
     text = section(title).partition(f"`{packed.format}`")[2].partition("\n| offset")[2].partition("\n\n")[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
@@ -129,7 +129,7 @@ def test_every_status_is_known_and_none_beyond() -> None:
         decode_reply(memoryview(encode_reply(Reply(max(ReplyStatus) + 1))))
 
 
-def test_features_that_requests_need() -> None:
+def test_requests_need_the_documented_features() -> None:
     expected = {RequestKind.HOLDINGS: protocol.HOLDINGS_FEATURE, RequestKind.SCRUB: protocol.SCRUB_FEATURE}
     for kind in RequestKind:
         assert Request(kind).feature == expected.get(kind)

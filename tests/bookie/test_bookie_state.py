@@ -12,7 +12,7 @@ from pyreplog.errors import InvalidMetadataError, MetadataVersionError
 GOLDEN = b'{"version":1,"min_reader":1,"phase":"away","since_us":1700000000000000,"reason":""}'
 
 
-def test_golden() -> None:
+def test_a_bookie_state_has_its_golden_bytes() -> None:
     state = BookieState(BookiePhase.AWAY, 1_700_000_000_000_000)
     assert state.encode() == GOLDEN
     assert BookieState.decode(GOLDEN) == state
@@ -43,13 +43,13 @@ def test_a_value_that_needs_a_newer_reader(version: dict[str, int]) -> None:
         ("reason", 3, "reason: expected str, found '3'"),
     ],
 )
-def test_bad_fields(field: str, value: object, told: str) -> None:
+def test_a_bookie_state_with_a_bad_field_is_refused(field: str, value: object, told: str) -> None:
     with pytest.raises(InvalidMetadataError, match="state of a bookie: ") as caught:
         BookieState.decode(json.dumps({**json.loads(GOLDEN), field: value}).encode())
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"1"])
-def test_bad_bytes(data: bytes) -> None:
+def test_bytes_that_are_no_bookie_state_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         BookieState.decode(data)

@@ -25,7 +25,7 @@ def test_load_controls_returns_the_stored_controls(controls: Controls) -> None:
     assert load_controls(log, LEDGER + 1) == Controls()
 
 
-def test_the_newest_counts() -> None:
+def test_the_newest_control_record_of_a_ledger_counts() -> None:
     log = MemoryLog(staged=False)
     for limbo, lac in ((True, 3), (False, 7)):
         log.append(encode_limbo(LEDGER, limbo) + Controls(lac=lac).encode(LEDGER))

@@ -107,7 +107,9 @@ def test_a_key_that_is_lost_stays_lost() -> None:
     ],
 )
 @pytest.mark.parametrize("had", [None, add(9), copy(9)], ids=["nothing", "the key", "copies"])
-def test_the_metadata_decide(verdict: KeyVerdict, status: ReplyStatus, had: Request | None, node: Node) -> None:
+def test_metadata_decide_whether_a_copy_is_stored(
+    verdict: KeyVerdict, status: ReplyStatus, had: Request | None, node: Node
+) -> None:
     """Unlike a writer, who copies can wait until the metadata answer."""
     if had is not None:
         node.ask(had)

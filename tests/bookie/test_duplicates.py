@@ -74,7 +74,7 @@ def test_entries_at_any_distances_cost_one_look() -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_every_entry_counts(seed: int) -> None:
+def test_an_add_is_a_duplicate_only_if_each_of_its_entries_is_stored(seed: int) -> None:
     """Whatever is stored, damaged or another record: as if each entry was looked at alone."""
     rng = random.Random(seed)
     here = sorted(rng.sample(range(60), rng.randrange(40)))
@@ -101,7 +101,7 @@ def test_every_entry_counts(seed: int) -> None:
         assert are_stored(log, add(*asked)) == ({*asked} <= {*here} - damaged)
 
 
-def test_through_the_bookie() -> None:
+def test_a_bookie_stores_entries_between_stored_ones_once() -> None:
     node = Node()
     node.ask(add(*range(0, 100, 5)))
     for _ in range(2):

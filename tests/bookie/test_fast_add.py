@@ -277,7 +277,7 @@ def test_the_short_way_and_the_long_one_come_to_the_same(staged: bool, seed: int
         add(2, flags=Flag.UNSYNCED)._replace(records=records_of(*range(2000))),
     ],
 )
-def test_other_requests_are_none(request_: Request) -> None:
+def test_requests_that_are_no_plain_adds_take_the_general_path(request_: Request) -> None:
     assert plain_of(request_) is None
 
 

@@ -121,7 +121,7 @@ def test_only_entries_that_are_asked_for_count(node: Node) -> None:
     assert holdings_of(node, ask_for(41, 59, step=5, ledger=8))[0] == Holdings()
 
 
-def test_no_key_is_needed(node: Node) -> None:
+def test_holdings_are_told_without_the_key_of_the_ledger(node: Node) -> None:
     node.ask(add(0))
     assert not node.bookie.claims(ask_for(0, 0)._replace(key=b"w" * 16))
     assert holdings_of(node, ask_for(0, 0)._replace(key=b"w" * 16))[0].count == 1
@@ -157,7 +157,7 @@ def test_a_disk_that_fails_meanwhile_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("count", [RANGES_MAX, RANGES_MAX + 1, 3 * RANGES_MAX])
-def test_ranges_are_bounded(count: int, node: Node) -> None:
+def test_a_reply_of_holdings_has_a_bounded_number_of_ranges(count: int, node: Node) -> None:
     node.ask(add(*range(0, 2 * count, 2)))
     request = ask_for(0, 2 * count)
     ranges, end = holdings_of(node, request)
@@ -215,7 +215,7 @@ def test_damage_of_the_log_is_unknown(node: Node) -> None:
     assert node.ask(ask_for(2, 3)).status == ReplyStatus.UNKNOWN
 
 
-def test_limbo(node: Node) -> None:
+def test_missing_entries_of_a_ledger_in_limbo_are_not_denied(node: Node) -> None:
     """What is here is here. What is not may have been lost."""
     node.ask(add(0, 1, 3))
     node = node.crash(limbo=(LEDGER, 8))
@@ -276,7 +276,7 @@ def raw(count: int, digest: int, *ranges: tuple[int, int], number: int | None = 
     return struct.pack(">QQI", count, digest, number) + b"".join(struct.pack(">qq", *pair) for pair in ranges)
 
 
-def test_holdings_as_bytes() -> None:
+def test_holdings_have_golden_bytes_and_are_decoded() -> None:
     holdings = Holdings(5, 0xFEDCBA9876543210, (range(1, 4), range(8, 10)))
     assert holdings.encode().hex() == "0000000000000005fedcba987654321000000002" + "".join(
         f"{bound:016x}" for bound in (1, 4, 8, 10)
@@ -332,7 +332,7 @@ def test_ranges_begin_and_end_at_entries_that_were_asked_for(pair: tuple[int, in
 @given(
     first=st.integers(0, 1000), step=st.integers(1, 255), data=st.data(), here=st.sets(st.integers(0, 300), max_size=60)
 )
-def test_entries_of_ranges(first: int, step: int, data: st.DataObject, here: set[int]) -> None:
+def test_ranges_and_entries_of_holdings_agree(first: int, step: int, data: st.DataObject, here: set[int]) -> None:
     run = data.draw(st.integers(1, step))
     request = ask_for(first, first + 100_000, step=step, run=run)
     asked = request.asked(301).tolist()

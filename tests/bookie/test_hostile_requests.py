@@ -61,7 +61,7 @@ def settled(node: Node, request: Request) -> Reply:
 
 
 @pytest.mark.parametrize("kind", RequestKind)
-def test_any_ids_are_answered(kind: RequestKind, node: Node) -> None:
+def test_reads_of_extreme_ids_are_answered(kind: RequestKind, node: Node) -> None:
     for ledger, first, end in itertools.product((LEDGER, 8, *EXTREMES[1:]), EXTREMES[1:], EXTREMES):
         for flags in (0, Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY):
             records = records_of(2) if kind == RequestKind.ADD else b""

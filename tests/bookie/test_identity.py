@@ -84,7 +84,7 @@ def test_the_same_incarnation_for_ever(path: Path, store: MemoryStore) -> None:
     assert other.incarnation != first.incarnation and other.cluster == first.cluster
 
 
-def test_an_emptied_directory(path: Path, store: MemoryStore) -> None:
+def test_an_emptied_directory_is_refused_until_replaced(path: Path, store: MemoryStore) -> None:
     first = start(path, store)
     shutil.rmtree(path)
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_a_retired_bookie_does_not_come_back(phase: BookiePhase, path: Path, sto
     assert start(path, store, make_new=True).id != first.id
 
 
-def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
+def test_a_directory_whose_log_is_gone_is_refused(path: Path, store: MemoryStore) -> None:
     start(path, store)
     shutil.rmtree(path / LOG)
     for make_new in (False, True):
@@ -121,7 +121,7 @@ def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
         start(path, store)
 
 
-def test_a_missing_identity(path: Path, store: MemoryStore) -> None:
+def test_a_directory_without_its_identity_file_is_refused(path: Path, store: MemoryStore) -> None:
     start(path, store)
     (path / IDENTITY).unlink()
     for make_new in (False, True):
@@ -129,7 +129,7 @@ def test_a_missing_identity(path: Path, store: MemoryStore) -> None:
             start(path, store, make_new=make_new)
 
 
-def test_swapped_directories(path: Path, store: MemoryStore) -> None:
+def test_a_directory_of_another_bookie_is_refused(path: Path, store: MemoryStore) -> None:
     other = path.with_name("other")
     start(path, store, "b1")
     start(other, store, "b2")
@@ -154,7 +154,7 @@ def used(path: Path, store: MemoryStore, entry: int) -> None:
     bookie.close()
 
 
-def test_a_swapped_log(path: Path, store: MemoryStore) -> None:
+def test_a_log_of_another_bookie_is_refused(path: Path, store: MemoryStore) -> None:
     """Its directory is the right one: its entries are another bookie's."""
     other = path.with_name("other")
     used(path, store, 0)
@@ -207,7 +207,7 @@ def copied(store: MemoryStore, identity: BookieIdentity) -> MemoryStore:
     return copy
 
 
-def test_older_metadata(path: Path, store: MemoryStore) -> None:
+def test_metadata_older_than_the_directory_are_refused(path: Path, store: MemoryStore) -> None:
     """They would give ledgers' numbers again, and have newer ones collected: the bookie knows better."""
     older = copied(store, start(path, store))
     start(path, store)
@@ -310,7 +310,7 @@ def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) 
         start(path, store)
 
 
-def test_another_cluster(path: Path, store: MemoryStore) -> None:
+def test_a_directory_of_another_cluster_is_refused(path: Path, store: MemoryStore) -> None:
     start(path, store)
     with MemoryStore() as elsewhere:
         other = cluster_id(elsewhere).hex()
@@ -346,7 +346,7 @@ def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, 
         assert not is_registered(elsewhere, identity)
 
 
-def test_metadata_that_was_wiped(path: Path, store: MemoryStore) -> None:
+def test_a_bookie_unknown_to_the_metadata_is_refused(path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
     stored = store.get(identity.key)
     assert stored is not None
@@ -372,14 +372,14 @@ def test_a_crash_while_it_was_made(done: str, path: Path, store: MemoryStore) ->
         shutil.rmtree(path)
 
 
-def test_a_name_taken_meanwhile(path: Path, store: MemoryStore) -> None:
+def test_a_name_that_another_bookie_took_is_refused(path: Path, store: MemoryStore) -> None:
     claim(path, "b1", store)
     start(path.with_name("other"), store, "b1")
     with pytest.raises(WrongIncarnationError):
         start(path, store, "b1")
 
 
-def test_two_at_once(path: Path, store: MemoryStore) -> None:
+def test_a_directory_is_opened_by_one_bookie_at_a_time(path: Path, store: MemoryStore) -> None:
     path.mkdir()
     lock = WriterLock(path)
     with pytest.raises(LockedError):
@@ -392,7 +392,7 @@ def test_two_at_once(path: Path, store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 16, 40, -1])
-def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
+def test_a_damaged_identity_file_is_a_corruption_error(at: int, path: Path, store: MemoryStore) -> None:
     start(path, store)
     data = bytearray((path / IDENTITY).read_bytes())
     data[at] ^= 0x40
@@ -401,7 +401,7 @@ def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
         start(path, store)
 
 
-def test_identities_as_bytes(path: Path) -> None:
+def test_an_identity_is_decoded_and_a_cut_one_is_refused(path: Path) -> None:
     bookie_identity = BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
     assert BookieIdentity.decode(path, bookie_identity.encode()) == bookie_identity
     for length in range(len(bookie_identity.encode())):
@@ -410,7 +410,7 @@ def test_identities_as_bytes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a@b", "a b", "x" * 101, "é"])
-def test_bad_names(name: str, path: Path, store: MemoryStore) -> None:
+def test_malformed_names_of_bookies_are_refused(name: str, path: Path, store: MemoryStore) -> None:
     with pytest.raises(InvalidArgumentError):
         start(path, store, name)
 

@@ -12,7 +12,7 @@ from pyreplog.errors import InvalidRecordsError
 from tests.bookie.asking import LEDGER, records_of
 
 
-def test_entries() -> None:
+def test_entries_are_inspected_and_misplaced_ones_are_refused() -> None:
     assert inspect_entries(records_of(5, 3, 9, lac=2) + records_of(8, lac=7), ledger=LEDGER, first=3, last=9) == (
         4,
         9,
@@ -26,7 +26,7 @@ def test_entries() -> None:
             inspect_entries(records_of(3, 9), ledger=ledger, first=first, last=end)
 
 
-def test_controls() -> None:
+def test_control_records_are_inspected_and_malformed_ones_are_refused() -> None:
     data = encode_control(5, 3, b"value", lac=-1, time=0) + encode_control(6, 0, b"", lac=9, time=0)
     assert inspect_controls(data) == [(5, 3, -1, b"value"), (6, 0, 9, b"")] and inspect_controls(b"") == []
     for bad in (data[:-8], data[:70] + b"\xff" + data[71:], records_of(1)):
@@ -35,7 +35,7 @@ def test_controls() -> None:
 
 
 @given(st.binary(max_size=300) | st.lists(st.sampled_from([0, 1, 0x11, 64, 255]), max_size=300).map(bytes))
-def test_any_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_records(data: bytes) -> None:
     for call in (
         lambda: inspect_entries(data, ledger=LEDGER, first=0, last=9),
         lambda: inspect_controls(data or b"x"),

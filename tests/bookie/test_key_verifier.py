@@ -117,7 +117,9 @@ def harness() -> Iterator[Harness]:
         (2, KEY, Flag.COPY, KeyVerdict.NO_LEDGER),
     ],
 )
-def test_the_metadata_are_asked(ledger: int, key: bytes, flags: int, verdict: KeyVerdict, harness: Harness) -> None:
+def test_a_key_verifier_asks_the_metadata(
+    ledger: int, key: bytes, flags: int, verdict: KeyVerdict, harness: Harness
+) -> None:
     harness.ask(7, ledger, key, flags=flags)
     assert harness.verifier.waiting == 1 and not harness.take_verdicts()
     harness.reactor.run_calls()

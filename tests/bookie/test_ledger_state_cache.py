@@ -109,7 +109,7 @@ def test_long_poll_of_an_evicted_ledger_is_answered_with_the_new_lac() -> None:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_limbo_stays_and_ends(staged: bool) -> None:
+def test_limbo_of_an_evicted_ledger_stays_until_it_ends(staged: bool) -> None:
     node = Node(staged=staged, ledger_states_max=LIMIT, limbo=(7,))
     crowd(node)
     assert node.ask(read(0, 0)).status == ReplyStatus.LIMBO and node.bookie.gauges().limbo == 1

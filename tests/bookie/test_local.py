@@ -148,7 +148,7 @@ def test_a_failed_sync_is_unknown_to_all_for_good(tmp_path: Path, files: Countle
     bookie.close()
 
 
-def test_many_threads(tmp_path: Path) -> None:
+def test_each_of_many_threads_gets_its_own_replies(tmp_path: Path) -> None:
     """Every one gets its own answers, and what it was promised is there."""
     with LocalBookie(tmp_path, config("appended")) as bookie:
         wrong: list[object] = []
@@ -244,7 +244,7 @@ def test_a_damaged_record_is_seen_by_its_reader_and_can_be_written_again(tmp_pat
         {"colour": 1},
     ],
 )
-def test_bad_settings(settings: dict[str, Any]) -> None:
+def test_impossible_settings_of_a_bookie_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         BookieConfig.of(settings)
 

@@ -62,7 +62,7 @@ def check(path: Path, said: list[list[str]], durability: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_answers_hold(durability: str, ram_path: Path, seed: int) -> None:
+def test_what_a_bookie_acknowledged_survives_a_power_cut(durability: str, ram_path: Path, seed: int) -> None:
     for run in range(4):
         home = ram_path / f"{run}-0"
         home.mkdir()

@@ -131,7 +131,7 @@ def test_fences_keys_and_lacs_survive_kill(tmp_path: Path) -> None:
         assert client.ask(last()) == Reply(ReplyStatus.OK, 7, 0, 1, 1)
 
 
-def test_sigterm_drains(tmp_path: Path) -> None:
+def test_sigterm_drains_a_bookie_and_unregisters_it(tmp_path: Path) -> None:
     with (
         running(tmp_path) as process,
         Client(process.address) as client,

@@ -41,7 +41,7 @@ def client_of(process: Process, authority: Authority, certificate: Path | None =
     return Client(process.address, tls=context)
 
 
-def test_a_bookie_behind_tls(authority: Authority, tmp_path: Path) -> None:
+def test_a_bookie_serves_behind_tls(authority: Authority, tmp_path: Path) -> None:
     with running(tmp_path, "--tls-cert", str(authority.issue("server"))) as process:
         with client_of(process, authority) as client:
             assert client.ask(add(0, 1)).status == ReplyStatus.OK
@@ -50,7 +50,7 @@ def test_a_bookie_behind_tls(authority: Authority, tmp_path: Path) -> None:
             plain.ask(read(0, 1))
 
 
-def test_certificates_of_both_sides(authority: Authority, folder: Path, tmp_path: Path) -> None:
+def test_a_bookie_checks_certificates_of_clients(authority: Authority, folder: Path, tmp_path: Path) -> None:
     server, stranger = authority.issue("server"), Authority(folder, "theirs")
     with running(
         tmp_path, "--tls-cert", str(server), "--tls-key", str(server), "--tls-client-ca", str(authority.file)
@@ -63,7 +63,7 @@ def test_certificates_of_both_sides(authority: Authority, folder: Path, tmp_path
             assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
-def test_commands_behind_tls(
+def test_commands_of_ledgers_work_behind_tls(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
@@ -100,7 +100,7 @@ def test_commands_behind_tls(
         (["--config", "{settings}"], "unheard_of"),
     ],
 )
-def test_bad_options_are_refused(
+def test_bad_options_of_a_bookie_are_refused(
     options: list[str],
     error_text: str,
     authority: Authority,
@@ -147,7 +147,7 @@ def scrape(address: str) -> dict[str, float]:
     return {name.removeprefix("pyreplog_bookie_"): float(value) for name, value in pairs}
 
 
-def test_a_scrape(tmp_path: Path) -> None:
+def test_each_scraped_metric_of_a_bookie_is_documented(tmp_path: Path) -> None:
     """Of a bookie that has done a little of everything; documented, each of them."""
     with (
         running(tmp_path, "--metrics", "0", "--set", "ledger_states_max=2") as process,
@@ -182,7 +182,7 @@ def test_a_scrape(tmp_path: Path) -> None:
     assert not missing
 
 
-def test_numbers_of_any_source() -> None:
+def test_metrics_of_any_source_are_served() -> None:
     histogram = Histogram((1, 2.5))
     for value in (0.5, 1, 2, 99):
         histogram.observe(value)
@@ -207,7 +207,9 @@ def test_a_registry_of_the_programs_own() -> None:
     assert b"things" not in generate_latest(registry)
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_without_the_extra_name_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(MissingExtraError, match=r"pyreplog\[metrics\]"):
         MetricsServer([])

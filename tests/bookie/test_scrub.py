@@ -593,7 +593,7 @@ def test_a_look_at_the_age_waits_for_no_step(lab: Lab) -> None:
     assert waits and not any(waits)
 
 
-def test_the_rate_is_capped(ram_path: Path) -> None:
+def test_the_rate_of_a_scrub_is_capped(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     rate = 20_000
     with closing(Lab(ram_path / "b", clock=clock, scrub_bytes_per_s=rate, durability="synced")) as lab:
@@ -760,7 +760,7 @@ def test_damage_found_by_a_scrub_is_known_after_a_restart(lab: Lab) -> None:
         assert again.readable(2) == [*range(60)]
 
 
-def test_progress(lab: Lab) -> None:
+def test_a_scrub_reports_its_progress(lab: Lab) -> None:
     lab.scrubber.step()
     progress = lab.scrubber.progress()
     assert (progress.asked, progress.since_complete_s) == (False, None)

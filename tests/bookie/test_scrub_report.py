@@ -14,7 +14,7 @@ REPORTS = [ScrubReport(True, 1, 2, 3, 4, 5), ScrubReport(False, 6, 7, 8, 9, 10, 
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_a_report_comes_back(report: ScrubReport) -> None:
+def test_a_scrub_report_is_decoded_as_encoded(report: ScrubReport) -> None:
     assert ScrubReport.decode(report.encode()) == ScrubReport.decode(memoryview(report.encode())) == report
 
 

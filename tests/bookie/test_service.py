@@ -131,7 +131,7 @@ def test_fast_add_counts_as_in_flight_until_it_is_synced(start: Start, monkeypat
         assert entries_in(client.ask(read(0, 9))) == [0, 1, 2]
 
 
-def test_many_clients(start: Start) -> None:
+def test_each_of_many_clients_gets_its_own_replies(start: Start) -> None:
     node = start()
     wrong: list[object] = []
 

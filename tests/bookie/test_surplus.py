@@ -276,7 +276,7 @@ def test_entries_of_the_own_fragments_are_kept(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("size", "quorum"), [(3, 2), (5, 3)])
-def test_stripes(node: Node, size: int, quorum: int) -> None:
+def test_copies_outside_the_stripes_of_a_bookie_are_removed(node: Node, size: int, quorum: int) -> None:
     """It had another place in the ensemble, and all entries for some other reason."""
     others = " ".join(f"x{n}" for n in range(size - 1))
     node.make((0, f"us {others}"), last=89, quorum=quorum)
@@ -409,7 +409,9 @@ def _lost_other(node: Node) -> None:
     ids=lambda call: call.__name__,
 )
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_unknown_is_kept(node: Node, reason: Callable[[Node], None], rounds: int) -> None:
+def test_copies_of_a_ledger_whose_metadata_are_uncertain_stay(
+    node: Node, reason: Callable[[Node], None], rounds: int
+) -> None:
     """From the beginning, or since one look found it."""
     surplus_node(node)
     node.rounds(rounds)
@@ -450,7 +452,7 @@ def test_losses_are_looked_at_after_the_metadata(node: Node, monkeypatch: pytest
     assert node.here() == list(range(60))
 
 
-def test_never(tmp_path: Path, store: MemoryStore) -> None:
+def test_an_interval_of_zero_removes_no_surplus_copies(tmp_path: Path, store: MemoryStore) -> None:
     node = Node(tmp_path / "us", store, dataclasses.replace(CONFIG, surplus_interval_ms=0))
     surplus_node(node)
     node.rounds(4)
@@ -682,7 +684,9 @@ def test_a_bookie_that_is_named_has_its_copies(seed: int, ram_path: Path, store:
     ranges=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 30), st.integers(1, 5)), max_size=4),
     below=st.integers(0, 900),
 )
-def test_which_entries_are_dead(entries: set[int], ranges: list[tuple[int, int, int]], below: int) -> None:
+def test_dead_entries_are_those_outside_the_kept_ranges(
+    entries: set[int], ranges: list[tuple[int, int, int]], below: int
+) -> None:
     kept = tuple(range(start, start + length, step) for start, length, step in ranges)
     rows = np.array(sorted(entries), np.int64)
     positions = 10 * rows

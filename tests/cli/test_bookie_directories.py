@@ -14,7 +14,7 @@ from pyreplog.cli.app import main
 from pyreplog.errors import LockedError
 
 
-def test_a_bookies_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fsck_checks_the_log_of_a_bookie_that_has_it_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its entries have the numbers of their ledgers."""
     with pyreplog.Cluster.embedded(tmp_path / "cluster", segment_bytes=1 << 20) as cluster:
         with cluster.create_ledger(3) as ledger:
@@ -24,7 +24,7 @@ def test_a_bookies_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "entries   5 intact\n" in shown and f"open for writing in process {os.getpid()}\n" in shown
 
 
-def test_the_process_that_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_names_the_process_that_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pyreplog.open(tmp_path / "log"):
         assert main(["stat", str(tmp_path / "log")]) == 0
     assert f"process {os.getpid()}\n" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def lines(out: str) -> list[dict[str, object]]:
 # ---- cat -------------------------------------------------------------------------------------------------------
 
 
-def test_cat(filled: Path) -> None:
+def test_cat_prints_the_values_of_all_entries(filled: Path) -> None:
     command = [*COMMAND, "cat", str(filled)]
     out = subprocess.run(command, capture_output=True, check=True, timeout=DEADLINE_S).stdout
     assert out == b"".join(b"value %d\n" % i for i in range(19)) + b"\xff\x00\n"
@@ -51,7 +51,7 @@ def test_cat_a_part_with_keys(run: Run, filled: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [("--json",), ("--format", "json")])
-def test_cat_json(run: Run, filled: Path, how: tuple[str, ...]) -> None:
+def test_cat_prints_entries_as_json(run: Run, filled: Path, how: tuple[str, ...]) -> None:
     first, *_, last = lines(run("cat", filled, *how).out)
     assert (first["entry"], first["key"], first["value"], first["event_time"]) == (0, "k 0", "value 0", 0)
     assert (last["entry"], last["key"], last["event_time"]) == (19, None, None)
@@ -60,7 +60,7 @@ def test_cat_json(run: Run, filled: Path, how: tuple[str, ...]) -> None:
         assert (last["position"], last["timestamp"]) == (log.position_of(19), log.get(19).timestamp)
 
 
-def test_cat_beyond_the_end(run: Run, filled: Path) -> None:
+def test_cat_beyond_the_end_is_refused(run: Run, filled: Path) -> None:
     done = run("cat", filled, "--from", 21)
     assert (done.code, done.out) == (1, "")
     assert done.error == "pyreplog: entry 21: the log has 0 to 20\n"
@@ -69,7 +69,7 @@ def test_cat_beyond_the_end(run: Run, filled: Path) -> None:
 # ---- tail ------------------------------------------------------------------------------------------------------
 
 
-def test_tail(run: Run, filled: Path) -> None:
+def test_tail_prints_the_last_entries(run: Run, filled: Path) -> None:
     assert run("tail", filled, "-n", 3, "--json").out.count("\n") == 3
     assert run("tail", filled, "-n", 2, "--keys", "--json").out.startswith('{"entry": 18')
     assert run("tail", filled, "-n", 0).out == ""
@@ -101,7 +101,7 @@ def test_tail_follows_over_writers_that_come_and_go(filled: Path) -> None:
 # ---- stat ------------------------------------------------------------------------------------------------------
 
 
-def test_stat(run: Run, filled: Path) -> None:
+def test_stat_prints_numbers_of_a_log_as_text_and_json(run: Run, filled: Path) -> None:
     report = run("stat", filled, "--json").json
     expected = {"start": 0, "end": 20, "synced_end": 20, "clean": True, "writer": None, "segments": 1}
     assert {key: report[key] for key in expected} == expected
@@ -143,7 +143,9 @@ def test_output_uses_the_singular_for_one_record(run: Run, log: Path, tmp_path: 
 # ---- bench -----------------------------------------------------------------------------------------------------
 
 
-def test_bench(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_prints_its_figures_and_leaves_no_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("_ROUNDS", 1), ("_BATCHES", 4), ("_SYNCS", 2)):
         monkeypatch.setattr(f"pyreplog.cli.bench.{name}", value)
     figures = run("bench", tmp_path, "--json").json
@@ -158,7 +160,7 @@ def test_bench(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_prints_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from pyreplog.cli.app import main
 
     with pytest.raises(SystemExit) as ended:
@@ -185,7 +187,7 @@ def test_a_command_without_its_action_lists_the_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_json_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
+def test_the_json_option_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
     LedgerCluster.embedded(tmp_path, bookies=1).close()
     arguments = ["cluster", "--embedded", str(tmp_path), "status"]
     arguments.insert(place, "--json")
@@ -206,7 +208,7 @@ def test_a_command_loads_what_it_needs_alone(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["cat", "tail", "stat"])
-def test_no_log_there(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_command_on_a_path_without_a_log_ends_with_code_2(run: Run, tmp_path: Path, command: str) -> None:
     assert run(command, tmp_path / "none").code == 2
     assert run(command, tmp_path).code == 2
     (tmp_path / "file").touch()
@@ -222,7 +224,7 @@ def test_a_log_that_another_process_writes(run: Run, filled: Path) -> None:
     assert "is open for writing in process" in done.error
 
 
-def test_usage_errors() -> None:
+def test_a_usage_error_ends_with_code_2_and_the_usage() -> None:
     done = process("cat")
     assert done.code == 2
     assert "usage: pyreplog cat" in done.error

@@ -21,7 +21,7 @@ def followed(log: Path) -> Path:
     return log
 
 
-def test_the_list(run: Run, followed: Path) -> None:
+def test_cursor_lists_cursors_with_their_lag(run: Run, followed: Path) -> None:
     with pyreplog.open(followed, "r") as log:
         rows = [
             {"name": "audit", "entry": 20, "position": log.end_position, "lag": 0, "bytes": 0},
@@ -36,12 +36,12 @@ def test_the_list(run: Run, followed: Path) -> None:
     assert listed[1] == f"billing  at entry 5, 15 entries to process, retains {holds}"
 
 
-def test_a_log_without_cursors(run: Run, log: Path) -> None:
+def test_cursor_on_a_log_without_cursors_says_so(run: Run, log: Path) -> None:
     pyreplog.open(log).close()
     assert "has no cursors" in run("cursor", log).out and run("cursor", log, "--json").json == []
 
 
-def test_moving_and_removing(run: Run, followed: Path) -> None:
+def test_cursor_moves_creates_and_removes_cursors(run: Run, followed: Path) -> None:
     assert [row["entry"] for row in run("cursor", followed, "billing", "--seek", 2, "--json").json] == [20, 2]
     assert [row["name"] for row in run("cursor", followed, "new", "--seek", 3, "--json").json] == [
         "audit",

@@ -38,7 +38,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_demo(table: Path, tmp_path: Path) -> None:
+def test_the_demo_of_flights_finds_every_acknowledged_flight(table: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(DEMO), "--csv", str(table), "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,7 +128,9 @@ def rows_of(page: str, report: str) -> list[list[str]]:
     ]
 
 
-def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_of_the_demo_notices_differences(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(DEMO.parent))
     from verification import Mismatch, rows, verify
 

@@ -117,7 +117,7 @@ def test_every_byte_of_an_intact_record_is_explained(run: Run, filled: Path) -> 
         assert all(bytes.fromhex(field["bytes"]) in raw[entry] for field in parts)
 
 
-def test_fields_of_a_record(run: Run, filled: Path) -> None:
+def test_dump_shows_each_field_of_a_record(run: Run, filled: Path) -> None:
     actual_fields = fields(run("dump", filled, "--entry", 0, "--json").json)
     assert actual_fields["kind"]["meaning"] == "data"
     assert actual_fields["form"]["meaning"] == "version 1, attributes, key"
@@ -130,7 +130,7 @@ def test_fields_of_a_record(run: Run, filled: Path) -> None:
     assert "property 'more' = '\\\\xff'" in text
 
 
-def test_a_record_batch(run: Run, tmp_path: Path) -> None:
+def test_dump_shows_each_field_of_a_record_batch(run: Run, tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         log.append_record_batches([b"a", b"b"], [4, 3])
         position = log.position_of(4)
@@ -163,7 +163,7 @@ def test_control_record_blank_and_empty_space(run: Run, filled: Path) -> None:
     assert "no record was written here" in result.out
 
 
-def test_segment_header(run: Run, filled: Path) -> None:
+def test_dump_shows_each_field_of_a_segment_header(run: Run, filled: Path) -> None:
     result = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
     assert (result.code, result.json["what"], result.json["intact"]) == (0, "segment header", True)
     assert sum(field["length"] for field in result.json["fields"]) == 4096
@@ -194,7 +194,9 @@ def test_segment_header(run: Run, filled: Path) -> None:
         (77, b"!", ["crc", "padding"]),
     ],
 )
-def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expected: list[str]) -> None:
+def test_dump_names_the_bad_fields_of_a_damaged_record(
+    run: Run, filled: Path, offset: int, data: bytes, expected: list[str]
+) -> None:
     with pyreplog.open(filled, "r") as log:
         position = log.position_of(0)
     overwrite(filled, position + offset, data)
@@ -218,7 +220,7 @@ def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expec
         (900, "(rest)"),
     ],
 )
-def test_damaged_headers(run: Run, filled: Path, offset: int, field: str) -> None:
+def test_dump_names_the_bad_field_of_a_damaged_segment_header(run: Run, filled: Path, offset: int, field: str) -> None:
     was = names.segment_path(filled, SEGMENT_BYTES).read_bytes()[offset]  # of the uuid, which is random
     overwrite(filled, SEGMENT_BYTES + offset, b"\x99" if was != 0x99 else b"\x66")
     result = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")

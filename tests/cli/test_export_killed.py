@@ -45,7 +45,7 @@ def export_and_kill(point: str, *arguments: object) -> None:
     [("group", False, None), ("group", True, "old"), ("filled", True, "old"), ("between", True, None),
      ("renamed", True, "new"), ("renamed", False, "new")],
 )  # fmt: skip
-def test_whole_or_not_there(
+def test_a_killed_export_leaves_the_directory_whole_or_absent(
     run: Run, filled: Path, tmp_path: Path, point: str, is_there: bool, stays: str | None
 ) -> None:
     """What was there before, all of the new, or nothing under that name; and nothing else in the end."""
@@ -123,7 +123,7 @@ def test_half_of_what_was_replaced_does_not_come_back(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_drafts_of_others_stay(tmp_path: Path) -> None:
+def test_an_export_leaves_drafts_of_other_exports(tmp_path: Path) -> None:
     """Of one that is at work, and of other directories."""
     others = [tmp_path / name for name in (".out.export-12345678.tmp.mine", ".out.more.export-abcdefgh.tmp", "x")]
     for other in others:

@@ -47,12 +47,12 @@ def faults(rows: Rows) -> list[tuple[int, str, str]]:
         (b"\xef\xbb\xbfa\n\xff\x00\n", [b"\xef\xbb\xbfa", b"\xff\x00"]),
     ],
 )
-def test_lines(data: bytes, expected: list[bytes]) -> None:
+def test_lines_are_rows(data: bytes, expected: list[bytes]) -> None:
     before, rows = read("lines", data, ColumnMapping())
     assert (before, rows.rows, rows.keys, rows.times, rows.dropped) == (b"", expected, None, None, {})
 
 
-def test_lines_have_no_columns() -> None:
+def test_columns_of_lines_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="columns, which lines do not have"):
         formats.of("lines", KEY)
 
@@ -64,7 +64,7 @@ def test_an_unfinished_line_waits() -> None:
 # ---- csv -------------------------------------------------------------------------------------------------------
 
 
-def test_csv() -> None:
+def test_csv_rows_have_keys() -> None:
     before, rows = read("csv", b"id,n\nx,1\n,2\ny,3")
     assert before == b"id,n\n"
     assert (rows.rows, rows.keys) == ([b"x,1", b",2", b"y,3"], [b"x", None, b"y"])
@@ -76,7 +76,7 @@ def test_csv_with_mark_and_carriage_returns() -> None:
     assert (rows.rows, rows.keys, rows.dropped) == ([b"1,x\r", b"2,y\r"], [b"x", b"y"], {})
 
 
-def test_csv_quotes() -> None:
+def test_quoted_csv_fields_may_hold_commas_and_line_ends() -> None:
     data = b'"the ""id""",n\n"a\nb",1\n"c,d\r\n\r\ne",2\nplain 5" pipe,3\n"",4\n'
     rows = read("csv", data, ColumnMapping(key='the "id"'))[1]
     assert rows.rows == [b'"a\nb",1', b'"c,d\r\n\r\ne",2', b'plain 5" pipe,3', b'"",4']
@@ -96,7 +96,7 @@ def test_csv_blank_lines_are_no_rows_and_no_faults() -> None:
     assert not rows.faults
 
 
-def test_csv_faults() -> None:
+def test_malformed_csv_rows_are_faults() -> None:
     data = b'id,n\nx,1\nx\nx,1,2\n"open,3\ny,"4"5\ny,6\rz,7\nz,8\n'
     rows = read("csv", data)[1]
     assert rows.kept().rows == [b"x,1", b"z,8"]
@@ -141,7 +141,7 @@ def test_csv_key_over_its_limit() -> None:
 # ---- JSON lines ------------------------------------------------------------------------------------------------
 
 
-def test_jsonl() -> None:
+def test_json_lines_have_keys_of_any_scalar_type() -> None:
     data = b'\xef\xbb\xbf{"id": "x\\u00e9"}\n\n {"id": 1.50}\r\n{"id": null}\n{}\n{"id": true}\n'
     data += b'{"id": 123456789012345678901}'
     before, rows = read("jsonl", data)
@@ -152,7 +152,7 @@ def test_jsonl() -> None:
     assert not rows.faults
 
 
-def test_jsonl_faults() -> None:
+def test_malformed_json_lines_are_faults() -> None:
     data = b'{"id": 1}\n{"id": \n[1]\n{"id": [1]}\n{"id": {}}\n\xff\n{"id": "\\ud800"}\n' + b"[" * 100_000 + b"\n2\n"
     rows = read("jsonl", data)[1]
     assert rows.kept().rows == [b'{"id": 1}']
@@ -190,7 +190,7 @@ SECOND = 1_000_000
         ("us", "  ", None),
     ],
 )
-def test_event_time(form: str, text: str, expected: int | None) -> None:
+def test_event_times_are_parsed_in_each_format(form: str, text: str, expected: int | None) -> None:
     columns = ColumnMapping(event_time=("when",), event_time_format=form)
     assert read("csv", f"id,when\nx,{text}\n".encode(), columns)[1].times == [expected]
 
@@ -207,7 +207,7 @@ def test_event_time(form: str, text: str, expected: int | None) -> None:
         ("%H", "25"),
     ],
 )
-def test_event_time_faults(form: str, text: str) -> None:
+def test_malformed_event_times_are_faults(form: str, text: str) -> None:
     columns = ColumnMapping(event_time=("when",), event_time_format=form)
     rows = read("csv", f"id,when\na,\nx,{text}\n".encode(), columns)[1]
     assert faults(rows) == [(1, f"an event time of format {form}", repr(text))]
@@ -279,7 +279,7 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
     limit=st.integers(1, 5),
     name=st.sampled_from(["csv", "lines"]),
 )
-def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, limit: int, name: str) -> None:
+def test_rows_do_not_depend_on_blocks(pieces: list[bytes], end: bool, block: int, limit: int, name: str) -> None:
     data = b"id,when\n" + b"\n".join(pieces) + b"\n" * end
     with pytest.MonkeyPatch.context() as patch:
         whole = all_rows(data, name, 1 << 20)

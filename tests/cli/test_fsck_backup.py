@@ -40,7 +40,7 @@ def test_fsck_of_a_damaged_log(run: Run, sample: Path):
     assert damage["path"] == str(samples.segments(sample)[1])
 
 
-def test_fsck_beside_a_writer(run: Run, sample: Path):
+def test_fsck_checks_and_does_not_repair_a_log_open_for_writing(run: Run, sample: Path):
     with pyreplog.open(sample):
         done = run("fsck", sample)
         assert done.code == 0 and "open for writing in process" in done.out
@@ -48,7 +48,7 @@ def test_fsck_beside_a_writer(run: Run, sample: Path):
         assert done.code == pyreplog.LockedError.exit_code and "is open for writing in process" in done.error
 
 
-def test_fsck_repairs(run: Run, sample: Path):
+def test_fsck_repairs_a_damaged_log(run: Run, sample: Path):
     flip(samples.segments(sample)[1], 20)
     (sample / names.CHECKPOINT).unlink()
     done = run("fsck", sample, "--repair")
@@ -86,12 +86,12 @@ def test_the_log_of_a_bookie_is_not_truncated(run: Run, tmp_path: Path):
     assert run("fsck", log).out == done.out
 
 
-def test_fsck_of_no_log(run: Run, tmp_path: Path):
+def test_fsck_of_a_missing_log_is_refused(run: Run, tmp_path: Path):
     done = run("fsck", tmp_path / "nowhere")
     assert done.code == pyreplog.NotALogError.exit_code and "does not exist" in done.error
 
 
-def test_backup_and_restore(run: Run, sample: Path, tmp_path: Path):
+def test_restore_makes_a_log_of_a_backup(run: Run, sample: Path, tmp_path: Path):
     done = run("backup", sample, tmp_path / "copy")
     assert done.code == 0 and done.out.startswith("1,200 entries, numbers 0 to before 1,200")
     done = run("restore", tmp_path / "copy", tmp_path / "new")
@@ -102,7 +102,7 @@ def test_backup_and_restore(run: Run, sample: Path, tmp_path: Path):
     assert run("restore", tmp_path / "again", tmp_path / "third", "--json").json == report
 
 
-def test_backup_and_restore_refuse(run: Run, sample: Path, tmp_path: Path):
+def test_backup_and_restore_refuse_occupied_places_and_damage(run: Run, sample: Path, tmp_path: Path):
     assert run("backup", sample, tmp_path).code == pyreplog.InvalidArgumentError.exit_code
     assert run("restore", sample, tmp_path / "new").code == pyreplog.NotALogError.exit_code
     run("backup", sample, tmp_path / "copy")

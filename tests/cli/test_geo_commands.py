@@ -32,7 +32,7 @@ def geo(run: Run, folder: Path) -> Callable[..., Done]:
     return geo
 
 
-def test_clusters(geo: Callable[..., Done], tmp_path: Path) -> None:
+def test_geo_cluster_adds_lists_and_removes_clusters(geo: Callable[..., Done], tmp_path: Path) -> None:
     assert geo("cluster list", "--json").json == {
         "b": {"uuid": UUID, "url": "pyreplog://b.invalid:7400", "secret_file": None, "tls_ca": None, "tls_cert": None,
               "tls_key": None}
@@ -53,7 +53,7 @@ def test_a_secret_file_that_is_not_there(geo: Callable[..., Done], tmp_path: Pat
     assert done.code == 2 and f"the secret of its servers in {tmp_path / 'no'}: No such file" in done.error
 
 
-def test_policies(geo: Callable[..., Done]) -> None:
+def test_geo_set_and_unset_change_policies(geo: Callable[..., Done]) -> None:
     done = geo("set", "shop.", "--prefix", "targets=b", "start=latest", "backlog_bytes=1000", "--json")
     assert (done.json["targets"], done.json["start"], done.json["backlog_bytes"]) == (["b"], "latest", 1000)
     assert geo("set", "shop.", "--prefix", "backlog-bytes=none").code == 0
@@ -80,13 +80,13 @@ def test_policies(geo: Callable[..., Done]) -> None:
     [("targets=c", "it was not added; known clusters: b"), ("target=b", "unknown setting 'target'"),
      ("start=now", "start: expected one of"), ("targets", "expected NAME=VALUE")],
 )  # fmt: skip
-def test_settings_that_are_none(geo: Callable[..., Done], setting: str, told: str) -> None:
+def test_malformed_settings_of_a_policy_are_refused(geo: Callable[..., Done], setting: str, told: str) -> None:
     done = geo("set", "t", setting)
     assert done.code == 2 and told in done.error and done.error.count("\n") == 1
     assert geo("show", "--json").json == []
 
 
-def test_orders(geo: Callable[..., Done], folder: Path) -> None:
+def test_geo_pause_and_resume_store_orders_for_topics(geo: Callable[..., Done], folder: Path) -> None:
     done = geo("pause", "orders")
     assert done.code == 2 and "no policy has it replicated" in done.error
     geo("set", "orders", "targets=b")

@@ -80,7 +80,7 @@ def settled(
     return node_processes[0]
 
 
-def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
+def test_a_group_fails_over_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     """The master is killed, a replica promoted, the old master comes back as its replica."""
     a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
     assert a.output == {"node": "a", "role": "master", "address": a.address, "term": "1 of a"}
@@ -182,7 +182,7 @@ def test_members_are_changed_by_command(processes: Processes, filled: Path, run:
         run("ha", "members", a.address, "--add", "c", "--sync-replicas", 2)
 
 
-def test_promotions_that_are_refused(processes: Processes, filled: Path, run: Run) -> None:
+def test_impossible_promotions_are_refused(processes: Processes, filled: Path, run: Run) -> None:
     a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
     b = processes.start("replica", "b", "--master", a.address, "--set", "election_timeout_ms=200")
     processes.until(b, has_all)
@@ -196,7 +196,7 @@ def test_promotions_that_are_refused(processes: Processes, filled: Path, run: Ru
     assert run("ha", "promote", c.address).code == 1, "it has no log"
 
 
-def test_secrets_certificates_metrics(processes: Processes, filled: Path, run: Run) -> None:
+def test_nodes_use_a_secret_and_certificates_and_serve_metrics(processes: Processes, filled: Path, run: Run) -> None:
     authority, secret = Authority(processes.folder, "ours"), processes.folder / "secret"
     secret.write_bytes(b"a secret of the group\n")
     key = str(authority.issue("server"))

@@ -40,7 +40,7 @@ def marks(log: Path) -> list[Bookmark]:
 # ---- what becomes of a source ----------------------------------------------------------------------------------
 
 
-def test_lines(run: Run, log: Path, source: Path) -> None:
+def test_ingest_appends_each_line(run: Run, log: Path, source: Path) -> None:
     done = run("ingest", log, source, "--batch", 7)
     assert (done.code, done.error) == (0, "")
     assert "100 records added, 0 were there already, 0 rows skipped" in done.out
@@ -55,7 +55,7 @@ def test_rows_have_keys_and_event_times(run: Run, log: Path, source: Path) -> No
     assert marks(log)[0].settings["header"] == ["id", "when", "text"]
 
 
-def test_json(run: Run, log: Path, source: Path) -> None:
+def test_ingest_prints_its_result_as_json(run: Run, log: Path, source: Path) -> None:
     source.write_bytes(b'{"a": "x"}\n{"a": "y"}')
     done = run("ingest", log, source, "--json", "--format", "jsonl", "--key", "a")
     assert {key: done.json[key] for key in ("source", "added", "already", "skipped", "bytes", "end")} == {
@@ -99,13 +99,13 @@ def test_a_member_that_only_early_rows_have_is_no_mistake(run: Run, log: Path, s
     assert run(*arguments).code == 0 and len(values(log)) == 4
 
 
-def test_makes_the_log(run: Run, tmp_path: Path, source: Path) -> None:
+def test_ingest_creates_a_missing_log(run: Run, tmp_path: Path, source: Path) -> None:
     assert run("ingest", tmp_path / "new", source, "--durability", "synced").code == 0
     assert values(tmp_path / "new") == LINES
 
 
 @pytest.mark.parametrize("data", [b"", b"id,when,text\n", b"id,when,text"])
-def test_a_source_without_rows(run: Run, log: Path, source: Path, data: bytes) -> None:
+def test_a_source_without_rows_adds_nothing(run: Run, log: Path, source: Path, data: bytes) -> None:
     source.write_bytes(data)
     for _ in range(2):
         done = run("ingest", log, source, "--json", *TABLE_ARGUMENTS[: 2 if not data else None])
@@ -129,7 +129,7 @@ def test_the_last_line_needs_no_end(run: Run, log: Path, source: Path) -> None:
 # ---- again -----------------------------------------------------------------------------------------------------
 
 
-def test_again_adds_nothing(run: Run, log: Path, source: Path) -> None:
+def test_a_repeated_ingest_adds_no_rows(run: Run, log: Path, source: Path) -> None:
     run("ingest", log, source, "--batch", 9)
     with pyreplog.open(log, "r") as reader:
         before = reader.end_position
@@ -171,7 +171,7 @@ def test_goes_on_behind_a_control_record_without_entries(run: Run, log: Path, so
     assert values(log) == LINES
 
 
-def test_two_sources_in_turn(run: Run, log: Path, tmp_path: Path) -> None:
+def test_two_sources_each_go_on_where_they_were(run: Run, log: Path, tmp_path: Path) -> None:
     """Each goes on where it was, with the other's entries and a foreign program's between its own."""
     files = {name: tmp_path / name for name in ("one", "two")}
     content = {name: [b"%s %d" % (name.encode(), i) for i in range(30)] for name in files}
@@ -262,7 +262,7 @@ def test_a_changed_source_is_refused(
     assert values(log) == LINES
 
 
-def test_other_settings_are_refused(run: Run, log: Path, source: Path) -> None:
+def test_an_ingest_with_other_settings_than_before_is_refused(run: Run, log: Path, source: Path) -> None:
     source.write_bytes(TABLE)
     run("ingest", log, source, *TABLE_ARGUMENTS)
     done = run("ingest", log, source, "--format", "csv", "--key", "text")
@@ -330,7 +330,7 @@ def test_many_malformed_rows_are_not_all_shown(run: Run, log: Path, source: Path
         (("--format", "csv", "--event-time-format", "never"), 2, "event time format"),
     ],
 )
-def test_arguments_are_checked(
+def test_ingest_checks_its_arguments_before_it_creates_a_log(
     run: Run, tmp_path: Path, source: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     done = run("ingest", tmp_path / "new", source, *arguments)

@@ -75,7 +75,9 @@ def wait_for(log: Path, entries: int) -> None:
 
 
 @pytest.mark.parametrize(("durability", "batches"), [("appended", [1, 7, 100, 1000]), ("synced", [200, 1000])])
-def test_killed_again_and_again(log: Path, source: Path, durability: str, batches: list[int], seed: int) -> None:
+def test_an_ingest_that_is_killed_repeatedly_adds_each_row_once(
+    log: Path, source: Path, durability: str, batches: list[int], seed: int
+) -> None:
     """Wherever the kills strike, all rows are there once, in order, with their keys and times."""
     draw = random.Random(f"{durability} {seed}")
     kills, reached = 0, 0
@@ -96,7 +98,7 @@ def test_killed_again_and_again(log: Path, source: Path, durability: str, batche
     assert kills >= 2
 
 
-def test_killed_at_any_time(tmp_path: Path, source: Path, seed: int) -> None:
+def test_an_ingest_killed_at_any_time_adds_each_row_once(tmp_path: Path, source: Path, seed: int) -> None:
     """Also while it starts, makes the log, looks for its bookmark, or closes."""
     draw = random.Random(seed)
     log = tmp_path / "log"
@@ -110,7 +112,7 @@ def test_killed_at_any_time(tmp_path: Path, source: Path, seed: int) -> None:
     assert rows(log) == EXPECTED
 
 
-def test_ctrl_c(log: Path) -> None:
+def test_ingest_goes_on_after_ctrl_c(log: Path) -> None:
     """Ends with 130, says how far it came, and goes on from there."""
     lines = [b"line %d" % i for i in range(1000)]
     data = b"".join(line + b"\n" for line in lines)

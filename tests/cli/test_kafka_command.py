@@ -146,7 +146,7 @@ def test_partitions_that_were_there_are_led_when_the_address_is_printed(processe
     end(server)
 
 
-def test_users_and_tls(processes: ProcessGroup) -> None:
+def test_sighup_reloads_users_of_a_listener_with_tls(processes: ProcessGroup) -> None:
     """SIGHUP reads the users again: another password counts, the former one does not."""
     users, authority = processes.folder / "users", Authority(processes.folder, "all")
     users.write_text("# of the tests\n\nbilling:first:with colon\n")
@@ -185,7 +185,7 @@ def test_users_and_tls(processes: ProcessGroup) -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_ipv6(processes: ProcessGroup) -> None:
+def test_a_listener_serves_an_ipv6_address(processes: ProcessGroup) -> None:
     server = start(processes, listen="[::1]:0")
     assert server.wait_for("bootstrap").startswith("[::1]:")
     produce(server.wait_for("bootstrap"), [b"x"])
@@ -262,14 +262,14 @@ def check_refusal(done: Done, expected: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD_USERS)
-def test_users_that_cannot_be(refused: Refused, tmp_path: Path, kind: str) -> None:
+def test_malformed_files_of_users_are_refused(refused: Refused, tmp_path: Path, kind: str) -> None:
     text, expected = BAD_USERS[kind]
     users = tmp_path / "users"
     users.write_text(text)
     refused(expected, "--users", users)
 
 
-def test_options_that_cannot_be(refused: Refused, tmp_path: Path) -> None:
+def test_contradictory_options_of_a_listener_are_refused(refused: Refused, tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("billing:a secret\n")
     refused("found ('GSSAPI',)", "--users", users, "--mechanisms", "GSSAPI")

@@ -42,7 +42,7 @@ def filled(folder: Path) -> int:
     return int(done.json["ledger"])
 
 
-def test_lines_come_back(ledger: Callable[..., Done], filled: int) -> None:
+def test_ledger_read_prints_the_lines_that_were_written(ledger: Callable[..., Done], filled: int) -> None:
     assert ledger("list").out == f"{filled}\n"
     assert ledger("read", filled).out.encode() == LINES + b"no end\n"
     assert ledger("read", filled, "--from", 3, "--to", 5).out == "line 3\nline 4\n"
@@ -78,7 +78,9 @@ def test_recovering_what_was_left_open(
     assert (report["state"], report["last_entry"]) == ("closed", 1)
 
 
-def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+def test_cluster_status_finds_lost_copies_that_ledger_repair_restores(
+    ledger: Callable[..., Done], run: Run, folder: Path, filled: int
+) -> None:
     fine = run("cluster", "--embedded", folder, "status").out
     assert "every entry has all its copies" in fine and "copies are green" in fine
     with LedgerCluster.embedded(folder) as cluster:
@@ -143,7 +145,7 @@ def test_a_directory_without_a_cluster_is_left_as_it_is(run: Run, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_deleting(ledger: Callable[..., Done], filled: int) -> None:
+def test_ledger_delete_removes_a_ledger_for_all_commands(ledger: Callable[..., Done], filled: int) -> None:
     assert ledger("delete", filled).code == 0
     assert ledger("list").out == ""
     for action in ("read", "tail", "info", "recover", "delete"):

@@ -84,7 +84,7 @@ def led(partitions: Partitions, topic: str) -> list[dict[str, Any]]:
     return described(partitions, topic)
 
 
-def test_brokers(partitions: Partitions, kafka: EmbeddedKafka) -> None:
+def test_partitions_brokers_lists_brokers(partitions: Partitions, kafka: EmbeddedKafka) -> None:
     rows = values(partitions("brokers", "--json"))
     assert [(row["broker"], row["incarnation"], row["state"]) for row in rows] == [(name, 1, "alive") for name in NAMES]
     assert [row["kafka"] for row in rows] == [server.advertised for server in kafka.servers.values()]

@@ -58,7 +58,7 @@ def test_a_line_now_and_then_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_bar_with_rich(log: Path, tmp_path: Path) -> None:
+def test_progress_is_a_bar_with_rich(log: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"a line\n" * 1000)
     ours, theirs = pty.openpty()

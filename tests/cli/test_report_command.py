@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_report_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_report_writes_every_report_on_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
     assert done.code == 0, done.error
     assert done.out.strip() == str(tmp_path / "r.html")
@@ -64,7 +64,7 @@ def test_report_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "r.html", "rows"], "no draft is left"
 
 
-def test_report_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_writes_every_report_on_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     done = run("report", cluster, "-o", tmp_path / "r.html", "--parquet", tmp_path, "--json")
     assert done.code == 0, done.error
     assert {name: report.get("error") for name, report in done.json["reports"].items() if "error" in report} == {}
@@ -75,7 +75,7 @@ def test_report_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     assert {row["subscription"]: row["backlog_entries"] for row in behind} == {"archive": 40, "board": 0}
 
 
-def test_report_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_selects_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     which = ("--only", "backlog_by_subscription", "--parquet", tmp_path, "-o", tmp_path / "r.html")
     assert run("report", cluster, *which, "--subscription", "board", "--topic", "orders").code == 0
     rows = parquet.read_table(tmp_path / "backlog_by_subscription.parquet").to_pylist()
@@ -99,7 +99,7 @@ def test_failed_report_is_shown_in_the_page_and_sets_the_exit_code(
     assert "All was appended in the minute" in html or "The busiest minute" in html, "the other stands"
 
 
-def test_a_time_range(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_a_report_covers_its_time_range(run: Run, filled: Path, tmp_path: Path) -> None:
     run("report", filled, "-o", tmp_path / "r.html", *FEW, "--parquet", tmp_path, "--until", "2001-01-01")
     assert len(parquet.read_table(tmp_path / "rate_by_minute.parquet")) == 0
     assert "2001-01-01" in (tmp_path / "r.html").read_text(), "the page says what it is of"
@@ -167,7 +167,7 @@ def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tm
     assert not (tmp_path / "r.html").exists()
 
 
-def test_export(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_export_writes_records_of_a_log_to_parquet(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("export", filled, "--parquet", tmp_path / "out", "--columns", "offset,value", "--json")
     assert done.code == 0, done.error
     assert done.json["rows"] == 500
@@ -179,6 +179,6 @@ def test_export(run: Run, filled: Path, tmp_path: Path) -> None:
     assert run("export", filled, "--parquet", tmp_path / "out", "--overwrite").code == 0
 
 
-def test_export_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_export_writes_messages_of_topics_to_parquet(run: Run, cluster: Path, tmp_path: Path) -> None:
     done = run("export", cluster, "--parquet", tmp_path / "out", "--json")
     assert done.json["rows"] == 40

@@ -61,7 +61,7 @@ def snapshot(url: str) -> Snapshot:
     return gather(ReadOptions.of({"cluster": url}), 0)
 
 
-def test_numbers(processes: ProcessGroup, tmp_path: Path) -> None:
+def test_reports_on_a_remote_cluster_have_the_right_numbers(processes: ProcessGroup, tmp_path: Path) -> None:
     """Of a topic whose owner goes on; then with one bookie, when nobody can say how far that topic goes."""
     with pyreplog.Cluster.connect(processes.url) as cluster:
         topic = fill(cluster)

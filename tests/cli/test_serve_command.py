@@ -130,7 +130,7 @@ def test_a_server_that_was_killed(processes: ProcessGroup, folder: Path, run: Ru
     end(server)
 
 
-def test_a_follower_goes_on(processes: ProcessGroup, folder: Path, run: Run) -> None:
+def test_a_follower_goes_on_after_a_restart_of_the_server(processes: ProcessGroup, folder: Path, run: Run) -> None:
     server, url = serve(processes, folder)
     run("topic", "create", url, "orders", *ONE)
     follower = processes.start("pyreplog", "topic", "consume", url, "orders", "--follow", "--json")
@@ -143,7 +143,7 @@ def test_a_follower_goes_on(processes: ProcessGroup, folder: Path, run: Run) -> 
     end(server)
 
 
-def test_top_and_metrics(processes: ProcessGroup, folder: Path, run: Run) -> None:
+def test_top_and_metrics_show_topics_of_a_server(processes: ProcessGroup, folder: Path, run: Run) -> None:
     pytest.importorskip("prometheus_client")
     server, url = serve(processes, folder, "--metrics", 0)
     run("topic", "create", url, "orders", *ONE)
@@ -159,7 +159,7 @@ def test_top_and_metrics(processes: ProcessGroup, folder: Path, run: Run) -> Non
     end(server)
 
 
-def test_the_owner_is_asked(processes: ProcessGroup, run: Run) -> None:
+def test_commands_on_a_metadata_store_ask_the_owner(processes: ProcessGroup, run: Run) -> None:
     """Of a metadata store, commands go to the server that owns the topic; top shows what it says."""
     processes.start_bookies("b1")
     server, url = serve(processes, processes.url)

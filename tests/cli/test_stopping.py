@@ -158,7 +158,7 @@ def test_a_bookie_ends_in_time(processes: ProcessGroup) -> None:
 @pytest.mark.parametrize(
     "command", ["serve D", "bookie D", "broker D", "ha replica D", "ha master D", "ha rocketmq-master D"]
 )
-def test_times_that_are_refused(command: str, drain_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_drain_times_are_refused(command: str, drain_s: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         app.main([*command.split(), "--drain-s", drain_s])
     assert "--drain-s: expected 0 to 86400 seconds" in capsys.readouterr().err

@@ -112,7 +112,7 @@ RECOVERY = RecoveryOverview(
 )  # fmt: skip
 
 
-def test_auto_recovery_as_rows() -> None:
+def test_top_has_rows_of_auto_recovery() -> None:
     row = top_view.recovery_row(RECOVERY)
     assert (row.colour, row.auditor, row.one_copy_entries, row.lost_entries, row.rack_violations) == (
         "red", "host:1", 1200, 2, 1,
@@ -151,7 +151,7 @@ FRAME = Frame(
 )
 
 
-def test_a_frame_as_text() -> None:
+def test_top_prints_a_frame_as_text() -> None:
     assert top_screen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
     topics, ledgers, bookies, *_ = top_screen.tables(FRAME)
     assert topics.plain() == [
@@ -172,7 +172,7 @@ def test_a_frame_as_text() -> None:
     assert bookies.marked == {1}
 
 
-def test_auto_recovery_as_text() -> None:
+def test_top_prints_auto_recovery_as_text() -> None:
     frame = replace(FRAME, recovery=top_view.recovery_row(RECOVERY))
     assert top_screen.heading(frame)[1] == (
         "cluster red (entries-lost), 1,200 entries at one copy, 2 entries lost, 1 ledger in one rack, "
@@ -200,7 +200,7 @@ REPLICATIONS = [
 ]
 
 
-def test_geo_replication_as_text() -> None:
+def test_top_prints_geo_replication_as_text() -> None:
     frame = replace(FRAME, replications=top_view.replication_rows(REPLICATIONS, NOW_US))
     assert top_screen.heading(frame)[1] == "geo-replication: 2 targets, 1,507 messages unsent, 1 alarm"
     table = top_screen.tables(frame)[-1]
@@ -217,11 +217,11 @@ def test_geo_replication_as_text() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (200, "3 min"), (86_400, "24 h"), (14 * 86_400, "14 d"), (172_800, "2 d")]
 )
-def test_ages(seconds: float, text: str) -> None:
+def test_ages_are_printed_in_one_unit(seconds: float, text: str) -> None:
     assert top_screen.age(seconds) == text
 
 
-def test_a_frame_with_rich() -> None:
+def test_top_draws_a_frame_with_rich() -> None:
     from rich.console import Console
 
     console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
@@ -251,7 +251,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_once(run: Run, folder: Path) -> None:
+def test_top_prints_one_table_with_once(run: Run, folder: Path) -> None:
     done = run("top", "--once", folder)
     assert done.code == 0 and "1 topic, 1 subscription" in done.out
     rows = [line.split() for line in done.out.splitlines()]
@@ -312,7 +312,7 @@ def _failing(error: Exception) -> object:
     return fail
 
 
-def test_frames_without_a_terminal(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_prints_frames_without_a_terminal(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         sleeps.append(1)
         if len(sleeps) == 2:
@@ -347,7 +347,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(theirs)
 
 
-def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
+def test_top_draws_its_table_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     with subprocess.Popen([*COMMAND, "top", str(folder)], stdout=theirs, stderr=subprocess.PIPE, env=environment) as it:

@@ -89,7 +89,7 @@ def test_a_topic_of_partitions_with_a_group_as_rows() -> None:
     assert (group.backlog_bytes, group.unacked, group.delayed) == (None, None, None)
 
 
-def test_a_frame_as_text() -> None:
+def test_top_prints_brokers_and_partitions_as_text() -> None:
     first, second = top_screen.heading(frame())
     assert first.endswith("1 topic, 0 subscriptions, 1 consumer group, 1.5/s in, 12/s out")
     assert second == ("2 brokers, 4 partitions, 1 dead, 1 without a leader, 1 under min ISR, 1 under-replicated")
@@ -111,7 +111,7 @@ def test_a_frame_as_text() -> None:
     assert brokers.marked == {1}
 
 
-def test_a_frame_as_json() -> None:
+def test_top_prints_brokers_and_partitions_as_json() -> None:
     values = json.loads(json.dumps(frame().to_dict()))
     assert values["partitions"][0]["states"] == ["no leader"] and values["brokers"][1]["state"] == "dead"
     assert values["groups"][0]["partitions"][0]["topic"] == "gates" and values["groups"][0]["lag"] == 120

@@ -56,7 +56,9 @@ def rows(done: Done) -> list[dict[str, Any]]:
 # ---- publishing and consuming -----------------------------------------------------------------------------------
 
 
-def test_lines_come_back(topic: Callable[..., Done], folder: Path, name: str) -> None:
+def test_topic_consume_prints_the_lines_that_were_published(
+    topic: Callable[..., Done], folder: Path, name: str
+) -> None:
     done = process("topic", "publish", "--key-separator", ":", "--batch", 100, folder, name, data=LINES + b"no end")
     assert done.code == 0 and f"{name}: 1,001 messages, offsets 0 to 1,000" in done.out, done.error
     output = topic("consume", "--keys")
@@ -65,7 +67,7 @@ def test_lines_come_back(topic: Callable[..., Done], folder: Path, name: str) ->
     assert topic("stats", "--json").json["subscriptions"] == {}, "without a name nothing is left"
 
 
-def test_clusters_of_messages(topic: Callable[..., Done], folder: Path, name: str) -> None:
+def test_topic_publish_names_target_clusters_of_messages(topic: Callable[..., Done], folder: Path, name: str) -> None:
     assert topic("publish", "0").code == 0
     assert topic("publish", "1", "--no-replication").code == 0
     assert topic("publish", "2", "--replicate-to", "west", "--replicate-to", "south").code == 0
@@ -79,7 +81,7 @@ def test_clusters_of_messages(topic: Callable[..., Done], folder: Path, name: st
     assert lists == [None, set(), {"south", "west"}]
 
 
-def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:
+def test_topic_publish_takes_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:
     source = tmp_path / "lines"
     source.write_bytes(b"a\n\nb\n")
     done = topic("publish", "--file", source, "--producer", "me", "--json")
@@ -95,7 +97,9 @@ def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> Non
     assert [row["offset"] for row in actual_rows] == list(range(5))
 
 
-def test_where_messages_were_published(topic: Callable[..., Done], run: Run, folder: Path, name: str) -> None:
+def test_topic_consume_prints_where_messages_were_published(
+    topic: Callable[..., Done], run: Run, folder: Path, name: str
+) -> None:
     """As JSON: null of those that were published here; the same from a server of the topic."""
     assert topic("publish", "own").code == 0
     origin = Origin(bytes(range(16)), "0123456789abcdef")
@@ -115,7 +119,7 @@ def test_where_messages_were_published(topic: Callable[..., Done], run: Run, fol
         assert places == [("own", None, None, None), ("7", key, 7, time_us), ("8", key, 8, time_us)]
 
 
-def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:
+def test_options_may_stand_between_messages(topic: Callable[..., Done]) -> None:
     assert topic("publish", "one", "--key", "k", "two", "--json", "three").json["messages"] == 3
     assert topic("publish", "--", "-5", "--key").code == 0
     assert topic("consume", "--keys").out == "k\tone\nk\ttwo\nk\tthree\n\t-5\n\t--key\n"
@@ -127,7 +131,7 @@ def test_publish_of_an_empty_file_publishes_nothing(topic: Callable[..., Done], 
     assert topic("consume", "--timeout", 0).out == ""
 
 
-def test_a_subscription_goes_on(topic: Callable[..., Done]) -> None:
+def test_topic_consume_goes_on_with_a_subscription(topic: Callable[..., Done]) -> None:
     topic("publish", *"abcdef")
     assert topic("consume", "--subscription", "work", "--count", 2).out == "a\nb\n"
     assert topic("consume", "--subscription", "work", "--count", 2, "--no-ack").out == "c\nd\n"
@@ -158,7 +162,9 @@ def test_all_that_was_there_is_printed_however_late_it_comes(
         assert run("topic", "consume", *where, "--from", "latest").out == ""
 
 
-def test_following(topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_consume_follows_a_topic_until_a_time_out_or_a_count(
+    topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on behind the end of the topic, until nothing comes for so long, or all were there."""
     topic("publish", *"abc")
     receive, came = Consumer._receive_many, 0
@@ -180,7 +186,7 @@ def test_following(topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) 
 # ---- subscriptions ----------------------------------------------------------------------------------------------
 
 
-def test_moving_subscriptions(topic: Callable[..., Done]) -> None:
+def test_topic_seek_skip_and_clear_move_subscriptions(topic: Callable[..., Done]) -> None:
     topic("create", "work", "--from", "earliest", group="subscription")
     topic("publish", *"abcdef")
 
@@ -198,7 +204,7 @@ def test_moving_subscriptions(topic: Callable[..., Done]) -> None:
     assert published > 1_000_000_000_000_000 and left("--timeout", 0.2) == ""
 
 
-def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
+def test_subscription_create_and_delete_change_subscriptions(topic: Callable[..., Done]) -> None:
     topic("publish", "before")
     assert topic("create", "a", "--type", "key_shared", "--property", "team=x", group="subscription").code == 0
     topic("create", "b", "--from", "0", group="subscription")
@@ -220,7 +226,7 @@ def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
 # ---- topics -----------------------------------------------------------------------------------------------------
 
 
-def test_stats(topic: Callable[..., Done], name: str) -> None:
+def test_topic_stats_prints_ledgers_and_subscriptions(topic: Callable[..., Done], name: str) -> None:
     topic("create", "work", "--from", "earliest", "--type", "shared", group="subscription")
     topic("publish", *"abc")
     report = topic("stats", "--json").json
@@ -243,7 +249,9 @@ def test_stats(topic: Callable[..., Done], name: str) -> None:
     ]
 
 
-def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: Path) -> None:
+def test_topic_set_changes_and_prints_settings(
+    run: Run, topic: Callable[..., Done], folder: Path, tmp_path: Path
+) -> None:
     assert topic("set").out.splitlines()[0].split() == ["ensemble", "3"]
     assert topic("set", "retention_bytes=0").out == ""
     assert topic("set", "ttl_ms=60000", "retention-bytes=none", 'compression="none"').out == ""
@@ -261,7 +269,7 @@ def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: 
     assert (report["deduplicate"], report["ensemble"]) == (True, 1)
 
 
-def test_trimming(topic: Callable[..., Done]) -> None:
+def test_topic_trim_removes_ledgers_that_no_subscription_needs(topic: Callable[..., Done]) -> None:
     """A ledger ends with the command that wrote it."""
     topic("set", "retention_bytes=0")
     topic("create", "work", "--from", "earliest", group="subscription")
@@ -275,7 +283,9 @@ def test_trimming(topic: Callable[..., Done]) -> None:
     assert refused.code == 1 and "pyreplog: " in refused.error
 
 
-def test_deleting(run: Run, topic: Callable[..., Done], folder: Path, name: str) -> None:
+def test_topic_delete_asks_for_yes_and_removes_the_topic(
+    run: Run, topic: Callable[..., Done], folder: Path, name: str
+) -> None:
     topic("create", "work", group="subscription")
     topic("publish", *"abc")
     assert name in run("topic", "list", folder).out.splitlines()
@@ -343,7 +353,9 @@ def test_missing_action_exits_with_usage(group: str) -> None:
 # ---- dead letters -----------------------------------------------------------------------------------------------
 
 
-def test_redrive(topic: Callable[..., Done], run: Run, folder: Path, name: str) -> None:
+def test_topic_redrive_publishes_dead_letters_again(
+    topic: Callable[..., Done], run: Run, folder: Path, name: str
+) -> None:
     dead = f"{name}-dead"
     assert run("topic", "create", *KEPT, folder, dead).code == 0
     assert run("subscription", "create", folder, dead, "people", "--from", "earliest").code == 0

@@ -46,7 +46,7 @@ def backlogs(topic: Callable[..., Done]) -> list[int]:
     return [parts[str(at)]["subscriptions"]["s"]["backlog_messages"] for at in range(PARTITIONS)]
 
 
-def test_clear_and_seek(topic: Callable[..., Done]) -> None:
+def test_topic_clear_and_seek_move_subscriptions_of_all_partitions(topic: Callable[..., Done]) -> None:
     done = topic("clear", "s")
     assert (done.code, done.out) == (0, ""), done.error
     assert backlogs(topic) == [0] * PARTITIONS
@@ -60,7 +60,7 @@ def test_clear_and_seek(topic: Callable[..., Done]) -> None:
     assert backlogs(topic) == [0, 0]
 
 
-def test_set_and_trim(topic: Callable[..., Done]) -> None:
+def test_topic_set_and_trim_change_all_partitions(topic: Callable[..., Done]) -> None:
     assert topic("set", "ttl_ms=60000").code == 0
     assert topic("set", "roll_entries=7", name=f"{NAME}-partition-1").code == 0
     parts = topic("set", "--json").json["parts"]

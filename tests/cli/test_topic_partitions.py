@@ -43,7 +43,9 @@ def topic(run: Run, target: str) -> Callable[..., Done]:
     return topic
 
 
-def test_all_commands(run: Run, topic: Callable[..., Done], target: str, tmp_path: Path) -> None:
+def test_each_command_works_on_a_partitioned_topic(
+    run: Run, topic: Callable[..., Done], target: str, tmp_path: Path
+) -> None:
     (source := tmp_path / "lines").write_bytes(LINES)
     assert topic("create", "work", "--from", "earliest", "--type", "shared", group="subscription").code == 0
     done = topic("publish", "--file", source, "--key-separator", ":", "--batch", 50, "--producer", "me")
@@ -76,7 +78,7 @@ def test_all_commands(run: Run, topic: Callable[..., Done], target: str, tmp_pat
     assert (gone.code, gone.out) == (2, "") and f"topic {NAME}: " in gone.error
 
 
-def test_growing(run: Run, topic: Callable[..., Done]) -> None:
+def test_topic_create_adds_partitions_and_removes_none(run: Run, topic: Callable[..., Done]) -> None:
     again = topic("create")
     assert again.code == 2 and "already" in again.error
     assert topic("create", "--partitions", 4).code == 0

@@ -205,7 +205,7 @@ def _made(
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", [*OPERATIONS, *OF_RECORD_BATCHES])
-def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, seed: int) -> None:
+def test_a_log_survives_a_crash_at_every_step(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     before, share, script, closes = {**OPERATIONS, **OF_RECORD_BATCHES}[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
     home, history = _made(before, share, settings, ram_path, seed)
@@ -254,7 +254,7 @@ def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_pat
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_sync_fails_once(operation: str, durability: str, ram_path: Path, seed: int) -> None:
+def test_a_log_survives_a_failure_of_every_sync(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     """The pages of a sync that failed count as clean. The log is opened again on the same machine, goes on, reports its
     syncs, and then loses power: nothing reported may rest on those pages."""
     before, _, script, closes = OPERATIONS[operation]

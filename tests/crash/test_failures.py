@@ -267,7 +267,7 @@ def mount_small(folder: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_full_file_system(durability: str, tmp_path: Path) -> None:
+def test_a_log_on_a_full_file_system_refuses_appends_until_there_is_room(durability: str, tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
 

@@ -37,11 +37,11 @@ def test_examples_are_short_and_name_their_command(path: Path) -> None:
     assert f"\n    python examples/{path.name} " in text
 
 
-def test_number_of_examples() -> None:
+def test_there_are_six_examples() -> None:
     assert len(list(EXAMPLES.glob("*.py"))) == 6
 
 
-def test_group_client(tmp_path: Path) -> None:
+def test_the_example_of_a_group_client_runs(tmp_path: Path) -> None:
     assert run("group_client.py", tmp_path) == [
         "order 1 is entry 0; a is the master",
         "entries 1 to 9; b is the master",
@@ -49,7 +49,7 @@ def test_group_client(tmp_path: Path) -> None:
     ]
 
 
-def test_worker(tmp_path: Path) -> None:
+def test_the_example_of_a_worker_runs_twice(tmp_path: Path) -> None:
     """Started twice, it does its jobs twice; SIGTERM ends it, and nothing is left to be done."""
     for _ in range(2):
         with subprocess.Popen(
@@ -81,7 +81,7 @@ def test_outbox_publishes_each_event_once_over_a_kill(tmp_path: Path) -> None:
     assert values == [b"event %d" % number for number in range(int(match[1]))]
 
 
-def test_replica(tmp_path: Path) -> None:
+def test_the_example_of_a_replica_runs(tmp_path: Path) -> None:
     assert run("replica.py", tmp_path) == [
         "a: master of term 1 of a, [b'order 1']",
         "b does not take appends while it is a replica",
@@ -91,7 +91,7 @@ def test_replica(tmp_path: Path) -> None:
     ]
 
 
-def test_pipeline_asyncio(tmp_path: Path) -> None:
+def test_the_asyncio_pipeline_handles_more_than_its_window(tmp_path: Path) -> None:
     """So many that they do not fit into what may be on its way: a producer that did not wait would be refused."""
     count = 15_000
     size = sum(len(b"%d " % number) + 4096 for number in range(count))

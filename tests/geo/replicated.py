@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
+from pyreplog.geo.neighbours import Neighbour
 from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
+from pyreplog.geo.subscription_replication import SubscriptionReplication
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import connect

@@ -360,7 +360,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("settings", ["", "no JSON", "[]", "[" * 10_000, '"{}"', "{", "NaN", "[1]{}"])
-def test_malformed_settings(settings: str) -> None:
+def test_malformed_settings_of_another_cluster_raise_an_alarm(settings: str) -> None:
     outcomes: list[object] = []
     link = TargetLink(cast("Client", Pool(settings)))
     link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), outcomes.append, outcomes.append)

@@ -87,7 +87,7 @@ def test_messages_published_in_one_cluster_are_replicated_to_the_other(pair: Pai
     assert [metric.name for metric in pair.a.metrics() if metric.name.startswith("pyreplog_geo_")]
 
 
-def test_both_ways(pair: Pair) -> None:
+def test_clusters_replicate_to_each_other_without_loops(pair: Pair) -> None:
     pair.connect()
     pair.a.geo.set_policy("", prefix=True, targets=["b"])
     pair.b.geo.set_policy("", prefix=True, targets=["a"])

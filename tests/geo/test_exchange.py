@@ -198,7 +198,7 @@ def test_early_acknowledgements_count_before_the_message_is_delivered() -> None:
     assert not side.exchange.arrive(origin("a"), 1600)
 
 
-def test_old_generations_change_nothing() -> None:
+def test_acknowledgements_of_older_generations_change_nothing() -> None:
     clusters = linked()
     clusters["a"].acknowledge("s", "a", 1)
     clusters.settle()
@@ -236,7 +236,7 @@ def test_the_base_is_no_acknowledgement() -> None:
     assert clusters["a"].acked("s", "a") == [12]
 
 
-def test_expiry_stays_here() -> None:
+def test_expiry_is_not_replicated_and_revives_messages_elsewhere() -> None:
     clusters = linked()
     clusters["a"].do(clusters["a"].exchange.expire("s", origin("a"), *whole(0, 5)))
     clusters.settle()

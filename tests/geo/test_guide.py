@@ -25,7 +25,7 @@ GUIDE = ROOT / "docs" / "geo.md"
 SERVED = re.compile(r"^\$ pyreplog serve (\S+) .*--listen (\S+)$", re.MULTILINE)
 
 
-def test_the_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_the_geo_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     programs = blocks(GUIDE)
@@ -46,7 +46,7 @@ def test_each_setting_of_a_topic_may_differ_or_has_to_agree() -> None:
     assert sorted(named) == sorted(field.name for field in dataclasses.fields(TopicConfig))
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_geo_guide_print_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the commands against two servers at free ports, and compare what they print with the lines below each."""
     monkeypatch.chdir(tmp_path)
     consoles = [text for language, text in fences(GUIDE) if language == "console"]

@@ -238,7 +238,9 @@ def test_once_the_other_cluster_is_to_deliver_it_is_not_taken_back(
 
 
 @pytest.mark.parametrize("phase", ["stopping", "moving"])
-def test_the_owner_begins_again(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+def test_a_handover_survives_a_restart_of_the_owner(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
     """A restart before the other cluster is to deliver ends the handover; after that the handover goes on."""
     a, b = sides
     a.publish(0, 6)

@@ -70,7 +70,7 @@ def check(received: list[int], acked: list[int], maybe: list[int]) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_owner_is_killed(here: Side, tmp_path: Path, seed: int, phase: str) -> None:
+def test_a_handover_survives_kills_of_the_owner(here: Side, tmp_path: Path, seed: int, phase: str) -> None:
     """Consumers of the cluster that is then the home get the remaining messages, and consumers of the other one get
     none."""
     process = Process(tmp_path / "there")

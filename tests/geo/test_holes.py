@@ -81,7 +81,7 @@ def test_holes_of_messages_that_another_cluster_stores_stay_and_are_reported() -
     assert not clusters["a"].exchange.excess_holes
 
 
-def test_few_holes_stay() -> None:
+def test_few_holes_of_expired_messages_are_exchanged_exactly() -> None:
     clusters = linked()
     for side in clusters.sides.values():
         remove(side, 2 * MOST)

@@ -87,7 +87,7 @@ def test_settings_that_are_not_given_stay(geo: GeoReplication) -> None:
      {"replicated_from": ["b"]}, {"backlog_policy": "evict"}, {"ttl_ms": 0}, {"direction": "both"},
      {"targets": [f"c{at}" for at in range(65)]}],
 )  # fmt: skip
-def test_malformed_settings(geo: GeoReplication, settings: dict[str, object]) -> None:
+def test_malformed_settings_of_a_policy_are_refused(geo: GeoReplication, settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         geo.set_policy("t", **settings)  # type: ignore[arg-type]
     assert geo.policies() == []
@@ -148,7 +148,7 @@ def test_a_policy_that_cannot_be_read_is_not_none(store: MemoryStore, geo: GeoRe
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"version":1}', b'{"version":1,"settings":{"targets":"b"}}',
                                    b'{"version":1,"settings":{"targets":[1]}}', b'{"version":1,"settings":[]}'])  # fmt: skip
-def test_garbled_policies(store: MemoryStore, geo: GeoReplication, value: bytes) -> None:
+def test_garbled_policies_in_the_store_are_refused(store: MemoryStore, geo: GeoReplication, value: bytes) -> None:
     store.create(policy_key("t", prefix=False), value)
     with pytest.raises(InvalidMetadataError, match="/geo/topics/t"):
         load_config(store).policy_of("t")

@@ -95,7 +95,7 @@ def test_another_process_is_quicker_with_another_name() -> None:
         assert [*load_clusters(store)] == ["b"]
 
 
-def test_no_server_answers(here: Cluster) -> None:
+def test_a_cluster_whose_server_does_not_answer_is_not_added(here: Cluster) -> None:
     # the port is bound but not listening: connections are refused, and no other process can take it
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -106,13 +106,13 @@ def test_no_server_answers(here: Cluster) -> None:
 
 
 @pytest.mark.parametrize("url", ["b:7400", "pyreplog://", "pyreplog://b"])
-def test_malformed_urls(here: Cluster, url: str) -> None:
+def test_malformed_urls_of_clusters_are_refused(here: Cluster, url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="pyreplog://host:port"):
         here.geo.add_cluster("b", url, uuid="0b" * 16)
 
 
 @pytest.mark.parametrize("uuid", ["0b", "x" * 32, "0b" * 17])
-def test_malformed_uuids(here: Cluster, uuid: str) -> None:
+def test_malformed_uuids_of_clusters_are_refused(here: Cluster, uuid: str) -> None:
     with pytest.raises(InvalidArgumentError, match="32 hexadecimal digits"):
         here.geo.add_cluster("b", "pyreplog://b:1", uuid=uuid)
 
@@ -160,7 +160,7 @@ def test_a_cluster_that_policies_name_is_not_removed(here: Cluster) -> None:
         here.geo.remove_cluster("b")
 
 
-def test_names_are_checked(here: Cluster) -> None:
+def test_malformed_names_of_clusters_are_refused(here: Cluster) -> None:
     for name in ("", "a\nb", "x" * 201):
         with pytest.raises(InvalidArgumentError):
             here.geo.add_cluster(name, "pyreplog://b:1", uuid="0b" * 16)

@@ -79,7 +79,7 @@ def skipped(row: ReplicatorStatus) -> int:
     return dict(row.skipped).get("filtered", 0)
 
 
-def test_every_way_to_publish(places: list[Publishing]) -> None:
+def test_every_way_to_publish_names_target_clusters(places: list[Publishing]) -> None:
     a, b, _ = places
     a.sends_to(b)
     with a.topic().producer("p") as producer:
@@ -138,7 +138,7 @@ def test_over_tcp_with_numbers_that_come_twice(places: list[Publishing]) -> None
     assert lists(a.topic())[:5] == [set(), {"c"}, {"b"}, None, set()]
 
 
-def test_partitions(places: list[Publishing]) -> None:
+def test_messages_of_partitions_reach_only_the_named_clusters(places: list[Publishing]) -> None:
     a, b, _ = places
     a.sends_to(b)
     topic = a.cluster.topic("t", partitions=2, **SYNCED)
@@ -284,7 +284,7 @@ def test_a_malformed_list_is_refused(places: list[Publishing], names: Any, error
     assert topic.end == 0
 
 
-def test_the_owner_is_killed(tmp_path: Path) -> None:
+def test_the_next_owner_sends_messages_meant_for_the_target_only(tmp_path: Path) -> None:
     """The next owner sends the messages that are meant for the target, and no others."""
     with two_servers(tmp_path, "t") as both:
         with pyreplog.connect(both.address) as client:

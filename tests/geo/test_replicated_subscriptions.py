@@ -76,7 +76,7 @@ def test_acknowledgements_of_the_other_cluster_come_back(sides: tuple[Side, Side
             has(b, [3, 7, 101, 105])
 
 
-def test_cumulative_acknowledgements(sides: tuple[Side, Side]) -> None:
+def test_cumulative_acknowledgements_are_replicated(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 20)
     with a.subscribe("exclusive") as consumer:

@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 @pytest.mark.parametrize("type", CONSUMERS)
-def test_a_cluster_is_killed(tmp_path: Path, seed: int, type: str) -> None:
+def test_a_killed_cluster_loses_no_message_of_a_replicated_subscription(tmp_path: Path, seed: int, type: str) -> None:
     """No unacknowledged message is lost. Messages that were acknowledged when readiness was reported are not repeated.
 
     The consumers acknowledge one by one and out of order, and those of the types with one active consumer cumulatively,

@@ -125,7 +125,7 @@ def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
             ]
 
 
-def test_both_ways_nothing_returns(a: Site, b: Site) -> None:
+def test_messages_replicated_in_both_directions_do_not_return(a: Site, b: Site) -> None:
     """Each cluster has the messages of both, those of each in order."""
     sites = (a, b)
     publish(a, 0, 20), publish(b, 0, 20)
@@ -198,7 +198,7 @@ def test_an_idle_replicator_reports_a_lost_connection(a: Site, b: Site) -> None:
             assert replicator.status().reconnects == opens + 1 and not replicator.status().error
 
 
-def test_either_end_begins_again(a: Site, b: Site) -> None:
+def test_replication_goes_on_after_a_restart_of_either_end(a: Site, b: Site) -> None:
     with Wire(b.server.address) as wire:
         sent = publish(a, 0, 50)
         has_all(a.replicate("b", wire.address), 50)
@@ -244,7 +244,7 @@ def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
         assert values(b.topic()) == [b"a %d" % number for number in range(100)]
 
 
-def test_trimming_follows_the_target(a: Site, b: Site) -> None:
+def test_the_source_is_trimmed_as_the_target_progresses(a: Site, b: Site) -> None:
     """The durable cursor is stored whenever the target has made progress, not only at the end."""
     topic = a.topic(**{**SYNCED, "retention_bytes": 0, "roll_entries": 2})
     b.topic(**SYNCED)

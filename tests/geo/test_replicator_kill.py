@@ -50,7 +50,7 @@ class Process:
             self._process.communicate()
 
 
-def test_either_end_is_killed(tmp_path: Path, seed: int) -> None:
+def test_replication_survives_kills_of_either_end(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     target = Process(tmp_path / "b")
     with Wire(target.address) as wire:

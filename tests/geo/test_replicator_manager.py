@@ -132,7 +132,7 @@ def test_other_servers_of_a_target(place: Replicated) -> None:
     assert first.calls == ["start", "close"] and second.calls == ["start"]
 
 
-def test_partitions_are_replicated_each(place: Replicated) -> None:
+def test_each_partition_has_a_replicator_of_its_own(place: Replicated) -> None:
     place.add("b")
     place.topics.partitioned.open("clicks", 3, create=True, wait=0.0, settings={"ensemble": 1})
     place.geo.set_policy("clicks", targets=["b"])
@@ -158,7 +158,7 @@ def test_a_partition_that_is_not_counted_yet(place: Replicated, monkeypatch: pyt
     assert [fake.partitions for fake in place.made.made] == [2, 2, 3]
 
 
-def test_orders_reach_replicators_once(place: Replicated) -> None:
+def test_orders_reach_each_replicator_once(place: Replicated) -> None:
     place.add("b", "c")
     place.geo.set_policy("orders", targets=["b", "c"])
     place.geo.pause("orders", "b")

@@ -502,7 +502,7 @@ def test_errors_that_go_away_are_tried_again_and_others_rarely() -> None:
         assert not sending.sender.is_failed and sending.sender.error is None
 
 
-def test_pauses_and_other_settings() -> None:
+def test_a_sender_pauses_and_takes_other_settings() -> None:
     sending = Sending(entry(0), foreign(1, 0))
     sending.effects += sending.sender.pause()
     assert sending.sender.state is SenderState.PAUSED

@@ -73,7 +73,7 @@ def test_damaged_records_are_refused_or_understood(seed: int) -> None:
         replay([good + b"\0"])
 
 
-def test_bounds() -> None:
+def test_messages_beyond_their_bounds_are_refused() -> None:
     with pytest.raises(InvalidRecordsError, match="at most"):
         decode(bytes(MESSAGE_BYTES_MAX + 1))
     with pytest.raises(InvalidArgumentError, match="name of a subscription"):
@@ -102,7 +102,7 @@ def test_a_journal_has_no_gaps() -> None:
             replay(records)
 
 
-def test_replaying_again_changes_nothing() -> None:
+def test_replaying_journal_records_twice_changes_nothing() -> None:
     once = replay([encode_record(1, items())])
     twice = replay([encode_record(1, items()), encode_record(2, items())])
     assert once.lifecycles["s"].state == twice.lifecycles["s"].state
@@ -122,7 +122,7 @@ def test_differences_are_all_that_the_other_side_lacks(mine: set[int], theirs: s
     assert differences(ours, None).dump() == ours.dump()
 
 
-def test_a_line_stays_small() -> None:
+def test_a_digest_line_stays_small() -> None:
     """A line of the state is short, however far apart the acknowledged ranges are."""
     starts = np.arange(20_000) * 10_000_000
     ranges = ranges_of(starts, starts + 1)
@@ -135,7 +135,7 @@ def test_a_line_stays_small() -> None:
     assert not digest_line("s", bytes(8), contiguous).blocks
 
 
-def test_items_are_split() -> None:
+def test_large_acknowledgement_items_are_split() -> None:
     ranges = ranges_of(*span(*range(0, 100, 2)))
     parts = split_ranges(ranges, 7)
     assert [len(part) for part in parts] == [7] * 7 + [1]

@@ -95,6 +95,6 @@ def test_a_topic_that_is_opened_without_the_policy_delivers(tmp_path: Path) -> N
         until(lambda: JOURNAL not in a.cursors)
 
 
-def test_the_setting_is_checked() -> None:
+def test_a_malformed_replicated_subscriptions_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match="replicated_subscriptions: expected True or False, found 1"):
         ReplicationPolicy.of({"replicated_subscriptions": 1})

@@ -45,7 +45,7 @@ def shown(side: Side, name: str = "s") -> dict[tuple[str, str], tuple[int | None
     }
 
 
-def test_positions_of_both_clusters(tmp_path: Path) -> None:
+def test_positions_are_told_in_offsets_of_their_origins(tmp_path: Path) -> None:
     """Both clusters publish, so that local offsets differ; positions are in offsets of the origins."""
     with two(tmp_path) as (a, b):
         a.publish(0, 10)

@@ -84,7 +84,7 @@ def test_merge_reports_added_acknowledgements_and_changes(one: SubscriptionState
 
 
 @given(MESSAGES, MESSAGES)
-def test_sets_of_messages(one: set[tuple[str, int]], two: set[tuple[str, int]]) -> None:
+def test_origin_ranges_behave_as_sets_of_messages(one: set[tuple[str, int]], two: set[tuple[str, int]]) -> None:
     joined = ranges_with(one)
     assert messages_in(joined.add_all(ranges_with(two))) == two - one
     assert messages_in(joined) == one | two and joined.total == len(one | two)
@@ -97,7 +97,7 @@ def test_sets_of_messages(one: set[tuple[str, int]], two: set[tuple[str, int]]) 
         assert rest.total == len({number for other, number in one - two if other == letter})
 
 
-def test_a_seek_wins_whole() -> None:
+def test_the_later_seek_replaces_acknowledgements_in_a_merge() -> None:
     former = SubscriptionState(frozenset({"t1"}), bases=bases(a=3))
     former.acks.add(origin("a"), *span(7, 8))
     later = SubscriptionState(frozenset({"t1"}), Generation(1, cluster_id("b")), bases=bases(a=1))
@@ -109,8 +109,8 @@ def test_a_birth_that_is_dead_takes_those_along_that_it_was_joined_with() -> Non
     lifecycle = SubscriptionLifecycle()
     assert lifecycle.create("t1", bases(a=3)) and not lifecycle.create("t9", bases())
     lifecycle.merge(SubscriptionState(frozenset({"t2"})))
-    change = lifecycle.bury("t2")
-    assert change.is_deleted and change.buried == {"t1", "t2"} and lifecycle.state is None
+    change = lifecycle.add_tombstone("t2")
+    assert change.is_deleted and change.changed_tombstones == {"t1", "t2"} and lifecycle.state is None
     assert not lifecycle.merge(SubscriptionState(frozenset({"t1"}))).is_born
     born = lifecycle.merge(SubscriptionState(frozenset({"t3"})))
     assert born.is_born and lifecycle.state is not None and lifecycle.state.tokens == {"t3"}
@@ -119,9 +119,9 @@ def test_a_birth_that_is_dead_takes_those_along_that_it_was_joined_with() -> Non
 def test_tombstones_are_settled_by_all() -> None:
     lifecycle = SubscriptionLifecycle()
     lifecycle.create("t1", bases())
-    assert lifecycle.delete().buried == {"t1"} and not lifecycle.delete().buried
-    assert lifecycle.bury("t1", [cluster_id("b")]).buried == {"t1"}
-    assert not lifecycle.bury("t1", [cluster_id("b")]).buried
+    assert lifecycle.delete().changed_tombstones == {"t1"} and not lifecycle.delete().changed_tombstones
+    assert lifecycle.add_tombstone("t1", [cluster_id("b")]).changed_tombstones == {"t1"}
+    assert not lifecycle.add_tombstone("t1", [cluster_id("b")]).changed_tombstones
     assert not lifecycle.is_settled("t1", [cluster_id("a"), cluster_id("b")])
     assert lifecycle.confirm("t1", cluster_id("a")) and not lifecycle.confirm("t1", cluster_id("a"))
     assert lifecycle.is_settled("t1", [cluster_id("a"), cluster_id("b")])

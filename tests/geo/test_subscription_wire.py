@@ -79,7 +79,7 @@ def test_counts_are_bounded_before_they_are_believed(tail: bytes, why: str) -> N
         decode_request(memoryview(whole[:-1] + tail))
 
 
-def test_records_of_the_journal() -> None:
+def test_journal_records_have_their_golden_bytes() -> None:
     state = encode_records([b"one", b""], whole=True)
     assert state == b"\x01\x01\0\0\2\0\0\0" + b"\3\0\0\0one" + b"\0\0\0\0"
     assert decode_records(state) == (True, [b"one", b""])

@@ -94,7 +94,7 @@ def test_a_position_that_is_not_known_yet_is_reported_later() -> None:
     assert c.exchange.peer(cluster_id("b")).positions == {A: 1100} and b.exchange.is_idle
 
 
-def test_positions_outlive_a_connection() -> None:
+def test_positions_of_a_neighbour_outlive_its_connection() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)))
     c = clusters["c"]
     c.do(c.exchange.disconnect(cluster_id("b")))

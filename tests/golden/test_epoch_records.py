@@ -35,7 +35,7 @@ def test_a_later_version_may_say_more() -> None:
 
 
 @pytest.mark.parametrize("value", GOLDEN)
-def test_every_cut_is_refused(value: bytes) -> None:
+def test_every_cut_epoch_record_is_refused(value: bytes) -> None:
     assert decode_epoch(value[:7]) is None
     for size in range(8, len(value)):
         with pytest.raises(InvalidMessageError, match="epoch record"):

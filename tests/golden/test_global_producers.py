@@ -13,7 +13,7 @@ GOLDEN = bytes.fromhex(
 )
 
 
-def test_a_snapshot() -> None:
+def test_a_snapshot_of_global_producers_has_its_golden_bytes() -> None:
     assert encode(STATES) == GOLDEN
 
     def plain(states: list[GlobalProducerState]) -> list[object]:

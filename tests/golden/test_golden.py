@@ -37,7 +37,7 @@ def test_archive_of_the_present_version_exists():
     assert "v1.tar.gz" in [path.name for path in ARCHIVES]
 
 
-def test_read_without_a_writer(golden):
+def test_a_golden_log_is_read_without_a_writer(golden):
     path, rows = golden
     with pyreplog.open(path, mode="r") as log:
         assert [as_row(record) for batch in log.read() for record in batch] == rows
@@ -45,7 +45,7 @@ def test_read_without_a_writer(golden):
         assert [r.value for r in log.control_records()] == [b"control 50", b"control 150", b"control 250"]
 
 
-def test_append_to_it(golden):
+def test_a_golden_log_is_appended_to(golden):
     path, rows = golden
     with pyreplog.open(path) as log:
         assert log.append(b"new") == len(rows)

@@ -28,7 +28,7 @@ def as_row(record: pyreplog.Record) -> Row:
     return record.entry - record.entry_count + 1, record.entry_count, record.value.decode(), record.event_time
 
 
-def test_read_without_a_writer(golden: tuple[Path, list[Row]]) -> None:
+def test_a_golden_log_with_record_batches_is_read_without_a_writer(golden: tuple[Path, list[Row]]) -> None:
     path, rows = golden
     assert {row[1] for row in rows} == {1, 2, 3, 50, 100_000}
     with pyreplog.open(path, mode="r") as log:
@@ -39,7 +39,7 @@ def test_read_without_a_writer(golden: tuple[Path, list[Row]]) -> None:
         assert log.entry_at_time(CLOCK_US + 400_000) == rows[399][0]
 
 
-def test_append_to_it(golden: tuple[Path, list[Row]]) -> None:
+def test_a_golden_log_with_record_batches_is_appended_to(golden: tuple[Path, list[Row]]) -> None:
     path, rows = golden
     end = rows[-1][0] + rows[-1][1]
     with pyreplog.open(path) as log:

@@ -55,7 +55,7 @@ def test_a_later_version_may_say_more() -> None:
 
 
 @pytest.mark.parametrize("has_crc", [False, True])
-def test_every_cut_is_refused(has_crc: bool) -> None:
+def test_every_cut_file_of_high_watermarks_is_refused(has_crc: bool) -> None:
     for size in range(len(GOLDEN)):
         cut = GOLDEN[:size]
         with pytest.raises(CorruptionError):

@@ -18,7 +18,7 @@ def test_all_that_was_served_is_served() -> None:
 
 
 @pytest.mark.parametrize(("key", "version", "kind"), [m for m in MESSAGES if name_of(*m) in GOLDEN])
-def test_messages(key: int, version: int, kind: str) -> None:
+def test_golden_messages_of_kafka_are_decoded_and_encoded(key: int, version: int, kind: str) -> None:
     """A later release may add fields, at the end of a class."""
     data, text = GOLDEN[name_of(key, version, kind)]
     schema = KINDS[kind](key, version).schema

@@ -18,7 +18,7 @@ GOLDEN = {
 }
 
 
-def test_records_of_replicated_entries() -> None:
+def test_golden_records_of_replicated_entries_are_decoded() -> None:
     assert GOLDEN["records"] == records()
     parsed = parse_entries(GOLDEN["records"], ledger=3, first=0, last=len(VALUES) - 1)
     batch = decode_messages(parsed, offset=50, entries=0, size=0)
@@ -32,6 +32,6 @@ def test_records_of_replicated_entries() -> None:
     assert [message.origin_publish_time for message in batch] == [times[at] for at in batch.entry_index.tolist()]
 
 
-def test_a_snapshot() -> None:
+def test_a_snapshot_of_origins_has_its_golden_bytes() -> None:
     assert GOLDEN["snapshot"] == encode(STATES)
     assert decode(GOLDEN["snapshot"]) == STATES

@@ -50,7 +50,7 @@ def test_a_cluster_of_layout_1_is_refused_until_it_is_migrated(tmp_path: Path) -
             migrate_embedded(folder)
 
 
-def test_a_cluster(golden: Path) -> None:
+def test_a_golden_cluster_is_read_and_goes_on(golden: Path) -> None:
     for bookie in (golden / "cluster").glob("bookie-*"):
         assert check.check(bookie / "log").clean
     migrate_embedded(golden / "cluster")  # of layout 1; nothing to do in later ones
@@ -83,14 +83,14 @@ def goes_on(topic: pyreplog.Topic) -> None:
         assert [message.offset for message in messages] == [at for at in range(101) if at not in ACKED]
 
 
-def test_a_backup(golden: Path) -> None:
+def test_a_golden_backup_is_restored(golden: Path) -> None:
     restore(golden / "backup", golden / "restored")
     with pyreplog.open(golden / "restored") as log, pyreplog.open(golden / "log", "r") as original:
         assert log[:] == original[:] == VALUES * 5
         assert log.append(b"new") == 500
 
 
-def test_an_offloaded_log(golden: Path) -> None:
+def test_a_golden_offloaded_log_is_read(golden: Path) -> None:
     values = column(f"file://{golden}/offloaded", "value")
     assert values == (VALUES * 5)[: len(values)] and len(values) > 300
 

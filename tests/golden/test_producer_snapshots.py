@@ -79,7 +79,7 @@ def test_a_loss_that_cannot_be_is_refused(loss: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("data", GOLDEN)
 @pytest.mark.parametrize("has_crc", [False, True])
-def test_every_cut_is_refused(data: bytes, has_crc: bool) -> None:
+def test_every_cut_producer_snapshot_is_refused(data: bytes, has_crc: bool) -> None:
     for size in range(len(data)):
         cut = data[:size]
         with pytest.raises(CorruptionError):
@@ -94,7 +94,7 @@ def test_every_flipped_bit_is_refused() -> None:
             decode_snapshot(PATH, bytes(data))
 
 
-def test_counts_are_not_believed() -> None:
+def test_producer_snapshots_with_false_counts_are_refused() -> None:
     head = GOLDEN[0][:-16]
     for index in range(4):
         for count in (1, 1 << 24, (1 << 32) - 1):

@@ -25,7 +25,7 @@ def test_recorded_subscriptions_of_the_present_version_exist() -> None:
 
 @pytest.mark.parametrize("version", RECORDED)
 @pytest.mark.parametrize("name", messages())
-def test_messages(version: int, name: str) -> None:
+def test_golden_messages_of_subscriptions_are_decoded_and_encoded(version: int, name: str) -> None:
     data, message = bytes.fromhex(RECORDED[version][name]), messages()[name]
     decoded = decode(data)
     assert encode(decoded) == encode(message) == data
@@ -34,7 +34,7 @@ def test_messages(version: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", histories())
-def test_histories(name: str) -> None:
+def test_golden_histories_are_decoded_and_encoded(name: str) -> None:
     recorded = json.loads(Path(__file__).with_name("subscription-histories-v1.json").read_text())
     data, message = bytes.fromhex(recorded[name]), histories()[name]
     assert encode(message) == data
@@ -42,7 +42,7 @@ def test_histories(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", starts())
-def test_start_offsets(name: str) -> None:
+def test_golden_start_offsets_are_decoded_and_encoded(name: str) -> None:
     recorded = json.loads(Path(__file__).with_name("subscription-starts-v1.json").read_text())
     data, message = bytes.fromhex(recorded[name]), starts()[name]
     assert encode(message) == data
@@ -50,7 +50,7 @@ def test_start_offsets(name: str) -> None:
 
 
 @pytest.mark.parametrize("version", RECORDED)
-def test_records(version: int) -> None:
+def test_golden_journal_records_are_decoded_and_encoded(version: int) -> None:
     record, snapshot = (bytes.fromhex(RECORDED[version][name]) for name in ("record", "snapshot"))
     assert (record, snapshot) == (encode_record(1, items()), encode_record(9, items(), is_snapshot=True))
     for records, sequence in (([record], 1), ([record, snapshot], 9)):

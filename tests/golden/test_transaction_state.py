@@ -33,7 +33,7 @@ def test_records_are_read_and_written() -> None:
     assert list(decode_record_batch(batch)) == [*STATES, ("removed", None)]
 
 
-def test_kafkas_schema() -> None:
+def test_transaction_records_follow_kafkas_schema() -> None:
     """TransactionLogKey and TransactionLogValue, versions 0, field by field."""
     assert GOLDEN[0][0] == struct.pack(">hh5s", 0, 5, b"empty")
     assert GOLDEN[0][1] == struct.pack(">hqhibiqq", 0, 0, 0, 60_000, 0, -1, 1_700_000_000_000, -1)

@@ -26,7 +26,7 @@ def plain(request: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
-def test_requests_of_each_version(path: Path) -> None:
+def test_golden_requests_of_each_version_are_decoded_and_encoded(path: Path) -> None:
     lines = [line.split() for line in path.read_text().splitlines()]
     assert len(lines) <= len(REQUESTS)
     for (name, digits), request in zip(lines, REQUESTS, strict=False):
@@ -36,7 +36,7 @@ def test_requests_of_each_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ADDED, ids=lambda path: path.name)
-def test_requests_of_features(path: Path) -> None:
+def test_golden_requests_of_later_features_are_decoded_and_encoded(path: Path) -> None:
     lines = [line.split() for line in path.read_text().splitlines()]
     for (name, digits), request in zip(lines, ADDED[path], strict=True):
         body = bytes.fromhex(digits)

@@ -202,7 +202,7 @@ def test_closing_ends_waiting_calls_and_refuses_later_ones(lab: Lab) -> None:
     a.close()
 
 
-def test_many_connections(lab: Lab) -> None:
+def test_a_master_survives_hundreds_of_observers_at_once(lab: Lab) -> None:
     """300 observers join, and leave at the same time."""
     a = lab.master(members="ab", sync_replicas=1)
     b = lab.replica("b", a)

@@ -276,7 +276,7 @@ def test_force_that_is_not_needed_loses_nothing() -> None:
     assert won.possible_loss == ""
 
 
-def test_by_force_without_members() -> None:
+def test_a_forced_election_without_members_reports_possible_loss() -> None:
     for members in (None, Members.first("bc", 1)):
         candidate, _ = election(members, force=True)
         (won,) = only(ElectionWon, [*candidate.stored(mark(20), HISTORY, None), *candidate.deadline()])

@@ -15,7 +15,7 @@ from tests.waiting import until
 PATIENCE_S = 60.0
 
 
-def test_the_guide_runs(tmp_path: Path) -> None:
+def test_programs_of_the_guide_to_replica_groups_run(tmp_path: Path) -> None:
     """The program of the master's machine runs. When that is gone, another machine with a copy becomes master."""
     block = blocks(ROOT / "docs" / "ha.md")[0]
     at = block.index("peers = ")
@@ -40,7 +40,7 @@ def test_the_guide_runs(tmp_path: Path) -> None:
     assert printed[-1] == "master [b'order 1']"
 
 
-def test_the_guide_fails_over(tmp_path: Path) -> None:
+def test_the_failover_program_of_the_guide_runs(tmp_path: Path) -> None:
     """The program of one node, which is elected when the master is gone. The third node does not take part in the
     leases."""
     block = blocks(ROOT / "docs" / "ha.md")[1]

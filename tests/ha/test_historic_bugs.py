@@ -11,7 +11,8 @@ tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #
 (tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #6728
 (tests/ha/test_master_machine.py::test_nothing_counts_before_the_first_report); #5663
 (tests/ha/test_master_machine.py::test_while_members_change_both_quorums_acknowledge); PR 9942
-(tests/ha/test_terms.py::test_common_point); #10666 (tests/ha/test_mirror_log.py::test_a_cut_lasts,
+(tests/ha/test_terms.py::test_histories_have_a_common_point_where_they_diverge); #10666
+(tests/ha/test_mirror_log.py::test_a_cut_of_a_mirror_log_survives_reopening,
 tests/ha/rocketmq/test_raw_log.py::test_truncated_bytes_of_a_raw_log_are_zeroed); #10017
 (tests/ha/test_mirror_log.py::test_bytes_of_another_place_are_refused); #1893
 (tests/ha/test_attacks.py::test_secrets_that_differ_are_named); #2706, #3129, #5235, #7016, #9713
@@ -19,7 +20,7 @@ tests/ha/rocketmq/test_raw_log.py::test_truncated_bytes_of_a_raw_log_are_zeroed)
 tests/ha/rocketmq/test_tcp.py::test_a_slave_whose_syncs_fail); #467, #1434 (tests/ha/test_kill.py); #2398
 (tests/ha/test_attacks.py::test_a_full_disk_at_the_master_appends_nothing_and_loses_nothing); #6904
 (tests/ha/rocketmq/test_raw_log.py::test_a_torn_new_file_has_no_name); #2140
-(tests/ha/rocketmq/test_raw_log.py::test_a_missing_file).
+(tests/ha/rocketmq/test_raw_log.py::test_a_raw_log_with_a_missing_file_is_refused).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def test_a_master_that_starts_again_uses_no_number_twice(lab: Lab) -> None:
 
 
 def test_stray_files_keep_no_node_from_starting(lab: Lab) -> None:
-    """#3257; a `RawLog` names them: tests/ha/rocketmq/test_raw_log.py::test_foreign_names."""
+    """#3257; a `RawLog` names them: test_a_folder_with_foreign_file_names_is_no_raw_log in tests/ha/rocketmq/test_raw_log.py."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)
     a.append(b"one")

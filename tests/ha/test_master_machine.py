@@ -66,7 +66,7 @@ def test_commit_point_is_bounded_by_what_the_master_has_on_disk() -> None:
     assert commits(lab.append(30)) == [30]
 
 
-def test_received_or_synced() -> None:
+def test_the_commit_point_follows_received_or_synced_marks() -> None:
     for ack, committed in (("received", 20), ("synced", 15)):
         lab = Lab(ack=ack)
         lab.follow("a")
@@ -347,7 +347,7 @@ def modes(effects: list[Any]) -> list[bool]:
     return [effect.asynchronous for effect in only(ModeChanged, effects)]
 
 
-def test_falls_back_and_returns() -> None:
+def test_a_master_falls_back_to_asynchronous_and_returns() -> None:
     lab = Lab(fallback_after_ms=100)
     lab.follow("a")
     lab.append(30, synced=25)
@@ -367,7 +367,7 @@ def test_falls_back_and_returns() -> None:
     assert (stats.fallbacks, stats.alone_commits, stats.asynchronous) == (1, 2, False)
 
 
-def test_returns_under_load() -> None:
+def test_a_replica_returns_to_the_commit_quorum_under_load() -> None:
     lab = Lab(fallback_after_ms=100)
     lab.append(30)
     lab.wait(101)
@@ -543,7 +543,7 @@ def test_a_master_that_a_change_brings_in_does_not_count_among_the_former() -> N
     assert commits(lab.report("b", 15)) == [15]
 
 
-def test_members_by_force() -> None:
+def test_members_are_changed_by_force_after_a_loss() -> None:
     """One of two members is lost for good."""
     lab = Lab(members="ma", k=1)
     assert stored(lab.group.change_members("m", 0))[-1].former is not None and lab.committed == 5
@@ -561,7 +561,7 @@ def test_the_master_stays_a_member() -> None:
 # ---- the rest --------------------------------------------------------------------------------------------------
 
 
-def test_retention_floor() -> None:
+def test_the_retention_floor_holds_what_replicas_need_within_bounds() -> None:
     lab = Lab(retention_hold_bytes=1200, retention_hold_ms=1000)
     held = lab.group.floor(lab.now_us)
     assert held is not None and held <= 800, "members that were not heard of yet may come, and need anything"
@@ -581,7 +581,7 @@ def test_retention_floor() -> None:
     assert lab.group.floor(lab.now_us) is None
 
 
-def test_stats() -> None:
+def test_stats_of_a_master_list_its_replicas() -> None:
     lab = Lab()
     lab.join("b", 12)
     lab.follow("a", 10)
@@ -604,7 +604,7 @@ def test_a_master_knows_where_its_term_began() -> None:
         MasterMachine("m", source, mark(20), Members.first("mab", 1), GroupConfig(), committed=ORIGIN)
 
 
-def test_settings() -> None:
+def test_impossible_settings_of_a_group_are_refused() -> None:
     for wrong in ({"ack": "applied"}, {"min_in_sync": -1}, {"fallback_after_ms": -1}, {"in_sync_ms": 1.5}):
         with pytest.raises(ConfigError):
             GroupConfig(**wrong)  # type: ignore[arg-type]

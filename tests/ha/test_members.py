@@ -43,7 +43,7 @@ def test_outsiders_do_not_elect() -> None:
     ("names", "k"), [([], 0), (["a", "a"], 0), (["a", "b"], 2), (["a"], -1), ([""], 0), (["x" * 256], 0),
                      ([str(number) for number in range(MEMBERS_MAX + 1)], 1)],
 )  # fmt: skip
-def test_malformed_groups(names: list[str], k: int) -> None:
+def test_malformed_quorums_are_refused(names: list[str], k: int) -> None:
     with pytest.raises(InvalidArgumentError):
         Quorum.of(names, k)
 
@@ -76,7 +76,7 @@ def test_a_master_that_would_be_removed_turns_the_change_round() -> None:
     assert begun.led_by(Term(2, "b")).quorum == begun.quorum
 
 
-def test_the_file(tmp_path: Path) -> None:
+def test_the_members_file_is_read_again_and_a_cut_one_is_refused(tmp_path: Path) -> None:
     kept = MembersFile(tmp_path, RealFiles())
     assert kept.members is None
     for members in (Members.first(["one", "zwölf"], 1), Members.first("abc", 1).change(Quorum.of("abcd", 2))):

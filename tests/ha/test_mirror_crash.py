@@ -127,7 +127,9 @@ RUNS = 3
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", SCRIPTS)
-def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, seed: int) -> None:
+def test_a_replica_that_loses_power_keeps_a_prefix_of_the_masters_log(
+    operation: str, durability: str, ram_path: Path, seed: int
+) -> None:
     script, before, floor = SCRIPTS[operation]
     with open_master(ram_path / "master", durability=durability) as master:
         master.append_batch(values(max(before, 0)))

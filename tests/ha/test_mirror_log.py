@@ -123,7 +123,7 @@ def test_records_after_the_commit_point_are_not_readable(tmp_path: Path) -> None
             assert [record.entry for record in mirror.follow(8, timeout=0)] == [8, 9, 10, 11, 12]
 
 
-def test_nothing_is_appended(tmp_path: Path) -> None:
+def test_a_mirror_log_refuses_appends(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master:
         with make_mirror(tmp_path / "mirror", master) as mirror:
             master.append(b"x")
@@ -293,7 +293,7 @@ def test_a_cut_copy_goes_on_with_another_history(tmp_path: Path, entry: int) -> 
 
 
 @pytest.mark.parametrize("entry", [0, 1, PER_SEGMENT, PER_SEGMENT + 9])
-def test_a_cut_lasts(tmp_path: Path, entry: int) -> None:
+def test_a_cut_of_a_mirror_log_survives_reopening(tmp_path: Path, entry: int) -> None:
     with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
         master.append_batch(values(3 * PER_SEGMENT))
         copy(master, mirror)

@@ -291,7 +291,7 @@ def test_a_replica_looks_for_the_master_that_it_promised(lab: Lab) -> None:
     level(b, c)
 
 
-def test_chains(lab: Lab) -> None:
+def test_a_replica_serves_observers(lab: Lab) -> None:
     master = lab.master(members="ab")
     middle = lab.replica("b", master)
     master.append_batch(lines(100))
@@ -431,7 +431,7 @@ def test_the_throttle_counts_body_bytes(lab: Lab) -> None:
     assert context_of(master).now_us - began >= 100_000  # 450 kB at 2 MB/s, minus the burst of a tenth of a second
 
 
-def test_settings_are_checked() -> None:
+def test_a_node_refuses_inconsistent_settings() -> None:
     with pytest.raises(ConfigError, match='ack="synced" needs'):
         pyreplog.ha.NodeConfig(name="a", group=pyreplog.ha.GroupConfig(ack="synced"))
     with pytest.raises(ConfigError, match="name"):

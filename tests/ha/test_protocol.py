@@ -149,7 +149,7 @@ def documented() -> dict[str, tuple[int, list[tuple[str, str]]]]:
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
-def test_bodies_are_as_documented(message: Message) -> None:
+def test_control_messages_have_their_documented_bytes(message: Message) -> None:
     body = encode(message)
     name = next(kind.name for kind in MessageKind if kind == body[0])
     kind, fields = documented()[name]
@@ -178,7 +178,9 @@ def test_all_kinds_and_codes_are_documented() -> None:
         ("members", MEMBERS_MAGIC, MEMBERS, [plain(MEMBERS)]),
     ],
 )
-def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members, values: list[Any]) -> None:
+def test_terms_and_members_files_have_their_documented_bytes(
+    name: str, magic: bytes, value: Terms | Members, values: list[Any]
+) -> None:
     text, data = section("Terms and members files"), value.encode()
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     head = text.partition("format `<")[2].partition("`")[0]
@@ -195,12 +197,14 @@ def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes(body: bytes) -> None:
+def test_arbitrary_control_messages_are_decoded_or_refused(body: bytes) -> None:
     check(body)
 
 
 @given(st.sampled_from(SAMPLES), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4), st.data())
-def test_messages_that_were_damaged(message: Message, changes: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_damaged_control_messages_are_decoded_or_refused(
+    message: Message, changes: list[tuple[int, int]], data: st.DataObject
+) -> None:
     body = bytearray(encode(message))
     for at, value in changes:
         body[at % len(body)] = value
@@ -249,7 +253,7 @@ def test_lengths_are_bounded_before_they_are_believed() -> None:
 @pytest.mark.parametrize(
     "starts", [[(2, 100), (1, 200)], [(1, 100), (1, 200)], [(1, 100), (2, 100)], [(1, 200), (2, 100)]]
 )
-def test_histories_that_cannot_be(starts: list[tuple[int, int]]) -> None:
+def test_impossible_histories_are_refused(starts: list[tuple[int, int]]) -> None:
     history = History(tuple(TermStart(Term(number, "a"), LogPosition(at, 0)) for number, at in starts))
     with pytest.raises(InvalidMessageError, match="a term behind"):
         decode(encode(Promise(Term(9, "c"), history, LogPosition(900, 0), LogPosition(0, 0), None)))

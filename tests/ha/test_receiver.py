@@ -64,7 +64,7 @@ def copy(tmp_path: Path) -> Iterator[Copy]:
         yield Copy(master, mirror)
 
 
-def test_each_is_reported(copy: Copy) -> None:
+def test_each_small_record_is_appended_and_reported(copy: Copy) -> None:
     for number in range(3):
         for frame in copy.appended(b"%d" % number):
             assert copy.take(*frame) == b""

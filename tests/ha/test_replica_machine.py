@@ -93,7 +93,7 @@ def test_join_request_names_received_and_synced_ends_term_and_history() -> None:
     assert join == Join(UUID, SEGMENT_BYTES, "a", False, mark(15), mark(12), T3, HISTORY)
 
 
-def test_without_a_log() -> None:
+def test_a_replica_without_a_log_takes_that_of_its_master() -> None:
     following = ReplicaMachine("a", NO_UUID, 0, Terms(), committed=ORIGIN)
     join = connected(following, received=7)
     assert join == Join(NO_UUID, 0, "a", False, ORIGIN, ORIGIN, Term(0, ""), History())
@@ -121,7 +121,7 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
     assert following.is_streaming and following.terms == Terms(T3, MASTERS)
 
 
-def test_without_a_cut() -> None:
+def test_a_replica_on_the_masters_history_joins_without_a_cut() -> None:
     following = replica()
     connected(following, received=20, synced=20)
     assert following.message_received(accept(20)) == [StoreTerms(T3, MASTERS), Joined()]
@@ -147,14 +147,14 @@ def test_accept_that_was_not_stored_before_a_disconnect_has_no_effect() -> None:
         pytest.param(20, {"history": History((TermStart(T3, mark(10)),))}, id="nothing in common"),
     ],
 )
-def test_absurd_masters(resume: int, fields: dict[str, Any]) -> None:
+def test_a_replica_leaves_a_master_with_absurd_answers(resume: int, fields: dict[str, Any]) -> None:
     following = replica()
     connected(following)
     check_left(following, following.message_received(accept(resume, **fields)), RefusalCode.ABSURD, False)
     assert following.terms.promised == T2
 
 
-def test_messages_out_of_turn() -> None:
+def test_a_replica_leaves_a_master_that_sends_messages_out_of_turn() -> None:
     following = replica()
     connected(following)
     members = MembershipUpdate(Members.first("am", 1))
@@ -225,7 +225,7 @@ def test_observer_follows_the_master_of_its_members() -> None:
 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
-def test_refusals(code: RefusalCode) -> None:
+def test_a_refused_replica_leaves_with_the_code(code: RefusalCode) -> None:
     following = replica()
     connected(following)
     error = check_left(following, following.message_received(Refuse(code, "do this")), None, code in PERMANENT)
@@ -241,14 +241,14 @@ def test_temporary_refusals_are_retried() -> None:
 # ---- streaming -------------------------------------------------------------------------------------------------
 
 
-def test_reports() -> None:
+def test_a_replica_reports_progress_once() -> None:
     following = streaming()
     assert following.progressed(mark(25), mark(20)) == ProgressReport(mark(25), mark(20))
     assert following.progressed(mark(25), mark(20)) is None
     assert following.progressed(mark(25), mark(25)) == ProgressReport(mark(25), mark(25))
 
 
-def test_commit_points() -> None:
+def test_a_replica_shows_commit_points_as_far_as_its_log() -> None:
     following = streaming()
     assert (
         following.message_received(Commit(mark(18), 300, False)) == [ShowCommitted(mark(18), False)]
@@ -326,7 +326,7 @@ def test_an_accept_that_comes_twice_from_an_older_master() -> None:
     )
 
 
-def test_marks_are_compared_whole() -> None:
+def test_marks_are_compared_by_position_and_entry() -> None:
     following = replica()
     connected(following, received=20)
     wrong = accept(20)._replace(resume=LogPosition(2000, 19))

@@ -142,7 +142,7 @@ def test_a_lost_connection_goes_on_where_it_stopped(lab: Lab) -> None:
     assert_same_files(master, replica.log)
 
 
-def test_sticky_and_half_frames(lab: Lab) -> None:
+def test_a_stream_with_joined_and_cut_frames_is_received(lab: Lab) -> None:
     master = lab.master()
     master.append_batch(values(2 * PER_SEGMENT))
     end = MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, transfer_bytes=700))
@@ -191,7 +191,7 @@ def test_a_replica_follows_its_master_to_another_address(lab: Lab) -> None:
     assert held(replica.log) == held(master)
 
 
-def test_a_chain(lab: Lab) -> None:
+def test_a_log_is_streamed_along_a_chain_of_replicas(lab: Lab) -> None:
     master = lab.master()
     growth = lab.growth(master)
     server = lab.serve(

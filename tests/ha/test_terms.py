@@ -49,7 +49,7 @@ MASTER = history((1, "a", 0), (2, "b", 10), (4, "a", 20))
         pytest.param(history((5, "b", 0)), 0, None, id="empty"),
     ],
 )
-def test_common_point(own: History, end: int, common: int | None) -> None:
+def test_histories_have_a_common_point_where_they_diverge(own: History, end: int, common: int | None) -> None:
     assert own.common_point(mark(end), MASTER, mark(30)) == (None if common is None else mark(common))
 
 
@@ -134,7 +134,7 @@ def test_promise_that_cannot_be_stored_is_not_made(tmp_path: Path, monkeypatch: 
     assert kept.promised == NO_TERM
 
 
-def test_leading_following_resigning(tmp_path: Path) -> None:
+def test_the_terms_file_keeps_promises_and_terms_of_a_master(tmp_path: Path) -> None:
     kept = TermsFile(tmp_path, RealFiles())
     kept.begin(Term(1, "a"), mark(0))
     assert TermsFile(tmp_path, RealFiles()).terms == Terms(Term(1, "a"), history((1, "a", 0)), is_master=True)
@@ -150,7 +150,7 @@ def test_leading_following_resigning(tmp_path: Path) -> None:
 
 
 @given(flips=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 255)), max_size=3), cut=st.integers(0, 120))
-def test_damage_is_found(flips: list[tuple[int, int]], cut: int) -> None:
+def test_a_damaged_terms_file_is_refused(flips: list[tuple[int, int]], cut: int) -> None:
     fine = Terms(Term(4, "a"), MASTER, is_master=True).encode()
     bad = bytearray(fine)
     for at, mask in flips:

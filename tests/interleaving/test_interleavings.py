@@ -21,10 +21,10 @@ def _controlled() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", HARNESSES)
-def test_at_random(name: str) -> None:
+def test_random_interleavings_lose_and_block_nothing(name: str) -> None:
     try_seeds(HARNESSES[name], 0, SEEDS // one_in(24))
 
 
 @pytest.mark.parametrize("name", HARNESSES)
-def test_with_few_preemptions(name: str) -> None:
+def test_interleavings_with_few_preemptions_lose_and_block_nothing(name: str) -> None:
     try_preemptions(HARNESSES[name], 2, RUNS // one_in(24))

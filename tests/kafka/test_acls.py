@@ -36,7 +36,7 @@ def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_each_request_is_answered(brokers: KafkaBrokers, version: int) -> None:
+def test_each_acl_request_is_answered_with_security_disabled(brokers: KafkaBrokers, version: int) -> None:
     with RawClient(brokers.servers["1"]) as client:
         described = client.ask(ApiKey.DESCRIBE_ACLS, version, DescribeAclsRequest())
         created = client.ask(ApiKey.CREATE_ACLS, version, CreateAclsRequest((CreateAclsAclCreation(),) * 2)).results

@@ -57,7 +57,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
         (BROKER_LOGGER, "1", [("kafka", SET, "INFO")], ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_changes(
+def test_each_config_change_is_applied_or_refused_with_its_code(
     client: RawClient, kind: int, name: str, changes: list[tuple[str, int, str | None]], code: ErrorCode
 ) -> None:
     configs = [IncrementalAlterConfigsAlterableConfig(*change) for change in changes]

@@ -89,7 +89,7 @@ def test_consumed_messages_equal_the_produced_ones(
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(brokers: KafkaBrokers, acks: str) -> None:
+def test_librdkafka_produces_with_each_number_of_acks(brokers: KafkaBrokers, acks: str) -> None:
     brokers.create()
     produce_all(brokers, [b"%d" % number for number in range(100)], acks=acks)
     assert len(consume(brokers, 100)) == 100
@@ -114,7 +114,7 @@ def test_offsets_by_time_and_by_name(brokers: KafkaBrokers) -> None:
         consumer.close()
 
 
-def test_topics_are_administered(brokers: KafkaBrokers) -> None:
+def test_librdkafka_administers_topics(brokers: KafkaBrokers) -> None:
     client = admin(brokers)
     made = NewTopic("orders", 2, 1, config={"retention.ms": "60000", "max.message.bytes": "5000"})
     client.create_topics([made])["orders"].result(PATIENCE_S)
@@ -198,7 +198,7 @@ def test_the_cluster_is_described(brokers: KafkaBrokers) -> None:
     assert len(described.cluster_id) == 22
 
 
-def test_records_are_deleted(brokers: KafkaBrokers) -> None:
+def test_librdkafka_deletes_records(brokers: KafkaBrokers) -> None:
     brokers.create()
     produce_all(brokers, [b"x" * 100_000] * 40)
     client = admin(brokers)

@@ -212,7 +212,7 @@ def test_topics_come_grow_and_go() -> None:
     assert member.owned == partitions("orders", [0], 1)
 
 
-def test_a_subscription_changes() -> None:
+def test_a_changed_subscription_moves_partitions() -> None:
     driver = GroupDriver(Topics(orders=2, bills=2))
     first, second = TestMember(driver, "a"), TestMember(driver, "b", "bills")
     first.join(), second.join()
@@ -446,7 +446,7 @@ def test_a_group_that_moves_completes_what_waits() -> None:
     assert driver.results["a"].code is Code.NOT_COORDINATOR
 
 
-def test_another_broker_goes_on(seed: int) -> None:
+def test_another_coordinator_goes_on_from_the_records(seed: int) -> None:
     """At any moment: what a broker reads from the log is what the one before had."""
     random = Random(seed)
     driver = GroupDriver(Topics(orders=7, bills=3))

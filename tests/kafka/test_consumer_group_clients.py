@@ -92,7 +92,7 @@ def test_offsets_are_committed_and_found_again(brokers: KafkaBrokers) -> None:
     second.close()
 
 
-def test_groups_are_administered(brokers: KafkaBrokers) -> None:
+def test_librdkafka_administers_groups_of_both_protocols(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     consumer = member(brokers)
     take(consumer, 10)
@@ -138,7 +138,7 @@ def test_a_static_member_comes_back_to_what_it_had(brokers: KafkaBrokers) -> Non
     again.close(), second.close()
 
 
-def test_the_coordinator_goes(tmp_path: Path) -> None:
+def test_a_consumer_group_survives_the_loss_of_its_coordinator(tmp_path: Path) -> None:
     """The next one has the members, their epochs and their offsets: nobody joins again, and nothing is read twice."""
     with KafkaBrokers(tmp_path, **{**SETTINGS, "offsets_partitions": 1}) as brokers:
         brokers.start("1", "2", "3")
@@ -191,7 +191,7 @@ def count_assigned(admin: AdminClient, consumers: Sequence[Consumer]) -> int:
     return sum(len(each.assignment.topic_partitions) for each in group.members)
 
 
-def test_protocols_do_not_mix(brokers: KafkaBrokers) -> None:
+def test_a_group_has_members_of_one_protocol(brokers: KafkaBrokers) -> None:
     """A member of the other protocol is refused; when all have left, it takes the group and its offsets over."""
     produce_all(brokers, VALUES)
     classic = member(brokers, protocol="classic")

@@ -114,7 +114,7 @@ def test_consumer_with_an_instance_id_commits_offsets_of_partitions_that_it_has_
     consumer.close()
 
 
-def test_groups_are_administered(brokers: KafkaBrokers) -> None:
+def test_librdkafka_administers_classic_groups(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     consumer = member(brokers)
     take(consumer, 10)
@@ -132,7 +132,7 @@ def test_groups_are_administered(brokers: KafkaBrokers) -> None:
     assert not admin.list_consumer_groups(request_timeout=PATIENCE_S).result(PATIENCE_S).valid
 
 
-def test_kafka_python_subscribes(brokers: KafkaBrokers) -> None:
+def test_kafka_python_resumes_at_its_committed_offset(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     for start in (0, 50):
         consumer = KafkaConsumer(
@@ -154,7 +154,7 @@ def test_kafka_python_subscribes(brokers: KafkaBrokers) -> None:
             consumer.close()
 
 
-def test_aiokafka_subscribes(brokers: KafkaBrokers) -> None:
+def test_aiokafka_resumes_at_its_committed_offset(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
 
     async def run() -> None:

@@ -253,7 +253,7 @@ def test_the_errors_that_a_coordinator_gives(brokers: Brokers) -> None:
     assert result(coordinator.commit_offsets("g", long)) == {ORDERS: Code.OFFSET_METADATA_TOO_LARGE}
 
 
-def test_codes_of_appends() -> None:
+def test_append_errors_become_codes_for_group_clients() -> None:
     """What clients do with a code: try again, look for the coordinator, or give up."""
     assert code_of_append(ErrorCode.NONE) is Code.NONE
     for code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
@@ -277,7 +277,7 @@ def test_commit_larger_than_a_batch_is_refused(brokers: Brokers) -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("reloads", [True, False])
-def test_offsets_of_transactions(brokers: Brokers, committed: bool, reloads: bool) -> None:
+def test_offsets_of_a_transaction_count_when_it_is_committed(brokers: Brokers, committed: bool, reloads: bool) -> None:
     brokers.result(brokers.commit("g", 1))
     verification = brokers.coordinator.begin_verification("g", 9)
     request = OffsetCommitRequest("", -1, {ORDERS: OffsetToCommit(5)})
@@ -362,7 +362,7 @@ def test_groups_are_listed_and_deleted(brokers: Brokers) -> None:
     assert brokers.result(brokers.coordinator.list_groups()).groups == ()
 
 
-def test_offsets_expire(tmp_path: Path) -> None:
+def test_offsets_of_an_empty_group_expire(tmp_path: Path) -> None:
     brokers = Brokers(tmp_path, offsets_retention_ms=60_000, retention_check_ms=1_000)
     brokers.elect("a")
     brokers.result(brokers.commit("g", 1))
@@ -386,7 +386,7 @@ def test_a_join_ends_in_time(brokers: Brokers) -> None:
     assert second.result(0).code is Code.NONE and second.result(0).generation == 2
 
 
-def test_the_partition_stays_small(tmp_path: Path) -> None:
+def test_the_offsets_partition_is_rewritten_and_stays_small(tmp_path: Path) -> None:
     """What is live is appended again, and segments before that go; nothing is lost by it."""
     brokers = Brokers(tmp_path, rewrite_bytes=20_000)
     brokers.elect("a")

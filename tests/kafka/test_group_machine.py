@@ -273,7 +273,7 @@ def test_a_member_without_heartbeats_is_removed() -> None:
     assert driver.results["a"].generation == 3
 
 
-def test_members_leave_together() -> None:
+def test_several_members_leave_in_one_request() -> None:
     driver = Driver()
     first, second = driver.stable("a", "b", instances={"b": "i"})
     result = driver.leave((first, None), ("", "i"), ("nobody", None), ("x", "i"))

@@ -117,7 +117,7 @@ def test_a_count_is_not_believed() -> None:
             decode_group(GOLDEN["empty group 3"][:at] + struct.pack(">i", count))
 
 
-def test_records_of_later_versions() -> None:
+def test_group_records_of_later_versions_are_not_guessed() -> None:
     """A key is of another kind of groups, which is not for this coordinator; a value must not be guessed."""
     assert decode_key(b"\0\x09whatever") is None
     for decode in (decode_offset, decode_group):
@@ -136,7 +136,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
         encode_group(GROUP._replace(leader="x" * 40_000))
 
 
-def test_batches_and_markers() -> None:
+def test_batches_and_markers_of_consumer_offsets_are_decoded() -> None:
     records = [(encode_offset_key("g", "t", 1), encode_offset(OffsetCommitValue(5))), (encode_group_key("g"), None)]
     plain = decode_group_batch(7, encode_group_batch(records, 1_000))
     assert (plain.base_offset, plain.producer_id, plain.marker, plain.records) == (7, -1, None, records)
@@ -147,7 +147,7 @@ def test_batches_and_markers() -> None:
         assert (ended.producer_id, ended.marker, ended.records) == (4, committed, [])
 
 
-def test_topics_of_a_subscription() -> None:
+def test_topics_of_a_subscription_are_decoded() -> None:
     assert subscribed_topics(subscription("a", "größe")) == {"a", "größe"}
     assert subscribed_topics(subscription()) == frozenset()
     whole = subscription("orders", "bills")

@@ -72,7 +72,9 @@ def test_records_that_were_removed_are_no_lag() -> None:
         ((1.0, None), None, None), ((0.0, 0.5), 80.0, "draining"),
     ],
 )  # fmt: skip
-def test_outlooks(rates: tuple[float | None, float | None], drain_s: float | None, status: str | None) -> None:
+def test_the_outlook_of_a_lag_follows_from_its_rates(
+    rates: tuple[float | None, float | None], drain_s: float | None, status: str | None
+) -> None:
     row = place(60, rates=rates)
     assert (row.drain_s, row.status) == (drain_s, status)
 

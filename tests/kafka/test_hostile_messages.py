@@ -142,7 +142,7 @@ def test_a_count_costs_nothing_before_it_is_believed() -> None:
 
 
 @pytest.mark.parametrize("lie", [b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00"])
-def test_a_negative_count(lie: bytes) -> None:
+def test_a_message_with_a_negative_count_is_refused(lie: bytes) -> None:
     assert refused(ApiKey.METADATA, 1, lie).expected == "a length"
 
 
@@ -208,7 +208,9 @@ def test_tags_that_are_not_known_are_skipped() -> None:
         ([(1, struct.pack(">iq", 7, 8))], "replica_state", "a number of at most 32 bits and 5 bytes", "the end"),
     ],
 )  # fmt: skip
-def test_tagged_fields_that_lie(fields: list[tuple[int, bytes]], path: str, expected: str, found: str) -> None:
+def test_malformed_tagged_fields_are_refused(
+    fields: list[tuple[int, bytes]], path: str, expected: str, found: str
+) -> None:
     error = refused(ApiKey.FETCH, 15, tagged(*fields))
     assert (error.path, error.expected, error.found) == (path, expected, found)
 
@@ -285,7 +287,7 @@ def test_encode_of_invalid_messages_raises(request_: Any, error: type[Exception]
         schema.encode(request_)
 
 
-def test_floats_are_numbers() -> None:
+def test_a_float_field_takes_numbers_only() -> None:
     schema = request_codec(ApiKey.ALTER_CLIENT_QUOTAS, 0).schema
 
     def quota(value: Any) -> AlterClientQuotasRequest:
@@ -304,7 +306,7 @@ def test_floats_are_numbers() -> None:
         schema.encode(quota("1"))
 
 
-def test_bytes_and_uuids() -> None:
+def test_fields_of_bytes_and_uuids_check_their_values() -> None:
     sasl = request_codec(ApiKey.SASL_AUTHENTICATE, 2).schema
     for value in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
         assert sasl.decode(sasl.encode(SaslAuthenticateRequest(value))) == (b"abc",)

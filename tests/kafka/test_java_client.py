@@ -66,7 +66,9 @@ def test_records_of_a_default_producer_reach_a_group(
 
 
 @pytest.mark.parametrize("acks", ["0", "1"])
-def test_acks_of_java(brokers: KafkaBrokers, java: JavaClient, acks: str, seed: int) -> None:
+def test_the_java_client_produces_without_idempotence(
+    brokers: KafkaBrokers, java: JavaClient, acks: str, seed: int
+) -> None:
     brokers.create(f"acks-{acks}", 2)
     records = draw_records(seed, 50)
     places = java.produce(f"acks-{acks}", records, acks=acks, enable_idempotence="false")
@@ -93,7 +95,9 @@ def test_a_group_of_java_goes_on_where_it_was(brokers: KafkaBrokers, java: JavaC
 
 
 @pytest.mark.parametrize("assignor", ["RoundRobinAssignor", "CooperativeStickyAssignor"])
-def test_assignors_of_java(brokers: KafkaBrokers, java: JavaClient, assignor: str, seed: int) -> None:
+def test_the_java_client_consumes_with_each_assignor(
+    brokers: KafkaBrokers, java: JavaClient, assignor: str, seed: int
+) -> None:
     brokers.create(assignor, 3)
     records = draw_records(seed, 30, partitions=3)
     places = java.produce(assignor, records)
@@ -114,7 +118,7 @@ def test_a_consumer_group_of_java(brokers: KafkaBrokers, java: JavaClient, assig
     assert any(line.startswith(f"{topic} ") for line in java.call("list-groups"))
 
 
-def test_java_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> None:
+def test_the_java_client_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> None:
     java.call("create-topic", "orders", 2, 2, "retention.ms=60000", "min.insync.replicas=2")
     with pytest.raises(JavaClientError, match="TopicExistsException"):
         java.call("create-topic", "orders", 2, 2)
@@ -146,7 +150,7 @@ def test_java_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> Non
     until(lambda: not described())
 
 
-def test_java_changes_settings(brokers: KafkaBrokers, java: JavaClient) -> None:
+def test_the_java_client_changes_settings(brokers: KafkaBrokers, java: JavaClient) -> None:
     java.call("create-topic", "settings", 1, 1, "retention.ms=60000")
 
     def settings() -> set[str]:
@@ -198,7 +202,7 @@ def test_java_lists_offsets_and_deletes_records(brokers: KafkaBrokers, java: Jav
         java.call("delete-records", "offsets", 0, 5)
 
 
-def test_java_administers_groups(brokers: KafkaBrokers, java: JavaClient) -> None:
+def test_the_java_client_administers_groups(brokers: KafkaBrokers, java: JavaClient) -> None:
     brokers.create("read", 1)
     java.produce("read", [Record(b"%d" % number, partition=0) for number in range(10)])
     java.consume("read", "readers", 10)

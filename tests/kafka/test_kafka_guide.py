@@ -29,7 +29,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_readme() -> None:
+def test_the_kafka_program_of_the_readme_runs() -> None:
     _, block = blocks(ROOT / "README.md")
     assert len(block.splitlines()) <= 13 and block == IN_PROCESS
     run_as_promised(block, {})
@@ -40,7 +40,7 @@ def test_a_listener_of_a_broker() -> None:
     assert re.fullmatch(r"127\.0\.0\.1:\d+", printed)
 
 
-def test_a_listener_with_users(tmp_path: Path) -> None:
+def test_the_program_of_a_listener_with_users_runs(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "all")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(authority.issue("1"))
@@ -54,11 +54,11 @@ def test_a_listener_with_users(tmp_path: Path) -> None:
         namespace["server"].close()
 
 
-def test_topics_on_ledgers() -> None:
+def test_the_program_of_topics_on_ledgers_runs() -> None:
     run_as_promised(TOPICS_ON_LEDGERS, {})
 
 
-def test_groups_and_their_lag() -> None:
+def test_the_program_of_groups_and_their_lag_runs() -> None:
     assert run(WATCH, {}) == [], "there is no group yet"
 
 

@@ -87,7 +87,7 @@ def rows_of(data: bytes) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
-def test_batches_of_kafka_python(codec: int, seed: int) -> None:
+def test_record_batches_of_kafka_python_are_read(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for count in (1, 2, 7, 300):
         rows = draw(rng, count)
@@ -108,7 +108,7 @@ def test_batches_of_kafka_python(codec: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
-def test_kafka_python_reads_ours(codec: int, seed: int) -> None:
+def test_kafka_python_reads_our_record_batches(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for count in (1, 2, 7, 300):
         rows = draw(rng, count)
@@ -158,7 +158,7 @@ def ask(address: tuple[str, int], key: int, version: int, message: Any) -> Any:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_batches_of_librdkafka(codec: str, seed: int) -> None:
+def test_record_batches_of_librdkafka_are_read_and_ours_by_it(codec: str, seed: int) -> None:
     """Its producer sends them, and we fetch them; we produce ours, and its consumer reads them."""
     rows = draw(Random(f"{seed} {codec}"), 50)
     with mock_broker() as (address, servers):
@@ -258,12 +258,12 @@ TWO = build_batch([b"v", b"w"], timestamps_ms=[TIME, TIME + 5])
         (57, struct.pack(">i", -1), 87, "1 record or more"),
     ],
 )  # fmt: skip
-def test_headers_that_lie(at: int, value: bytes, code: int, expected: str) -> None:
+def test_a_record_batch_with_a_false_header_is_refused(at: int, value: bytes, code: int, expected: str) -> None:
     refusal = refused(sealed(TWO, at, value))
     assert refusal.code == code and expected in refusal.reason
 
 
-def test_counts_that_lie() -> None:
+def test_a_record_batch_with_a_false_count_is_refused() -> None:
     for count in (0, 3, 1 << 20, (1 << 31) - 1):
         assert refused(sealed(sealed(TWO, 57, struct.pack(">i", count)), 23, struct.pack(">i", count - 1))).code == 87
     refusal = refused(sealed(sealed(TWO, 57, struct.pack(">i", 1)), 23, struct.pack(">i", 0)))
@@ -314,7 +314,7 @@ def test_every_prefix_and_every_bit() -> None:
         (b"\x0c\0\0\0\1\1\0" + b"\0", "count"),
     ],
 )  # fmt: skip
-def test_records_that_lie(record: bytes, expected: str) -> None:
+def test_a_record_batch_with_malformed_records_is_refused(record: bytes, expected: str) -> None:
     whole = encode_batch(b"\x0c\0\0\0\1\1\0", 1, base_timestamp=TIME, max_timestamp=TIME)
     assert taken(whole).header.count == 1
     for codec in (0, CODECS["gzip"]):
@@ -405,7 +405,7 @@ def test_a_codec_that_is_not_installed_is_stored_unseen() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_codecs_with_any_data(codec: str, seed: int) -> None:
+def test_codecs_compress_any_data_within_limits(codec: str, seed: int) -> None:
     rng = Random(seed)
     for data in (b"", b"x", bytes(1 << 20), rng.randbytes(100_000), b"abc" * 50_000):
         packed = compress(CODECS[codec], data)
@@ -415,7 +415,7 @@ def test_codecs_with_any_data(codec: str, seed: int) -> None:
                 decompress(CODECS[codec], packed, len(data) - 1)
 
 
-def test_streams_behind_each_other() -> None:
+def test_consecutive_compressed_streams_are_read_as_one() -> None:
     """gzip, lz4, zstd and snappy-java read them as one; a raw block of snappy has no head."""
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         number = CODECS[codec]
@@ -445,7 +445,7 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-def test_bombs() -> None:
+def test_a_decompression_bomb_is_refused_in_bounded_memory() -> None:
     """Memory stays within the limit, and a step of the library."""
     for codec, data in bombs().items():
         batch = encode_batch(data, 1, base_timestamp=0, max_timestamp=0, codec=CODECS[codec])
@@ -457,7 +457,7 @@ def test_bombs() -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_damaged_compression(codec: str, seed: int) -> None:
+def test_a_record_batch_with_damaged_compression_is_refused(codec: str, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     packed = compress(CODECS[codec], encode_records([b"v" * 1000], None, [TIME], None))
     for _ in range(200):
@@ -505,7 +505,7 @@ def test_offset_and_epoch_are_outside_of_the_checksum() -> None:
     assert data[16:] == TWO[16:]
 
 
-def test_log_append_time() -> None:
+def test_a_stamped_batch_has_the_log_append_time() -> None:
     data = bytearray(TWO)
     stamp_batch(memoryview(data), 7, 1, log_append_time=TIME + 999)
     header, columns = read_batch(data)

@@ -370,7 +370,7 @@ def test_a_client_that_takes_no_answers_is_bounded_and_ends(tmp_path: Path, capl
             assert 0 < most <= (1 << 20) + 1_100_000
 
 
-def test_a_thousand_connections(brokers: KafkaBrokers) -> None:
+def test_a_listener_serves_a_thousand_connections(brokers: KafkaBrokers) -> None:
     clients = [RawClient(brokers.servers["1"]) for _ in range(1000)]
     try:
         for client in clients:
@@ -442,7 +442,7 @@ def test_native_messages_are_fetched_as_record_batches(brokers: KafkaBrokers, cl
             assert offset > wanted.topics[0].partitions[0].fetch_offset
 
 
-def test_offsets_by_time(client: RawClient, seed: int) -> None:
+def test_list_offsets_finds_offsets_by_time(client: RawClient, seed: int) -> None:
     rng = random.Random(seed)
     times: list[int] = []
     for _ in range(40):
@@ -464,7 +464,7 @@ def test_offsets_by_time(client: RawClient, seed: int) -> None:
         assert ask(timestamp) == (later[0] if later else (-1, -1))
 
 
-def test_sessions_are_declined(client: RawClient) -> None:
+def test_a_listener_declines_fetch_sessions(client: RawClient) -> None:
     client.ask(ApiKey.PRODUCE, 9, produce(build_batch([b"x"], timestamps_ms=[1])))
     for session_id, session_epoch in ((0, 0), (0, -1), (5, 0), (-1, -1)):
         response = client.ask(ApiKey.FETCH, 12, fetch(0, session_id=session_id, session_epoch=session_epoch))

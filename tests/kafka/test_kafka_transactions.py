@@ -237,7 +237,7 @@ def test_a_transaction_needs_all_acks(client: Client) -> None:
     assert client.end(is_commit=True) == 0
 
 
-def test_bad_requests(client: Client) -> None:
+def test_malformed_transaction_requests_are_refused(client: Client) -> None:
     for request, code in (
         (InitProducerIdRequest("", 60_000), ErrorCode.INVALID_REQUEST),
         (InitProducerIdRequest("x" * 9_000, 60_000), ErrorCode.INVALID_REQUEST),

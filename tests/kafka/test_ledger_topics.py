@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -360,24 +360,34 @@ def test_a_topic_that_deduplicates_knows_producers_when_the_listener_is_restarte
     assert len(topic.offsets()) == 4
 
 
+def produce_while_disturbed(addresses: str, count: int, disturb_every: int, disturb: Callable[[], None]) -> list[bytes]:
+    """Produce values with an idempotent producer, and disturb it in between; return the values, all delivered."""
+    producer = Producer({"bootstrap.servers": addresses, "enable.idempotence": True, "batch.num.messages": 20})
+    delivered: list[int] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        delivered.append(message.offset() or 0)
+        if len(delivered) % disturb_every == 0:
+            disturb()
+
+    values = [b"%d" % number for number in range(count)]
+    for value in values:
+        producer.produce("orders", value, on_delivery=note)
+    assert producer.flush(PATIENCE_S) == 0
+    assert len(delivered) == count
+    return values
+
+
 def test_an_idempotent_producer_stores_each_record_once_while_connections_break(topics: Topics) -> None:
     topic = topics.create(deduplicate=True)
     server = topics.brokers.servers["1"]
-    producer = Producer({**topics.servers, "enable.idempotence": True, "batch.num.messages": 20})
-    delivered: list[int] = []
 
-    def cut(error: KafkaError | None, message: Message) -> None:
-        assert error is None, error
-        delivered.append(message.offset() or 0)
-        if len(delivered) % 200 == 0:
-            for connection in list(server.connections):
-                connection.close(ClosedError("the test cuts it"))
+    def cut() -> None:
+        for connection in list(server.connections):
+            connection.close(ClosedError("the test cuts it"))
 
-    values = [b"%d" % number for number in range(2_000)]
-    for value in values:
-        producer.produce("orders", value, on_delivery=cut)
-    assert producer.flush(PATIENCE_S) == 0
-    assert len(delivered) == len(values)
+    values = produce_while_disturbed(topics.brokers.addresses, 2_000, 200, cut)
     assert [value for batch in topic.read() for value in batch.values()] == values
 
 
@@ -391,22 +401,7 @@ def test_an_idempotent_producer_stores_each_record_once_while_the_topic_server_i
         brokers = stack.enter_context(KafkaBrokers(tmp_path, offsets_partitions=1))
         brokers.start("1", topics=client)
         topic = client.topic("orders", deduplicate=True, **KEEP)
-        producer = Producer({
-            "bootstrap.servers": brokers.addresses, "enable.idempotence": True, "batch.num.messages": 20,
-        })  # fmt: skip
-        delivered: list[int] = []
-
-        def cut(error: KafkaError | None, message: Message) -> None:
-            assert error is None, error
-            delivered.append(message.offset() or 0)
-            if len(delivered) % 300 == 0:
-                wire.cut()
-
-        values = [b"%d" % number for number in range(1_000)]
-        for value in values:
-            producer.produce("orders", value, on_delivery=cut)
-        assert producer.flush(PATIENCE_S) == 0
-        assert len(delivered) == len(values)
+        values = produce_while_disturbed(brokers.addresses, 1_000, 300, wire.cut)
         assert [value for batch in topic.read() for value in batch.values()] == values
 
 

@@ -94,7 +94,7 @@ def test_describe_log_dirs_reports_a_failed_disk(tmp_path: Path) -> None:
         assert [each.total_bytes > 0 for each in results] == [True, False, True]
 
 
-def test_kafka_python_describes_them(tmp_path: Path) -> None:
+def test_kafka_python_describes_log_dirs(tmp_path: Path) -> None:
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1", "2")
         brokers.create(replication_factor=2)

@@ -46,7 +46,7 @@ def test_announced_versions_are_served() -> None:
 
 
 @pytest.mark.parametrize(("key", "version", "kind"), MESSAGES, ids=NAMES)
-def test_messages_of_kio(key: ApiKey, version: int, kind: str, seed: int) -> None:
+def test_messages_of_kio_are_decoded_and_encoded(key: ApiKey, version: int, kind: str, seed: int) -> None:
     """What kio encodes is decoded to the same values, and encoded to the same bytes."""
     rng = Random(f"{seed} {key} {version} {kind}")
     codec, cls = codec_of(key, version, kind), kio_class(key, version, kind)
@@ -80,7 +80,7 @@ def test_kafka_python_lacks_what_is_not_compared_with_it() -> None:
     IN_KAFKA_PYTHON,
     ids=[name for name, message in zip(NAMES, MESSAGES, strict=True) if message in IN_KAFKA_PYTHON],
 )
-def test_messages_of_kafka_python(key: ApiKey, version: int, kind: str, seed: int) -> None:
+def test_messages_of_kafka_python_are_decoded_and_encoded(key: ApiKey, version: int, kind: str, seed: int) -> None:
     """kafka-python encodes our values to our bytes, and decodes these to the same values."""
     rng = Random(f"{seed} {key} {version} {kind}")
     codec = codec_of(key, version, kind)

@@ -59,7 +59,7 @@ def listed(client: RawClient, *topics: ListPartitionReassignmentsTopics) -> Any:
     }
 
 
-def test_replicas_move(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_a_reassignment_moves_replicas(brokers: KafkaBrokers, client: RawClient) -> None:
     assert alter(client, {0: [2], 1: [1]}) == {0: 0, 1: 0}
 
     def replicas() -> list[tuple[str, ...]]:

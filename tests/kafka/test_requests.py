@@ -104,7 +104,7 @@ def test_requests_keep_their_memory_and_parsers_do_not() -> None:
     assert sys.getrefcount(view.obj) == 3, "the view, the attribute, the argument"
 
 
-def test_memory_follows_the_traffic() -> None:
+def test_the_buffer_of_a_parser_follows_the_traffic() -> None:
     """Windows grow while they are filled, up to 256 KiB, and shrink again."""
     parser, windows, request = RequestParser(), [], framed(bytes(1 << 20))
     for _ in range(5):
@@ -118,7 +118,7 @@ def test_memory_follows_the_traffic() -> None:
     assert len(parser.get_buffer(-1)) == 4096
 
 
-def test_arguments() -> None:
+def test_a_request_parser_refuses_impossible_sizes() -> None:
     for limit in (7, 1 << 31):
         with pytest.raises(InvalidArgumentError, match="max_request_bytes: expected 8 to 2147483647"):
             RequestParser(max_request_bytes=limit)
@@ -142,7 +142,7 @@ def request_bytes(key: int, version: int, flexible: bool, client_id: str | None,
 
 
 @pytest.mark.parametrize("client_id", [None, "", "me", "grün" * 500])
-def test_headers_of_all_versions(client_id: str | None) -> None:
+def test_request_headers_of_all_versions_are_decoded(client_id: str | None) -> None:
     for key in ApiKey:
         for version in served_versions(key):
             codec = request_codec(key, version)
@@ -181,7 +181,7 @@ def test_decode_request_of_an_unserved_version_has_no_message() -> None:
         (struct.pack(">hhih", 18, 4, 5, -1), "the message at byte 10: expected a number of at most 32 bits"),
     ],
 )
-def test_headers_that_lie(data: bytes, text: str) -> None:
+def test_malformed_request_headers_are_refused(data: bytes, text: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"request header: {text}"):
         decode_request(data)
 
@@ -194,7 +194,7 @@ def test_errors_count_bytes_from_the_header_on() -> None:
         decode_request(struct.pack(">hhihi", 3, 1, 1, -1, 2) + b"\0\1a\0\1b", max_items=1)
 
 
-def test_headers_of_responses() -> None:
+def test_response_headers_follow_the_version_of_the_api() -> None:
     heartbeat = HeartbeatResponse(0, 16)
     assert b"".join(encode_response(ApiKey.HEARTBEAT, 3, 7, heartbeat)) == struct.pack(">iiih", 10, 7, 0, 16)
     assert b"".join(encode_response(ApiKey.HEARTBEAT, 4, 7, heartbeat)) == struct.pack(">iibihb", 12, 7, 0, 0, 16, 0)

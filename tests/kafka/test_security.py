@@ -115,7 +115,7 @@ def test_a_scram_proof_of_another_exchange_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mechanisms", [(), ("OAUTHBEARER",)])
-def test_mechanisms_are_checked(mechanisms: tuple[str, ...]) -> None:
+def test_unknown_sasl_mechanisms_are_refused(mechanisms: tuple[str, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match="mechanisms"):
         SaslUsers(USERS, mechanisms)
 
@@ -134,7 +134,7 @@ def test_sasl_handshake_without_users_gets_illegal_sasl_state(tmp_path: Path) ->
             )
 
 
-def test_tls(tmp_path: Path, certificates: Certificates) -> None:
+def test_clients_produce_and_consume_through_tls(tmp_path: Path, certificates: Certificates) -> None:
     with KafkaBrokers(tmp_path, request_ms=2_000) as brokers:
         brokers.start("1", tls=certificates.server(), users=SaslUsers(USERS, ("PLAIN",)))
         brokers.create()

@@ -77,7 +77,7 @@ def test_names_match_as_in_python(seed: int) -> None:
         ("topic", ["topic"], ["tópic"]),
     ],
 )
-def test_syntax(expression: str, matched: list[str], others: list[str]) -> None:
+def test_topic_patterns_match_as_regular_expressions(expression: str, matched: list[str], others: list[str]) -> None:
     pattern = TopicPattern(expression)
     for _ in range(2):  # the second time it is known
         assert [pattern.matches(name) for name in (*matched, *others)] == [True] * len(matched) + [False] * len(others)
@@ -101,7 +101,7 @@ def test_invalid_regular_expression_is_refused(expression: str, why: str) -> Non
 
 
 @pytest.mark.parametrize("expression", ["(a+)+b", "(a|aa)+b", "(a*)*b", "(a|a?){300}b", "(.*a){200}c"])
-def test_no_expression_takes_long(expression: str) -> None:
+def test_no_regular_expression_takes_exponential_time(expression: str) -> None:
     """Python needs exponential time for the first three."""
     pattern, began_s = TopicPattern(expression), time.monotonic()
     assert not pattern.matches("a" * 249)

@@ -246,7 +246,7 @@ def test_records_are_moved_exactly_once_while_brokers_go(work: Work) -> None:
     assert sum(work.offsets().values()) == total
 
 
-def test_aiokafka(work: Work) -> None:
+def test_aiokafka_commits_and_aborts_transactions(work: Work) -> None:
     async def transact() -> None:
         name = AIOTopicPartition(work.orders, 2)
         async with AIOKafkaProducer(
@@ -267,7 +267,7 @@ def test_aiokafka(work: Work) -> None:
     work.await_offsets({2: 11})
 
 
-def test_kafka_python(work: Work) -> None:
+def test_kafka_python_commits_and_aborts_transactions(work: Work) -> None:
     addresses = work.brokers.addresses.split(",")
     writer = KafkaProducer(bootstrap_servers=addresses, transactional_id=work.transactional_id)
     try:

@@ -34,7 +34,7 @@ def draw(rng: Random, count: int) -> list[TwinMessage]:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_messages_as_records(codec: int, seed: int) -> None:
+def test_messages_are_transcoded_to_records(codec: int, seed: int) -> None:
     rng = Random(f"{seed} {codec}")
     for sizes in ([1], [2, 1, 3], [100], [1, 1, 1], [200, 1]):
         entries = [draw(rng, size) for size in sizes]
@@ -56,7 +56,7 @@ def test_messages_as_records(codec: int, seed: int) -> None:
             ]
 
 
-def test_entries_of_one_message() -> None:
+def test_entries_of_one_message_keep_attributes_as_headers() -> None:
     """Their keys, times and properties are those of the record."""
     attributes = [
         encode_attributes(5_000_000, {"a": b"1", "b": b""}, b"me", 3),

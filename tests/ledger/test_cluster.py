@@ -66,7 +66,7 @@ def fill(cluster: LedgerCluster, *quorums: int, entries: int = 20) -> int:
 EXPECTED = [b"%d" % entry for entry in range(20)]
 
 
-def test_public_names() -> None:
+def test_public_names_of_ledgers_are_exported() -> None:
     assert issubclass(pyreplog.Cluster, LedgerCluster)
     assert (pyreplog.Ledger.__name__, pyreplog.LedgerReader.__name__) == ("Ledger", "LedgerReader")
     assert set(pyreplog.__all__) <= set(dir(pyreplog))
@@ -77,7 +77,7 @@ def test_public_names() -> None:
 # ---- embedded clusters -----------------------------------------------------------------------------------------
 
 
-def test_a_cluster_lasts(folder: Path) -> None:
+def test_an_embedded_cluster_keeps_its_ledgers(folder: Path) -> None:
     with embedded(folder) as cluster:
         first = fill(cluster)
         open_one = cluster.create_ledger()
@@ -101,7 +101,7 @@ def test_ids_are_not_given_twice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
-def test_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
+def test_an_embedded_cluster_is_reopened_with_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
     """A cluster with another number of bookies is opened with all existing bookies, as these hold copies."""
     with embedded(folder, before) as cluster:
         number = fill(cluster, before, 2, 2)
@@ -183,7 +183,7 @@ def segment_files(folder: Path) -> int:
 # ---- closing ---------------------------------------------------------------------------------------------------
 
 
-def test_closing_with_ledgers_open(folder: Path) -> None:
+def test_closing_a_cluster_closes_its_ledgers(folder: Path) -> None:
     cluster = embedded(folder)
     ledger = cluster.create_ledger()
     futures = [ledger.submit(b"%d" % entry) for entry in range(20)]
@@ -266,7 +266,9 @@ def test_clusters_stay_in_their_process(folder: Path) -> None:
         ({"ensemble": 5}, NotEnoughBookiesError),
     ],
 )
-def test_ledgers_that_cannot_be(shared: LedgerCluster, arguments: dict[str, object], error: type[Exception]) -> None:
+def test_impossible_ledgers_are_refused(
+    shared: LedgerCluster, arguments: dict[str, object], error: type[Exception]
+) -> None:
     before = shared.ledgers()
     with pytest.raises(error):
         shared.create_ledger(**arguments)  # type: ignore[arg-type]
@@ -282,12 +284,12 @@ def test_ledgers_that_cannot_be(shared: LedgerCluster, arguments: dict[str, obje
         ({"segment_bytes": 5}, ConfigError),
     ],
 )
-def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
+def test_impossible_clusters_are_refused(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         LedgerCluster.embedded(folder, **settings)  # type: ignore[arg-type]
 
 
-def test_malformed_urls(folder: Path) -> None:
+def test_malformed_urls_of_metadata_stores_are_refused(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         LedgerCluster.connect("http://example.org")
 
@@ -339,7 +341,7 @@ def test_a_ledger_that_another_client_made(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"seven", b"", b"-1", b"9" * 19, b"9" * 5000], ids=lambda value: value[:8].decode())
-def test_a_malformed_counter(value: bytes, folder: Path) -> None:
+def test_a_malformed_counter_of_ledgers_is_refused(value: bytes, folder: Path) -> None:
     with embedded(folder) as cluster:
         cluster.metadata.create(NEXT_LEDGER, value)
         with pytest.raises(InvalidMetadataError):
@@ -349,7 +351,7 @@ def test_a_malformed_counter(value: bytes, folder: Path) -> None:
 # ---- how it is -------------------------------------------------------------------------------------------------
 
 
-def test_status(folder: Path) -> None:
+def test_the_status_of_a_cluster_lists_bookies_and_ledgers(folder: Path) -> None:
     with embedded(folder, 4) as cluster:
         number = fill(cluster, 4, 3, 2)
         with cluster.create_ledger(3, 3, 2) as ledger:
@@ -369,7 +371,7 @@ def test_status(folder: Path) -> None:
             assert cluster.status().ledgers[1].last_add_pushed == -1, "nobody tells"
 
 
-def test_copies_are_counted(folder: Path) -> None:
+def test_count_copies_counts_stored_copies_of_each_entry(folder: Path) -> None:
     with embedded(folder, 4) as cluster:
         interceptor = RequestInterceptor(cluster)
         with cluster.create_ledger(4, 3, 2, password=b"secret") as ledger:

@@ -65,7 +65,7 @@ def test_a_new_version_of_the_same_metadata_does_not_prove_that_the_note_is_stor
     assert acked(future) and [copy.bookie for copy in writer.noted] == ["a"]
 
 
-def test_with_fewer_it_ends() -> None:
+def test_a_writer_below_its_ack_quorum_ends() -> None:
     lab = Lab(spares=0)
     writer = degraded(lab)
     future = writer.append()

@@ -188,7 +188,7 @@ def test_acks_are_settled_in_the_machines_order() -> None:
     assert order == sorted(order) and len(order) == len(futures)
 
 
-def test_an_answer_counts_once() -> None:
+def test_a_driver_takes_a_repeated_answer_once() -> None:
     runtime, machine = FakeRuntime(), Machine()
     runtime.answer = lambda on_reply: [on_reply(Reply(ReplyStatus.OK)) for _ in range(3)]
     Driver(0, machine, runtime).post(ask)

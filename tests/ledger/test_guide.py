@@ -15,7 +15,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_guide_runs() -> None:
+def test_the_program_of_the_ledger_guide_runs() -> None:
     (block,) = blocks(ROOT / "docs" / "ledgers.md")
     namespace: dict[str, Any] = {}
     try:
@@ -33,7 +33,7 @@ def test_the_guide_to_logs_runs() -> None:
     assert run(cursors, {}) == printed[-5:] and run(cursors, {}) == [], "those that are done do not come again"
 
 
-def test_the_readme_runs() -> None:
+def test_the_log_program_of_the_readme_runs() -> None:
     block, _ = blocks(ROOT / "README.md")  # the other program is in tests/kafka/test_kafka_guide.py
     namespace: dict[str, Any] = {}
     run_as_promised(block, namespace)

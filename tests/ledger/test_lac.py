@@ -49,7 +49,7 @@ def test_enough_answer_when_no_ack_quorum_is_silent() -> None:
     assert len(asked.finished) == 1
 
 
-def test_too_few_answer() -> None:
+def test_a_lac_query_with_too_few_answers_fails() -> None:
     lab = Lab()
     written(lab, 2)
     asked = query(lab)
@@ -91,7 +91,7 @@ def test_a_long_poll_that_brings_nothing() -> None:
     assert asked.result == 3
 
 
-def test_the_wrong_password() -> None:
+def test_a_lac_query_with_the_wrong_password_fails() -> None:
     lab = Lab()
     asked = query(lab)
     asked.reply(asked.take("a"), Reply(ReplyStatus.UNAUTHORIZED, LEDGER))

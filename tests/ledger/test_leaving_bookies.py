@@ -87,7 +87,7 @@ def test_states_are_known_from_the_start(folder: Path) -> None:
         assert cluster.runtime.leaving_bookies() == [leaving]
 
 
-def test_the_lost_come_first(cluster: LedgerCluster, names: list[str]) -> None:
+def test_lost_bookies_are_replaced_first(cluster: LedgerCluster, names: list[str]) -> None:
     """Of the leaving bookies, lost ones come first, as their copies are gone."""
     phases = [BookiePhase.DRAINING, BookiePhase.RETIRED, BookiePhase.LOST, BookiePhase.AWAY]
     set_phases(cluster, dict(zip(names, phases, strict=True)))
@@ -102,7 +102,9 @@ def test_a_state_that_cannot_be_read_counts_as_none(
     assert members(cluster, 4, 2, 2) == set(names)
 
 
-def test_the_status_has_phases(cluster: LedgerCluster, names: list[str], folder: Path, capsys) -> None:
+def test_the_status_of_a_cluster_has_phases_of_bookies(
+    cluster: LedgerCluster, names: list[str], folder: Path, capsys
+) -> None:
     set_phases(cluster, {names[1]: BookiePhase.DRAINING, "gone@00": BookiePhase.LOST})
     status = cluster.status()
     phases = {bookie.bookie: bookie.phase for bookie in status.bookies}
@@ -190,7 +192,7 @@ def test_a_state_has_one_change(cluster: LedgerCluster) -> None:
         assert load_ledger(cluster.metadata, ledger.id).version == version and not ledger.is_storing
 
 
-def test_many_ledgers_take_turns(cluster: LedgerCluster) -> None:
+def test_many_ledgers_replace_a_bookie_in_turns(cluster: LedgerCluster) -> None:
     with ExitStack() as opened:
         ledgers = [opened.enter_context(cluster.create_ledger(3, 2, 2)) for _ in range(3 * AT_ONCE)]
         leaving = ensemble(ledgers[0])[0]

@@ -125,7 +125,7 @@ def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, intercept
     assert (batch.result(30), last.result(30)) == (range(3, 5), 5)
 
 
-def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> None:
+def test_entries_of_each_thread_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> None:
     def work(name: int) -> list[int]:
         futures = []
         for n in range(0, 100, 4):
@@ -183,7 +183,7 @@ def test_the_largest_entry_fits(ledger: Ledger, cluster: LedgerCluster) -> None:
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
+def test_many_tasks_append_to_one_ledger(cluster: LedgerCluster) -> None:
     async def append_one(ledger: Ledger, number: int) -> int:
         await ledger.room()
         return await ledger.submit(b"%d" % number)
@@ -281,7 +281,7 @@ def test_calls_that_wait_for_room_fail_when_the_ledger_ends(
 
 
 @pytest.mark.parametrize("durability", ["synced", "appended"])
-def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
+def test_callbacks_of_appends_may_submit_the_next_entry(folder: Path, apart: Apart, durability: str) -> None:
     """Each entry is submitted by the callback of the entry before. With "appended", all callbacks run within one call."""
     with (
         LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
@@ -299,7 +299,9 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
         assert done.result(30) == 100
 
 
-def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_a_callback_that_would_wait_is_refused(
+    ledger: Ledger, cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     raised: AppendFuture[list[type]] = AppendFuture()
     interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
 
@@ -319,7 +321,7 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, interce
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
-def test_callbacks_may_close(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_callbacks_of_appends_may_close_the_ledger(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
     ledger = cluster.create_ledger()
     interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
@@ -519,7 +521,7 @@ def test_close_gives_up_in_time(
     assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_closing_twice_is_fine(ledger: Ledger) -> None:
+def test_a_ledger_may_be_closed_twice(ledger: Ledger) -> None:
     ledger.submit(b"flushed")
     ledger.close()
     ledger.close()

@@ -218,7 +218,7 @@ def test_closing_drops_fragments_behind_the_end() -> None:
     assert fragments(metadata.closed(-1, 0, 0)) == {0: "abc"}
 
 
-def test_metadata_are_immutable() -> None:
+def test_ledger_metadata_are_immutable() -> None:
     metadata = metadata_of()
     assert metadata.in_recovery().state is State.IN_RECOVERY
     assert metadata.state is State.OPEN

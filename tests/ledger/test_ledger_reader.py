@@ -64,7 +64,7 @@ def interceptor(cluster: LedgerCluster) -> RequestInterceptor:
 
 
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (4, 2, 1)])
-def test_every_entry_in_order(
+def test_a_reader_gives_every_entry_in_order(
     shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]
 ) -> None:
     read_little_at_a_time(monkeypatch)
@@ -100,7 +100,7 @@ def test_every_entry_in_order(
                 reader.read_unconfirmed(5, end)
 
 
-def test_an_empty_ledger(cluster: LedgerCluster) -> None:
+def test_an_empty_ledger_reads_as_no_entries(cluster: LedgerCluster) -> None:
     with cluster.open_ledger(fill(cluster, 0)) as reader:
         assert (len(reader), flat(reader.read()), flat(reader.follow_batches(0))) == (0, [], [])
 
@@ -188,7 +188,9 @@ def test_a_replica_that_is_slow_is_not_waited_for(
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(10)]
 
 
-def test_unknown_is_not_no(cluster: LedgerCluster, interceptor: RequestInterceptor) -> None:
+def test_an_unreachable_copy_is_not_taken_for_a_missing_one(
+    cluster: LedgerCluster, interceptor: RequestInterceptor
+) -> None:
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
         interceptor.add_rule(interceptor.fail)
@@ -206,7 +208,7 @@ def flipped(body: bytes | memoryview) -> bytes:
 # ---- who may, and what there is --------------------------------------------------------------------------------
 
 
-def test_the_password(cluster: LedgerCluster) -> None:
+def test_a_ledger_with_a_password_opens_only_with_it(cluster: LedgerCluster) -> None:
     number = fill(cluster, 3, password=b"secret")
     for password in (b"", b"other"):
         for recover in (True, False):
@@ -217,7 +219,7 @@ def test_the_password(cluster: LedgerCluster) -> None:
 
 
 @pytest.mark.parametrize("number", [5_000_000, -1, 10**30])
-def test_no_such_ledger(shared: LedgerCluster, number: int) -> None:
+def test_unknown_ledgers_are_refused_by_every_call(shared: LedgerCluster, number: int) -> None:
     for recover in (True, False):
         with pytest.raises(NoSuchLedgerError):
             shared.open_ledger(number, recover=recover)
@@ -227,7 +229,9 @@ def test_no_such_ledger(shared: LedgerCluster, number: int) -> None:
         shared.ledger_metadata(number)
 
 
-def test_deleting_while_reading(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_deleted_while_read_gives_entries_that_bookies_have(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Entries that bookies still have are read; following the ledger and opening it fail."""
     read_little_at_a_time(monkeypatch)
     ledger = cluster.create_ledger()
@@ -266,7 +270,7 @@ LIES = {
 }
 
 
-def test_metadata_that_lie(cluster: LedgerCluster) -> None:
+def test_contradictory_ledger_metadata_are_refused(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     truth = cluster.metadata.get(metadata_key(number))
     assert truth is not None
@@ -281,7 +285,7 @@ def test_metadata_that_lie(cluster: LedgerCluster) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
-def test_malformed_metadata(shared: LedgerCluster, garbage: bytes) -> None:
+def test_malformed_ledger_metadata_are_refused(shared: LedgerCluster, garbage: bytes) -> None:
     number = fill(shared, 5)
     ledger = shared.create_ledger()
     ledger.append(b"value")
@@ -299,7 +303,7 @@ def overwrite(cluster: LedgerCluster, ledger: int, value: bytes) -> None:
     cluster.metadata.put(metadata_key(ledger), value, stored.version)
 
 
-def test_unknown_bookies(cluster: LedgerCluster) -> None:
+def test_a_ledger_on_unknown_bookies_is_unreadable(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     changed = dataclasses.replace(
         cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),)
@@ -437,7 +441,7 @@ def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, i
         interceptor.clear()
 
 
-def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
+def test_waiting_for_entries_times_out(cluster: LedgerCluster) -> None:
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         assert reader.wait_beyond(-1, 0) is False
         assert reader.wait_beyond(-1, 0.05) is False
@@ -534,7 +538,7 @@ def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, intercep
 # ---- recovery --------------------------------------------------------------------------------------------------
 
 
-def test_all_recoveries_agree(cluster: LedgerCluster) -> None:
+def test_concurrent_recoveries_agree_on_the_last_entry(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(20)])
     with ThreadPoolExecutor(8) as pool:

@@ -81,7 +81,7 @@ def test_ledgers_are_spread_evenly() -> None:
     assert all(480 < load[candidate.bookie] < 720 for candidate in TEN)
 
 
-def test_space_weighs() -> None:
+def test_bookies_with_more_space_are_chosen_more_often() -> None:
     candidates = [Candidate("large", weight=3e9), Candidate("small", weight=1e9)]
     first = Counter(new(ledger, 1, candidates)[0] for ledger in range(2000))
     assert 2.5 < first["large"] / first["small"] < 3.6
@@ -99,7 +99,7 @@ def test_losing_a_bookie_moves_only_what_it_held() -> None:
         assert set(before) - {"bookie0"} <= set(after)
 
 
-def test_racks_are_spread() -> None:
+def test_ensembles_are_spread_over_racks() -> None:
     candidates = [Candidate(f"bookie{i}", rack=f"rack{i % 3}") for i in range(9)]
     for ledger in range(100):
         racks = Counter(int(bookie[-1]) % 3 for bookie in new(ledger, 3, candidates))
@@ -164,10 +164,10 @@ def test_a_large_ensemble_of_scarce_racks_is_chosen_soon() -> None:
     assert len(set(members)) == 60 and {name[0] for name in members} == set("abcdefgh")
 
 
-def test_turns_differ() -> None:
+def test_later_turns_choose_other_replacements() -> None:
     """If the replacement of a ledger fails as well, the ledger is given another one."""
     assert len({replacement_of(7, turn) for turn in range(30)}) > 5
 
 
-def test_no_server_is_there() -> None:
+def test_no_bookie_is_chosen_from_no_candidates() -> None:
     assert new(7, 3, []) == []

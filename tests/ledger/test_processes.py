@@ -76,7 +76,7 @@ def test_a_bookie_is_killed_under_load(processes: ProcessGroup, cluster: LedgerC
         assert check(again, ledger, last + 1) == last + 1
 
 
-def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
+def test_bookies_and_writers_work_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
     with ProcessGroup(tmp_path, zookeeper_url) as processes:
         processes.start_bookies(*NAMES)
         with LedgerCluster.connect(processes.url, request_timeout_ms=60_000) as cluster:
@@ -86,7 +86,7 @@ def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
             assert killed not in cluster.ledger_metadata(ledger).last_fragment.ensemble
 
 
-def test_the_writer_is_killed(processes: ProcessGroup, cluster: LedgerCluster) -> None:
+def test_a_ledger_of_a_killed_writer_is_recovered(processes: ProcessGroup, cluster: LedgerCluster) -> None:
     writer = processes.writer(4, 3, 2)
     ledger = writer.wait_for("ledger")
     writer.wait_for("acked", ENOUGH)

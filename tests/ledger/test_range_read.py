@@ -58,7 +58,7 @@ def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
             each_ledger.read_range(0, 1)
 
 
-def test_in_a_callback(cluster: LedgerCluster) -> None:
+def test_a_range_read_in_a_callback_does_not_wait(cluster: LedgerCluster) -> None:
     """The read in the callback does not wait."""
     with cluster.create_ledger(3, 3, 2) as ledger:
         values_read: AppendFuture[list[int]] = AppendFuture()

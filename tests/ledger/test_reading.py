@@ -94,7 +94,7 @@ def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
     assert isinstance(lab.reading(5, 6).run().error, UnreadableError)
 
 
-def test_unknown_is_not_missing() -> None:
+def test_an_entry_with_damaged_copies_is_unreadable() -> None:
     """#2908: the index has the entry, and the log cannot be read."""
     lab = Lab()
     written(lab, 1)
@@ -238,7 +238,7 @@ def test_read_fails_when_one_stripe_is_unavailable() -> None:
     assert "entry 1" in str(reading.error)
 
 
-def test_requests_name_the_stripe() -> None:
+def test_range_requests_name_the_stripe_of_each_bookie() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
     asked = [(send.bookie, send.request) for send in lab.reading(0, 6).sends]

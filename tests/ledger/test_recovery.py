@@ -177,7 +177,7 @@ def test_nothing_is_closed_while_all_are_down() -> None:
     assert lab.recovery().run().result.last_entry == 0
 
 
-def test_too_few_are_fenced() -> None:
+def test_a_recovery_waits_until_enough_bookies_are_fenced() -> None:
     """BOOKKEEPER-150: two of three bookies do not answer, and Qa = 2: an entry may be on these two."""
     lab = Lab()
     written(lab, 2)
@@ -227,7 +227,7 @@ def test_a_hung_bookie_does_not_hold_recovery_up() -> None:
     assert writer.machine.last_add_confirmed == -1
 
 
-def test_unknown_is_not_fenced() -> None:
+def test_a_bookie_that_answers_unknown_does_not_count_as_fenced() -> None:
     """A bookie in limbo or with a failing disk answers UNKNOWN, which does not count as fenced."""
     lab = Lab()
     written(lab, 1)
@@ -239,7 +239,7 @@ def test_unknown_is_not_fenced() -> None:
     assert isinstance(recovery.error, UnreadableError)
 
 
-def test_the_wrong_password() -> None:
+def test_a_recovery_with_the_wrong_password_fences_no_bookie() -> None:
     """9, .testRecoveryWithWrongPassword; 34, TestFencing.testFencingBadPassword: no bookie is fenced by it."""
     lab = Lab()
     writer = written(lab, 1)
@@ -515,7 +515,7 @@ def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
     assert lab.end == 2
 
 
-def test_rolling_restarts() -> None:
+def test_a_recovery_ends_while_bookies_restart_in_turn() -> None:
     """8: a bookie is restarted between any two steps of the recovery."""
     lab = Lab()
     written(lab, 3)
@@ -561,7 +561,7 @@ def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
 # ---- others at the same ledger -----------------------------------------------------------------------------------
 
 
-def test_another_client_closes_meanwhile() -> None:
+def test_a_recovery_takes_the_end_that_another_client_stored() -> None:
     """5, .testMetadataClosedDuringRecovery: the stored end is taken, although more entries were found."""
     lab = Lab()
     written(lab, 1)
@@ -598,7 +598,7 @@ def test_an_older_fragment_is_edited_meanwhile() -> None:
     assert (lab.end, lab.fragments) == (1, {0: "gbc", 1: "dbc"})
 
 
-def test_two_recover_at_once() -> None:
+def test_two_concurrent_recoveries_agree_on_the_end() -> None:
     """10, ParallelLedgerRecoveryTest.testConcurrentRecovery1-4, testRecoverBeforeWriteMetadata: both agree on one end."""
     lab = Lab()
     writer = lab.writer()
@@ -616,7 +616,7 @@ def test_two_recover_at_once() -> None:
     assert lab.end == -1
 
 
-def test_many_recover_at_once() -> None:
+def test_many_concurrent_recoveries_agree_on_the_end() -> None:
     """14, 31, TestFencing.testManyOpenParallel."""
     lab = Lab()
     writer = lab.writer()
@@ -633,7 +633,7 @@ def test_many_recover_at_once() -> None:
     assert {(bench.result.last_entry, bench.result.length) for bench in benches} == {(lab.end, lab.metadata.length)}
 
 
-def test_the_writer_closes_meanwhile() -> None:
+def test_a_recovery_takes_the_end_that_the_writer_stored() -> None:
     """12, .testRecoveryWhenClosingLedgerHandle."""
     lab = Lab()
     writer = written(lab, 2)
@@ -719,7 +719,7 @@ def test_a_closed_ledger_is_never_closed_again() -> None:
     assert recovery.result.last_entry == -1
 
 
-def test_the_ledger_is_deleted() -> None:
+def test_a_recovery_of_a_deleted_ledger_fails() -> None:
     lab = Lab()
     recovery = lab.recovery()
     recovery.do(recovery.machine.deleted())

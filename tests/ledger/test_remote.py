@@ -83,7 +83,7 @@ def test_a_malformed_timeout_is_refused(store: SQLiteStore, timeout_ms: int) -> 
         LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=timeout_ms)
 
 
-def test_from_many_threads(cluster: LedgerCluster) -> None:
+def test_many_threads_append_to_a_remote_ledger(cluster: LedgerCluster) -> None:
     """Some threads drive and others wait; a thread that does neither closes the ledger."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
         ids = [
@@ -93,7 +93,7 @@ def test_from_many_threads(cluster: LedgerCluster) -> None:
     assert values(cluster, ledger.id) == [b"value"] * 320
 
 
-def test_from_asyncio(cluster: LedgerCluster) -> None:
+def test_coroutines_append_to_a_remote_ledger(cluster: LedgerCluster) -> None:
     async def main() -> list[int]:
         ledger = await asyncio.to_thread(cluster.create_ledger, 3, 3, 2, window_bytes=20_000)
 
@@ -166,7 +166,9 @@ def test_a_bookie_that_comes_back_elsewhere(
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
 
 
-def test_no_bookie_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
+def test_appends_fail_and_closing_ends_without_any_bookie(
+    store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]
+) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     try:
         for each_node in nodes.values():
@@ -226,7 +228,7 @@ def test_malformed_registrations_are_left_out(store: SQLiteStore, cluster: Ledge
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
+def test_ctrl_c_in_the_driving_thread_loses_no_entry(cluster: LedgerCluster) -> None:
     """The thread that waits drives all ledgers meanwhile: a step that has begun is finished, whenever Ctrl-C comes."""
     ledger = cluster.create_ledger(3, 3, 2)
     main, ended = threading.get_ident(), threading.Event()

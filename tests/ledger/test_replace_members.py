@@ -69,7 +69,7 @@ def test_repeated_request_makes_one_member_change() -> None:
     assert (lab.version, writer.stores, writer.wakes) == (2, [], [])
 
 
-def test_all_members_leave() -> None:
+def test_a_writer_replaces_all_members_that_leave() -> None:
     lab = Lab(3, 2, 2, spares=3)
     writer = leave(written(lab, 3), "abc").run()
     assert (lab.version, lab.fragments[3]) == (2, "def")

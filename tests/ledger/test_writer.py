@@ -201,7 +201,7 @@ def test_another_client_takes_the_ledger_during_a_change(state: State, error: ty
     assert (lab.metadata.state, lab.version, lab.fragments) == (state, 2, {0: "abc"})
 
 
-def test_closing_during_a_change() -> None:
+def test_closing_a_writer_waits_for_an_ensemble_change() -> None:
     """19, .testClientClosesWhileFailureHandlerInProgress: here closing waits for the change, and for all copies."""
     lab = Lab()
     writer = lab.writer()
@@ -742,7 +742,7 @@ def test_all_acks_are_settled_when_the_writer_ends() -> None:
     assert all(future.done() for future in futures)
 
 
-def test_appending_after_the_close() -> None:
+def test_a_closed_writer_refuses_appends() -> None:
     """29, LedgerClose2Test: the refused append uses up no entry number."""
     lab = Lab()
     writer = lab.writer()
@@ -757,7 +757,7 @@ def test_appending_after_the_close() -> None:
     assert (lab.end, writer.machine.last_add_pushed) == (0, 0)
 
 
-def test_closing_twice() -> None:
+def test_a_second_close_of_a_writer_is_refused_after_the_end() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.close()
@@ -792,7 +792,7 @@ def test_closing_never_overwrites_another_end() -> None:
     assert lab.end == -1
 
 
-def test_closing_during_a_recovery() -> None:
+def test_a_writer_closes_while_a_recovery_runs() -> None:
     """29, .testMetadataCloseMarkedInRecoveryWhileClosing: all entries are confirmed, so that recovery closes at the
     same end."""
     lab = Lab()
@@ -861,7 +861,7 @@ def test_a_lost_change_is_stored_after_it_was_tried_again() -> None:
     assert acked(future) and lab.version == 2
 
 
-def test_the_ledger_is_deleted() -> None:
+def test_a_writer_of_a_deleted_ledger_fails() -> None:
     lab = Lab()
     writer = lab.writer()
     future = writer.append()

@@ -94,7 +94,7 @@ def bench() -> Iterator[Bench]:
 # ---- values ----------------------------------------------------------------------------------------------------
 
 
-def test_values() -> None:
+def test_writer_keys_have_their_golden_values() -> None:
     writer = LedgerWriterIdentity("host", 7, "ab")
     assert LedgerWriterIdentity.decode(writer.encode()) == writer
     body = json.loads(writer.encode())
@@ -188,7 +188,7 @@ def test_while_the_store_is_away_there_is_one_more_attempt_at_a_time(bench: Benc
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_an_unknown_outcome(bench: Bench, done: bool) -> None:
+def test_a_writer_key_is_deleted_again_after_an_unknown_outcome(bench: Bench, done: bool) -> None:
     bench.keys.hold(1)
     bench.run()
     bench.metadata.fail("delete", OutcomeUnknownError("the reply was lost"), done=done)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
+
+from tests.metadata.zookeeper_proxy import ZooKeeperProxy
 
 
-class CutProxy:
+class CutProxy(ZooKeeperProxy):
     """Relays connections to a port of this machine. From `cut` to `mend` there are none."""
 
     def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._is_cut = False
         self._sockets: list[socket.socket] = []
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
-
-    @property
-    def hosts(self) -> str:
-        """For the URL of a store."""
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__(port)
 
     def cut(self) -> None:
         """End all connections, and each new one at once."""
@@ -38,29 +31,19 @@ class CutProxy:
         with self._lock:
             self._is_cut = False
 
-    def __enter__(self) -> CutProxy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.cut()
-        _shut(self._listener)
-        self._acceptor.join()
-        self._listener.close()
+        super().close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):  # it was closed
-            while True:
-                client, _ = self._listener.accept()
-                with self._lock:
-                    if self._is_cut:
-                        client.close()
-                        continue
-                    server = socket.create_connection(self._server)
-                    self._sockets = [each for each in self._sockets if each.fileno() >= 0]
-                    self._sockets += client, server
-                threading.Thread(target=_relay_both, args=(client, server), daemon=True).start()
+    def accepted(self, client: socket.socket) -> None:
+        with self._lock:
+            if self._is_cut:
+                client.close()
+                return
+            server = socket.create_connection(self.server)
+            self._sockets = [each for each in self._sockets if each.fileno() >= 0]
+            self._sockets += client, server
+        threading.Thread(target=_relay_both, args=(client, server), daemon=True).start()
 
 
 def _relay_both(client: socket.socket, server: socket.socket) -> None:

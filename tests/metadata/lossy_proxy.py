@@ -7,53 +7,34 @@ import struct
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
-from types import TracebackType
+
+from tests.metadata.zookeeper_proxy import ZooKeeperProxy
 
 PATIENCE_S = 60.0
 WRITES = {1: "create", 2: "delete", 5: "set", 15: "create"}
 """Requests by their type, in the protocol of ZooKeeper."""
 
 
-class LossyProxy:
+class LossyProxy(ZooKeeperProxy):
     """Loses the connection at the first write of each kind to each path, so that its outcome is unknown.
 
     port: of ZooKeeper on this machine. is_done: whether ZooKeeper gets the write; its answer is lost then.
     """
 
     def __init__(self, port: int, *, is_done: bool) -> None:
-        self._server, self._is_done = ("127.0.0.1", port), is_done
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._is_done = is_done
         self._lock = threading.Lock()
         self.lost: list[tuple[str, str]] = []
         """Kind and path of the writes that were lost."""
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
+        super().__init__(port)
 
-    @property
-    def hosts(self) -> str:
-        """For the URL of a store."""
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> LossyProxy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # it was closed
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._relay, args=(client,), daemon=True).start()
+    def accepted(self, client: socket.socket) -> None:
+        threading.Thread(target=self._relay, args=(client,), daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
         swallowed: SimpleQueue[int] = SimpleQueue()
         is_lost = threading.Event()
-        with client, suppress(OSError), socket.create_connection(self._server) as server:
+        with client, suppress(OSError), socket.create_connection(self.server) as server:
             answers = threading.Thread(target=_answer, args=(server, client, is_lost, swallowed), daemon=True)
             answers.start()
             server.sendall(_frame(client))  # begins the session

@@ -58,7 +58,7 @@ def test_keys_are_like_other_keys(store, other):
     assert store.get("/a").value == b"somebody else's"
 
 
-def test_no_children_below(store):
+def test_leased_keys_have_no_children(store):
     with store.lease(TTL_S) as lease:
         lease.create("/a/b", b"")
         for call in (store.create, lease.create):
@@ -144,7 +144,7 @@ def test_heartbeat_thread_of_an_unclosed_lease_ends_with_its_store(caplog):
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e9])
-def test_bad_times(store, ttl):
+def test_impossible_lease_times_are_refused(store, ttl):
     with pytest.raises(InvalidArgumentError, match="seconds"):
         store.lease(ttl)
 

@@ -74,7 +74,7 @@ def test_every_commit_is_synced_to_a_write_ahead_log(path):
 # ---- bad files -------------------------------------------------------------------------------------------------
 
 
-def test_other_applications_databases(path):
+def test_a_database_of_another_application_is_refused_unchanged(path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
@@ -92,7 +92,7 @@ def test_files_that_are_no_database(path, content):
     assert path.read_bytes() == content
 
 
-def test_a_later_format(path):
+def test_a_database_of_a_later_format_is_refused(path):
     SQLiteStore(path).close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
@@ -101,7 +101,7 @@ def test_a_later_format(path):
         SQLiteStore(path)
 
 
-def test_a_missing_table(path):
+def test_a_database_without_its_table_is_a_corruption_error(path):
     with SQLiteStore(path) as store:
         connection = sqlite3.connect(path)
         connection.execute("DROP TABLE keys")
@@ -110,7 +110,7 @@ def test_a_missing_table(path):
             store.get("/a")
 
 
-def test_bad_places(tmp_path):
+def test_a_store_at_an_impossible_path_is_a_disk_error(tmp_path):
     for path in (tmp_path / "missing" / "metadata.db", tmp_path):
         with pytest.raises(DiskError, match=str(path)):
             SQLiteStore(path)
@@ -167,7 +167,7 @@ def test_calls_end_at_the_deadline(path):
 # ---- leases ----------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_owner_expires(path):
+def test_leases_of_a_silent_owner_expire_at_the_ttl(path):
     """By a clock that stands still until the test moves it: exactly at the ttl, for everybody at once."""
     clock = ManualClock(0)
     lost: list[str] = []
@@ -269,7 +269,7 @@ def test_watch_reports_a_key_deleted_with_its_parent(path):
             until(lambda: len(told) > looks)
 
 
-def test_which_processes_live():
+def test_a_process_identity_tells_whether_its_process_lives():
     own = ProcessIdentity.this_process()
     assert not own.is_dead() and own.pid == os.getpid()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:

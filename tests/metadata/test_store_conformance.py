@@ -124,7 +124,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_bad_keys(store, key):
+def test_malformed_keys_are_refused_by_every_call(store, key):
     calls = [
         lambda: store.get(key), lambda: store.create(key, b""), lambda: store.put(key, b"", 0),
         lambda: store.delete(key, 0), lambda: lease.create(key, b""),
@@ -138,7 +138,7 @@ def test_bad_keys(store, key):
     assert store.list("/") == []
 
 
-def test_wrong_types(store):
+def test_arguments_of_wrong_types_are_refused(store):
     version = store.create("/a", b"")
     calls = [
         lambda: store.get(b"/a"), lambda: store.list(None), lambda: store.create("/b", "text"),
@@ -152,7 +152,7 @@ def test_wrong_types(store):
 
 
 @pytest.mark.parametrize("version", [-1, -2, 1 << 63])
-def test_bad_versions(store, version):
+def test_impossible_versions_are_refused(store, version):
     """-1 is ZooKeeper's "any version"."""
     store.create("/a", b"")
     with pytest.raises(InvalidArgumentError, match="version"):
@@ -178,7 +178,7 @@ def test_children_are_listed_sorted(store, other):
     assert other.list("/") == ["top", "topmost"]
 
 
-def test_parents_are_keys(store):
+def test_parents_of_a_key_are_keys(store):
     store.create("/a/b/c", b"x")
     assert store.get("/a").value == store.get("/a/b").value == b""
     with pytest.raises(KeyExistsError, match="/a/b"):
@@ -192,7 +192,7 @@ def test_parents_are_keys(store):
     assert store.list("/a") == []
 
 
-def test_a_deep_key(store):
+def test_a_key_may_be_deeply_nested(store):
     key = "/x" * (KEY_MAX // 2)
     store.create(key, b"deep")
     assert store.get(key).value == b"deep" and store.list(key[: -len("/x")]) == ["x"]
@@ -209,7 +209,7 @@ def test_one_of_many_concurrent_creates_succeeds(store, other):
     assert store.get("/deep/er/key").value == b"%d" % winners[0]
 
 
-def test_no_update_is_lost(store, other):
+def test_concurrent_updates_of_threads_are_not_lost(store, other):
     store.create("/counter", b"0")
 
     def count(number: int) -> None:
@@ -234,7 +234,7 @@ def test_one_of_many_concurrent_deletes_succeeds(store, other):
         assert all(result is None or isinstance(result, NoSuchKeyError) for result in results), results
 
 
-def test_processes_lose_no_update(shared_url):
+def test_concurrent_updates_of_processes_are_not_lost(shared_url):
     """They also make the store together."""
     processes = [Process(COUNTER, shared_url, 20) for _ in range(3)]
     try:

@@ -26,7 +26,7 @@ CALLS = {
 }
 
 
-def test_after_close(store):
+def test_a_closed_store_refuses_calls(store):
     lease, watch = store.lease(20), store.watch("/a", lambda key: None)
     store.close()
     for call in CALLS.values():
@@ -41,7 +41,7 @@ def test_after_close(store):
     assert "closed" in repr(store)
 
 
-def test_pickles_and_copies(store):
+def test_stores_and_leases_refuse_pickling_and_copying(store):
     with store.lease(20) as lease:
         for handle in (store, lease):
             for use in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -104,7 +104,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_after_fork(url):
+def test_a_forked_store_refuses_calls_in_the_child(url):
     """In the child every call is refused and names the parent; the parent, its lease and its file notice nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK, url],
@@ -165,12 +165,12 @@ URLS = [
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_bad_urls(url):
+def test_malformed_urls_of_stores_are_refused(url):
     with pytest.raises(InvalidArgumentError):
         open_store(url)
 
 
-def test_relative_paths(tmp_path, monkeypatch):
+def test_a_relative_path_of_a_store_outlives_a_change_of_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open_store("sqlite:metadata.db") as store:
         store.create("/a", b"")
@@ -179,7 +179,7 @@ def test_relative_paths(tmp_path, monkeypatch):
     assert (tmp_path / "metadata.db").exists()
 
 
-def test_kazoo_is_an_extra(monkeypatch):
+def test_a_zookeeper_store_without_kazoo_names_the_extra(monkeypatch):
     for module in [name for name in sys.modules if name.partition(".")[0] == "kazoo" or "metadata.zoo" in name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delitem(sys.modules, "pyreplog.metadata.zookeeper_session", raising=False)

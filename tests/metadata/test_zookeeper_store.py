@@ -44,7 +44,7 @@ def be_patient(store: ZooKeeperStore, timeout: float) -> float:
     return before
 
 
-def test_roots_are_apart(zookeeper, zookeeper_url):
+def test_stores_below_different_roots_are_separate(zookeeper, zookeeper_url):
     with open_store(f"{zookeeper_url}/one") as store, open_store(f"{zookeeper_url}/two") as two:
         store.create("/a", b"1")
         two.create("/a", b"2")
@@ -73,7 +73,7 @@ def test_open_without_a_server_raises_metadata_unavailable_error():
         open_store("zk://127.0.0.1:1", timeout=0.3)
 
 
-def test_access_control_denies(zookeeper, zookeeper_url):
+def test_denied_access_of_zookeeper_is_a_typed_error(zookeeper, zookeeper_url):
     root = zookeeper_url.partition(zookeeper.hosts)[2]
     administrator = KazooClient(zookeeper.hosts)
     administrator.start(60)

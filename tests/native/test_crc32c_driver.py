@@ -32,20 +32,20 @@ def run_driver(program: Path, compiler: list[str], emulator: list[str]) -> list[
         pytest.param(["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"], id="sanitized"),
     ],
 )
-def test_native(tmp_path: Path, flags: list[str]) -> None:
+def test_crc32c_is_right_on_this_cpu(tmp_path: Path, flags: list[str]) -> None:
     tested = run_driver(tmp_path / "driver", ["gcc", *flags], [])
     assert sorted(tested) == sorted(checksum.kernels())
 
 
 @pytest.mark.skipif("avx2" not in checksum.kernels(), reason="the shim is made of AVX2")
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]])
-def test_avx512_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
+def test_crc32c_with_avx512_is_right_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
     """The widest kernel, its instructions told in C: few CPUs have them, and no emulator does."""
     compiler = ["gcc", *flags, "-Wno-psabi", "-include", str(HERE / "avx512_shim.h")]
     assert "avx512" in run_driver(tmp_path / "driver", compiler, [])
 
 
-def test_arm(tmp_path: Path) -> None:
+def test_crc32c_is_right_on_64_bit_arm(tmp_path: Path) -> None:
     compiler = ["aarch64-linux-gnu-gcc", "-O3", "-static"]
     assert run_driver(tmp_path / "driver", compiler, ["qemu-aarch64-static"]) == ["armv8", "portable"]
 

@@ -63,7 +63,7 @@ def scans(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [indexes, ledger_indexes, messages, ranges, scans], ids=lambda make: make.__name__)
-def test_memory_comes_back(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_dropped_native_objects_free_their_memory(make: Callable[[Path], None], tmp_path: Path) -> None:
     for _ in range(3):
         make(tmp_path)
     before = resident()

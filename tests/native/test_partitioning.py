@@ -44,7 +44,7 @@ def test_rows_that_are_not_there_are_refused(row: int) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[0, 3], [2, 1], [-1, 1]])
-def test_columns_are_checked(offsets: list[int]) -> None:
+def test_columns_with_bad_offsets_are_refused(offsets: list[int]) -> None:
     for call in (hash_column, lambda column: gather(column, np.array([0]))):
         with pytest.raises(InvalidArgumentError, match="offsets"):
             call((np.array(offsets), b"ab"))

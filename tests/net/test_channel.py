@@ -94,7 +94,7 @@ def test_a_channel_is_whole_before_its_reactor_connects_it(
     wait(reactor, lambda: channel.connected)
 
 
-def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_a_request_without_a_reply_times_out(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
     wait(reactor, lambda: channel.connected)  # else it is not sent in time
@@ -194,7 +194,7 @@ def test_channel_without_a_listener_raises_not_connected_error_until_one_listens
     assert call(reactor, channel, b"now") == b"now" and server.refused == 0
 
 
-def test_names_are_looked_up(reactor: Reactor, opened: Any) -> None:
+def test_a_channel_looks_up_host_names(reactor: Reactor, opened: Any) -> None:
     server = opened.enter_context(Server(reactor, Recorder(), host="127.0.0.1"))
     channel = opened.enter_context(Channel(reactor, ("localhost", server.address[1])))
     wait(reactor, lambda: channel.connected or channel.error is not None)
@@ -238,7 +238,7 @@ def test_a_server_of_another_kind(first: bytes, reactor: Reactor, opened: Any) -
         channel.close()
 
 
-def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
+def test_requests_to_a_killed_server_fail_as_disconnected(reactor: Reactor, opened: Any, process: Any) -> None:
     server, address = process
     channel = opened.enter_context(Channel(reactor, address))
     assert call(reactor, channel, b"x") == b"x"
@@ -250,7 +250,7 @@ def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
     assert type(outcomes[0]) is DisconnectedError
 
 
-def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
+def test_a_channel_notices_a_stopped_server_by_its_silence(reactor: Reactor, opened: Any, process: Any) -> None:
     """SIGSTOP: its kernel still acknowledges; only heartbeats tell. Memory does not grow meanwhile."""
     server, address = process
     limits = Limits(heartbeat_ms=200, silence_ms=3000, stall_ms=60_000, queued_bytes=1 << 20)
@@ -267,7 +267,7 @@ def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
         assert isinstance(reply, NotConnectedError | DisconnectedError)
 
 
-def test_closing_settles_everything(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_closing_a_channel_settles_every_request(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
     outcomes: list[Any] = []
@@ -357,7 +357,7 @@ def test_garbage_collected_channel_with_a_pending_request_emits_a_resource_warni
     wait(reactor, lambda: bool(handler.ends))
 
 
-def test_delays_double_between_bounds() -> None:
+def test_reconnect_delays_double_between_bounds() -> None:
     low, high = Backoff(0.02, 1.0, lambda: 0.0), Backoff(0.02, 1.0, lambda: 1.0)
     assert [high.next_s() for _ in range(8)] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     assert [low.next_s() for _ in range(3)] == [0.01, 0.02, 0.04]

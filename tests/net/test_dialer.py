@@ -39,7 +39,7 @@ def link(reactor: Reactor, opened: ExitStack) -> MakeLink:
     return link
 
 
-def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_a_link_carries_frames_in_both_directions(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(bytes.upper))
     client = Recorder(answer=None)
     link(server.address, client)
@@ -96,7 +96,7 @@ def test_a_server_of_another_kind_is_not_taken(reactor: Reactor, serve: Serve, l
     assert not client.connections
 
 
-def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_a_link_looks_up_host_names(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder())
     connection = link(("localhost", server.address[1]), Recorder())
     wait(reactor, lambda: connection.connected)
@@ -135,7 +135,7 @@ def test_close_waits_until_the_handler_was_called(reactor: Reactor, serve: Serve
     assert new_connection._is_released()
 
 
-def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_a_closed_link_ends_its_connection(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     client = Recorder()
     server = serve(Recorder())
     connection = link(server.address, client)

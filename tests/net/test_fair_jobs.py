@@ -76,7 +76,7 @@ def test_many_jobs_of_one_connection_leave_threads_to_others() -> None:
         assert sorted(work.begun) == ["greedy 0", "greedy 1", "modest"]
 
 
-def test_connections_take_turns() -> None:
+def test_connections_take_turns_at_the_threads() -> None:
     """With one thread, each in its turn, whoever came first."""
     with opened(threads=1, threads_max=1, running_max=1) as (_, submit, work):
         peers = {name: Peer() for name in "abc"}

@@ -86,7 +86,7 @@ def test_bytes_behind_the_last_field_are_skipped() -> None:
     assert isinstance(refusal, hello.Refusal) and str(refusal.error) == "why"
 
 
-def test_features_are_bounded() -> None:
+def test_features_of_a_hello_are_bounded() -> None:
     many = [f"feature-{number}" for number in range(hello.FEATURES_MAX)]
     longest = NodeIdentity(
         node="n" * 255, cluster="c" * 255, service="s" * 255, features=frozenset(f"{n:032d}" for n in range(32))

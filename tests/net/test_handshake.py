@@ -128,7 +128,7 @@ def test_a_server_refuses_a_client_that_expects_another(expected, error, words) 
 @pytest.mark.parametrize(
     ("low", "high", "fits"), [(1, 1, True), (1, 9, True), (2, 9, True), (3, 9, False), (0, 0, False)]
 )
-def test_versions(low: int, high: int, fits: bool) -> None:
+def test_sides_agree_on_a_version_or_refuse(low: int, high: int, fits: bool) -> None:
     first, other = server(), client()
     first._hello = dataclasses.replace(first._hello, min_version=low, version=high)
     if fits:
@@ -207,7 +207,7 @@ def test_certificates_instead_of_a_secret() -> None:
 
 
 @pytest.mark.parametrize("kind", HelloKind)
-def test_out_of_turn(kind: HelloKind) -> None:
+def test_handshake_messages_out_of_turn_are_refused(kind: HelloKind) -> None:
     samples = {
         HelloKind.SERVER: server()._hello.encode(),
         HelloKind.CLIENT: client()._hello.encode(),
@@ -229,7 +229,7 @@ def test_out_of_turn(kind: HelloKind) -> None:
 
 
 @given(messages)
-def test_bytes_there_and_back(message: hello.Message) -> None:
+def test_hello_messages_are_decoded_as_encoded(message: hello.Message) -> None:
     encoded = message.encode()
     assert len(encoded) <= hello.BODY_MAX
     assert hello.decode_hello(encoded) == message
@@ -237,7 +237,7 @@ def test_bytes_there_and_back(message: hello.Message) -> None:
         hello.decode_hello(encoded[:-1])
 
 
-def test_reasons_there_and_back() -> None:
+def test_reasons_of_refusals_are_decoded_as_encoded() -> None:
     for error in hello.REASONS.values():
         decoded = hello.decode_hello(Refusal(error("why " * 1000)).encode())
         assert isinstance(decoded, Refusal) and type(decoded.error) is error and str(decoded.error).startswith("why")
@@ -249,7 +249,7 @@ def test_reasons_there_and_back() -> None:
         st.builds(lambda k, b: hello.MAGIC + bytes((k,)) + b, st.integers(0, 9), st.binary(max_size=300)),
     )
 )
-def test_arbitrary_bytes(body: bytes) -> None:
+def test_arbitrary_bytes_of_a_hello_are_refused(body: bytes) -> None:
     for side in (server(), server(secret=SECRET), client(), client(secret=SECRET)):
         try:
             side.receive(body)
@@ -258,7 +258,7 @@ def test_arbitrary_bytes(body: bytes) -> None:
 
 
 @given(messages, st.data())
-def test_flipped_bytes(message: hello.Message, data: st.DataObject) -> None:
+def test_flipped_bytes_of_a_hello_are_decoded_or_refused(message: hello.Message, data: st.DataObject) -> None:
     body = bytearray(message.encode())
     at = data.draw(st.integers(0, len(body) - 1))
     body[at] ^= data.draw(st.integers(1, 255))
@@ -278,7 +278,7 @@ def test_secrets_are_not_shown() -> None:
     assert "short" not in str(refused.value)
 
 
-def test_identities_are_bounded() -> None:
+def test_identities_of_a_hello_are_bounded() -> None:
     for wrong in ({"node": "x" * 256}, {"cluster": "\u00e9" * 128}, {"incarnation": b"short"}):
         with pytest.raises(InvalidArgumentError):
             NodeIdentity(**wrong)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ def test_calls_are_made_in_order_from_any_thread(reactor: Reactor) -> None:
         assert [i for i in numbers if k <= i < k + 100] == list(range(k, k + 100))
 
 
-def test_timers() -> None:
+def test_timers_run_at_their_times_unless_cancelled() -> None:
     clock = ManualClock(0)
     gone: list[str] = []
     with Reactor(clock=clock) as reactor:
@@ -99,7 +99,7 @@ def test_a_timer_set_by_another_thread_wakes_a_sleeping_reactor(reactor: Reactor
     assert gone.wait(TIMEOUT_S)
 
 
-def test_descriptors(reactor: Reactor) -> None:
+def test_registered_descriptors_call_back_until_unregistered(reactor: Reactor) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         seen: list[bytes] = []
@@ -173,13 +173,13 @@ def test_waiting_thread_takes_over_the_driver_role(reactor: Reactor) -> None:
     wait(reactor, lambda: threading.get_ident() in drivers)
 
 
-def test_waiting_in_vain(reactor: Reactor) -> None:
+def test_drive_returns_false_after_its_time_out(reactor: Reactor) -> None:
     assert reactor.drive(lambda: False, 0.01) is False
     assert reactor.drive(lambda: True, 0.0) is True
     assert reactor.drive(lambda: False, -1.0) is False
 
 
-def test_a_callback_cannot_wait(reactor: Reactor) -> None:
+def test_a_callback_that_would_drive_the_reactor_is_refused(reactor: Reactor) -> None:
     errors: list[Exception] = []
 
     def wait_inside() -> None:
@@ -277,7 +277,7 @@ def test_busy_polling_finds_the_same(serve: Any, connect: Any, opened: Any) -> N
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_while_waiting(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_ctrl_c_interrupts_a_waiting_thread(reactor: Reactor, serve: Any, connect: Any) -> None:
     held = Recorder(answer=None)
     server = serve(held, reactor=reactor)
     channel = connect(server)
@@ -323,7 +323,7 @@ def interrupts() -> Iterator[list[int]]:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_anywhere(
+def test_ctrl_c_at_any_moment_interrupts_one_caller_only(
     reactor: Reactor, serve: Any, connect: Any, opened: ExitStack, interrupts: list[int], seed: int
 ) -> None:
     """Real signals at random moments of busy calls. The one who is interrupted lets go; others get their outcome."""
@@ -363,7 +363,7 @@ def test_ctrl_c_anywhere(
 # ---- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_closed(reactor: Reactor) -> None:
+def test_a_closed_reactor_refuses_calls(reactor: Reactor) -> None:
     reactor.close()
     reactor.close()
     calls: list[Callable[[], object]] = [
@@ -414,7 +414,7 @@ def test_a_callback_may_close_its_reactor() -> None:
     assert running._epoll.closed
 
 
-def test_stop_and_run_again() -> None:
+def test_a_stopped_reactor_runs_again() -> None:
     with Reactor() as reactor:
         reactor.call_soon(reactor.stop)
         reactor.run()

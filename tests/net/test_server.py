@@ -68,7 +68,7 @@ def tick(reactor: Reactor, clock: ManualClock, seconds: float, step: float = 0.0
         wait(reactor, lambda: len(rounds) == 2)  # noqa: B023
 
 
-def test_requests_and_replies(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_a_server_answers_requests_of_any_size(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder()
     server = serve(handler, identity=NODE, secret=SECRET)
     channel = connect(server, expected=NODE, secret=SECRET)
@@ -101,7 +101,7 @@ def test_replies_of_parts_from_another_thread(reactor: Reactor, serve: Any, conn
 
 
 @pytest.mark.parametrize("cut", [1, 5, 13, 100])
-def test_a_stream_cut_anywhere(cut: int, reactor: Reactor, serve: Any) -> None:
+def test_a_stream_cut_anywhere_ends_its_connection_only(cut: int, reactor: Reactor, serve: Any) -> None:
     with RawClient(serve(Recorder())) as client:
         stream = b"".join(encode(i, b"%d" % i * 7) + encode(0, b"") for i in range(1, 20))
         for at in range(0, len(stream), cut):
@@ -229,7 +229,7 @@ def test_a_handler_that_raises_closes_one_connection(
     assert call(reactor, good, b"y") == b"y"
 
 
-def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_connections_beyond_the_limit_are_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
     server = serve(Recorder(), limits=Limits(connections=2))
     first = connect(server)
     assert call(reactor, first, b"x") == b"x"
@@ -418,7 +418,7 @@ def test_a_slow_reader_is_closed_and_costs_no_memory(opened: Any) -> None:
         assert other.request(1, b"x") == b"r" * 100_000
 
 
-def test_half_open_connections(reactor: Reactor, serve: Any) -> None:
+def test_half_open_and_reset_connections_end(reactor: Reactor, serve: Any) -> None:
     """A client that has closed its side gets no further than that; one that was reset neither."""
     handler = Recorder(answer=None)
     server = serve(handler)
@@ -556,7 +556,7 @@ def test_flooding_client_does_not_starve_another(reactor: Reactor, serve: Any) -
             thread.join(TIMEOUT_S)
 
 
-def test_pause_and_resume(reactor: Reactor, serve: Any) -> None:
+def test_a_paused_connection_delivers_requests_when_resumed(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
     with RawClient(serve(handler)) as client:
         wait(reactor, lambda: bool(handler.connections))
@@ -691,7 +691,7 @@ def test_a_closed_reactor_ends_its_servers() -> None:
     assert [type(error) for error in handler.ends] == [ClosedError]
 
 
-def test_bad_places(reactor: Reactor, serve: Any) -> None:
+def test_a_server_at_an_impossible_address_is_refused(reactor: Reactor, serve: Any) -> None:
     server = serve(Recorder())
     with pytest.raises(OSError):
         Server(reactor, Recorder(), port=server.address[1])
@@ -710,6 +710,6 @@ def test_bad_places(reactor: Reactor, serve: Any) -> None:
         {"x": 1},
     ],
 )
-def test_limits_are_checked(wrong: dict[str, Any]) -> None:
+def test_impossible_limits_of_a_server_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Limits.of(wrong)

@@ -96,7 +96,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_requests_and_replies(
+def test_a_server_answers_requests_behind_tls(
     mutual: bool, certificates: Certificates, reactor: Reactor, serve: Any, connect: Any
 ) -> None:
     server = serve(Recorder(), tls=certificates.server(mutual=mutual))
@@ -112,7 +112,7 @@ def test_requests_and_replies(
     assert replies == bodies
 
 
-def test_a_secret_behind_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
+def test_a_secret_is_checked_behind_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
     secret = Secret(b"a secret of sixteen bytes or more")
     server = serve(Recorder(), tls=certificates.server(), secret=secret)
     assert call(reactor, connect(server, tls=certificates.client(), secret=secret), b"x") == b"x"
@@ -207,7 +207,7 @@ def test_a_drain_lets_clients_go(
     ],
     ids=["unknown server", "unknown client", "client without a certificate"],
 )
-def test_wrong_certificates(
+def test_wrong_certificates_end_the_connection_on_both_sides(
     server: dict[str, Any],
     client: str | None,
     error: type[PeerError],

@@ -33,7 +33,7 @@ def offloaded(folder: Place, log: Path) -> Offloaded:
     return folder.copy(log).manifest
 
 
-def test_a_short_object(place: Place, log: Path) -> None:
+def test_a_short_object_is_refused_or_passed_over(place: Place, log: Path) -> None:
     manifest = place.copy(log).manifest
     item = manifest.segments[1]
     place.storage.put(item.name, [place.bytes_of(item.name)[:-8]])
@@ -71,7 +71,7 @@ def test_a_damaged_object_that_the_log_has_no_more(folder: Place, log: Path, off
         offload(log, folder.url)
 
 
-def test_another_segment(folder: Place, offloaded: Offloaded, tmp_path: Path) -> None:
+def test_an_object_of_another_segment_is_refused(folder: Place, offloaded: Offloaded, tmp_path: Path) -> None:
     """Of the same size, and intact by itself: of another log, or from elsewhere in this one."""
     item = offloaded.segments[0]
     samples.make_log(tmp_path / "other")
@@ -97,7 +97,9 @@ def test_a_bit_of_a_record(folder: Place, log: Path, offloaded: Offloaded) -> No
     assert [(row["position"], row["segment"]) for row in bad] == [(position, f"{item.base:020d}.log")]
 
 
-def test_damage_anywhere(folder: Place, log: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_objects_give_the_rows_of_a_log_with_the_same_damage(
+    folder: Place, log: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows are those of the log with the same damage, whatever the size of windows."""
     rng, manifest = random.Random(seed), folder.copy(log).manifest
     for _ in range(6):
@@ -115,7 +117,9 @@ def test_damage_anywhere(folder: Place, log: Path, seed: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("size", [32, 40, 700, 100_000])
-def test_windows_of_any_size(folder: Place, log: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_the_size_of_windows(
+    folder: Place, log: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records are larger than a window, and lie across two."""
     manifest = folder.copy(log).manifest
     monkeypatch.setattr(windows, "WINDOW_BYTES", size)
@@ -155,7 +159,7 @@ def test_an_index_that_is_of_no_use(folder: Place, offloaded: Offloaded) -> None
         assert folder.column("offset", **options) == list(range(low, high))
 
 
-def test_manifests(folder: Place, offloaded: Offloaded) -> None:
+def test_damaged_and_missing_manifests_are_refused(folder: Place, offloaded: Offloaded) -> None:
     name, url = manifest.name_of(1), folder.url
     whole = json.loads(folder.bytes_of(name))
     whole["content"]["segments"][0]["stop"] += 8
@@ -178,7 +182,7 @@ def test_manifests(folder: Place, offloaded: Offloaded) -> None:
     [("base", 8), ("stop", 1 << 40), ("stop", 0), ("entries", -1), ("first_entry", 5), ("epoch", 1 << 32),
      ("crc32c", -1), ("index_bytes", 1 << 40), ("entries", "many"), ("time_low", 1 << 63), ("entries", 3)],
 )  # fmt: skip
-def test_numbers_out_of_bounds(folder: Place, log: Path, field: str, value: object) -> None:
+def test_a_manifest_with_numbers_out_of_bounds_is_refused(folder: Place, log: Path, field: str, value: object) -> None:
     """With a right CRC: whoever wrote them."""
     folder.copy(log)
     name = manifest.name_of(1)

@@ -47,7 +47,7 @@ def sealed(path: Path) -> int:
     return samples.first_entries(path)[-1]
 
 
-def test_the_same_rows(place: Place, log: Path) -> None:
+def test_an_offloaded_log_has_the_rows_of_the_log(place: Place, log: Path) -> None:
     archive = place.copy(log)
     assert (archive.manifest.start, archive.manifest.end, archive.segments) == (0, sealed(log), 3)
     for options in (
@@ -60,7 +60,7 @@ def test_the_same_rows(place: Place, log: Path) -> None:
         assert len(wanted)
 
 
-def test_again_only_what_came(place: Place, log: Path) -> None:
+def test_a_repeated_offload_copies_new_segments_only(place: Place, log: Path) -> None:
     before = place.copy(log).manifest
     assert place.copy(log) == (before, 0, 0, 0)
     end = grow(log, 800)
@@ -83,7 +83,7 @@ def test_offloaded_segments_stay_after_the_log_was_trimmed(folder: Place, log: P
     assert folder.column("offset") == list(range(sealed(log)))
 
 
-def test_a_gap_is_refused(folder: Place, log: Path) -> None:
+def test_an_offload_that_would_leave_a_gap_is_refused(folder: Place, log: Path) -> None:
     before = folder.copy(log).manifest
     end = grow(log, 1500)
     with pyreplog.open(log) as writer:
@@ -142,7 +142,7 @@ def test_missing_objects_are_copied_again(folder: Place, log: Path) -> None:
         folder.copy(log)
 
 
-def test_two_at_a_time(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_of_two_concurrent_offloads_is_told(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is late is told, and nothing that the other one did is lost."""
     place.copy(log)
     grow(log, 800)
@@ -165,7 +165,9 @@ def test_two_at_a_time(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch)
     assert place.column("offset") == list(range(sealed(log)))
 
 
-def test_another_comes_first(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offload_that_another_overtook_is_a_conflict(
+    place: Place, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish = copying._Offload._publish
 
     def late(self: copying._Offload) -> None:
@@ -186,7 +188,7 @@ def test_an_answer_that_was_lost(folder: Place, log: Path, monkeypatch: pytest.M
     assert folder.copy(log).manifest == folder.manifest
 
 
-def test_refusals(folder: Place, log: Path, tmp_path: Path) -> None:
+def test_offloads_refuse_foreign_places_and_logs(folder: Place, log: Path, tmp_path: Path) -> None:
     with pytest.raises(NotALogError, match="holds no offloaded log"):
         Place(f"memory://{tmp_path}/none", {}).table()
     folder.copy(log)
@@ -201,7 +203,7 @@ def test_refusals(folder: Place, log: Path, tmp_path: Path) -> None:
         Place(f"file://{tmp_path}/ledgers", {}).copy(next((tmp_path / "cluster").glob("*/log")))
 
 
-def test_nothing_is_sealed_yet(folder: Place, tmp_path: Path) -> None:
+def test_an_offload_without_sealed_segments_copies_nothing(folder: Place, tmp_path: Path) -> None:
     pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT).close()
     assert folder.copy(tmp_path / "log").manifest.segments == ()
     assert folder.column("offset") == []
@@ -212,7 +214,7 @@ def test_nothing_is_sealed_yet(folder: Place, tmp_path: Path) -> None:
 # ---- planning --------------------------------------------------------------------------------------------------
 
 
-def test_ranges_of_offsets(folder: Place, log: Path, seed: int) -> None:
+def test_ranges_of_offsets_select_rows_of_an_offloaded_log(folder: Place, log: Path, seed: int) -> None:
     rng, end = random.Random(seed), folder.copy(log).manifest.end
     for _ in range(30):
         low = rng.randrange(end + 1)
@@ -236,7 +238,7 @@ def make_timed(path: Path) -> None:
                 clock.advance(1_000_000)
 
 
-def test_ranges_of_times(folder: Place, tmp_path: Path, seed: int) -> None:
+def test_ranges_of_times_select_rows_of_an_offloaded_log(folder: Place, tmp_path: Path, seed: int) -> None:
     make_timed(tmp_path / "log")
     rng, end = random.Random(seed), folder.copy(tmp_path / "log").manifest.end
     for _ in range(30):
@@ -263,7 +265,7 @@ def test_planning_fetches_no_record(folder: Place, log: Path) -> None:
     assert plan(options_of(folder.url))
 
 
-def test_logs_of_both_kinds(folder: Place, log: Path) -> None:
+def test_local_and_offloaded_logs_are_read_together(folder: Place, log: Path) -> None:
     manifest = folder.copy(log).manifest
     offset = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
     assert offset == [*range(samples.ENTRIES), *range(manifest.end)]

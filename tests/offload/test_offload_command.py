@@ -48,7 +48,7 @@ def test_offload_command_output_and_exit_codes(
     assert main(["offload", str(log), folder.url]) == CorruptionError.exit_code
 
 
-def test_reports_and_exports(folder: Place, log: Path, tmp_path: Path) -> None:
+def test_reports_and_exports_read_offloaded_logs(folder: Place, log: Path, tmp_path: Path) -> None:
     folder.copy(log)
     end = folder.manifest.end
     rates = reports.run("rate_by_minute", folder.url)
@@ -62,7 +62,7 @@ def test_reports_and_exports(folder: Place, log: Path, tmp_path: Path) -> None:
     assert page.stat().st_size > 1000
 
 
-def test_credentials_from_the_environment(s3: dict[str, Any], log: Path) -> None:
+def test_offloads_take_credentials_from_the_environment(s3: dict[str, Any], log: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pyreplog", "offload", str(log), "s3://bucket/command", "--json"],
         env={**os.environ, "FSSPEC_S3": json.dumps(s3)}, capture_output=True, text=True, timeout=600, check=False,

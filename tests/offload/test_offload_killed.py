@@ -44,7 +44,9 @@ def kill_at(log: Path, url: str, where: str, number: int, flag: Path) -> None:
         ("put", 2, None), ("before", 1, None), ("after", 1, 2), ("put", 9, 4), ("after", 3, 6), ("after", 4, SEGMENTS),
     ],
 )  # fmt: skip
-def test_killed(folder: Place, tmp_path: Path, where: str, number: int, segments: int | None) -> None:
+def test_a_killed_offload_leaves_a_prefix_and_goes_on(
+    folder: Place, tmp_path: Path, where: str, number: int, segments: int | None
+) -> None:
     log = tmp_path / "log"
     make_log(log)
     kill_at(log, folder.url, where, number, tmp_path / "flag")

@@ -26,7 +26,7 @@ def failing() -> Iterator[bytes]:
     raise RuntimeError("half way")
 
 
-def test_objects(place: Place) -> None:
+def test_a_storage_puts_reads_lists_and_removes_objects(place: Place) -> None:
     storage = place.storage
     assert storage.sizes("a") == {}
     storage.put("a/b", [b"0123", memoryview(b"456789")])
@@ -79,7 +79,7 @@ def test_drafts_of_the_living_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/x", "memory://user:word@there"])
-def test_urls_with_credentials(url: str) -> None:
+def test_urls_with_credentials_are_refused_without_showing_them(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Storage(url)
     assert "secret" not in str(caught.value) and "word" not in str(caught.value).replace("password", "")
@@ -111,7 +111,7 @@ def test_a_directory_that_this_host_does_not_see(folder: Place, tmp_path: Path) 
         read_slices(options, tasks)
 
 
-def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offloads_without_fsspec_name_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     imported = builtins.__import__
 
     def missing(name: str, *given: Any) -> Any:

@@ -37,7 +37,7 @@ def gap_lists(draw: st.DrawFn) -> list[Gap]:
 
 
 @given(st.integers(0, (1 << 64) - 1), gap_lists(), st.integers(0, 1 << 50), st.integers(-(1 << 63), (1 << 63) - 1))
-def test_an_attribute_comes_back(key: int, gaps: list[Gap], behind: int, time_us: int) -> None:
+def test_an_origin_attribute_is_decoded_as_encoded(key: int, gaps: list[Gap], behind: int, time_us: int) -> None:
     first = (gaps[-1].end if gaps else 0) + behind
     attribute = OriginAttribute(key, first, time_us, tuple(gaps))
     ((tag, value),) = decode_attributes(attribute.to_bytes())
@@ -82,7 +82,7 @@ def test_a_key_is_of_cluster_and_token() -> None:
         max_size=5, unique_by=lambda item: item[:2],
     )
 )  # fmt: skip
-def test_a_snapshot_comes_back(drawn: list[tuple[bytes, str, int, list[Gap], bool]]) -> None:
+def test_a_snapshot_of_origins_is_decoded_as_encoded(drawn: list[tuple[bytes, str, int, list[Gap], bool]]) -> None:
     states = []
     for cluster, token, session, gaps, has_last in drawn:
         stored = (gaps[-1].end if gaps else 0) + 10

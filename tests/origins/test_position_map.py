@@ -52,7 +52,7 @@ def test_position_map_equals_a_dictionary_in_both_directions(
         expected = {first: offset for first, offset in expected.items() if offset >= below}
 
 
-def test_neighbours_are_one_run() -> None:
+def test_adjacent_positions_are_one_run() -> None:
     for batches in range(1, 5):
         positions, _ = build([(0, 0, 3), (0, 0, 2), (0, 1, 2), (1, 0, 1)], batches)
         whole = np.zeros(1, np.int64), np.array([20])
@@ -85,7 +85,7 @@ def test_adding_rarely_copies_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(("first", "offset", "messages"), [(4, 9, 1), (9, 4, 1), (9, 9, 0), (-1, 9, 1)])
-def test_positions_ascend(first: int, offset: int, messages: int) -> None:
+def test_messages_that_do_not_ascend_are_refused(first: int, offset: int, messages: int) -> None:
     positions, _ = build([(0, 0, 5)])
     with pytest.raises(InvalidArgumentError, match="expected messages from 5, here 5, on"):
         extend(positions, [(first, offset, messages)])

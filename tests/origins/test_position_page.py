@@ -64,7 +64,7 @@ sizes = st.sampled_from([1, 200, 1 << 15, 1 << 31])
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), sizes), max_size=20),
     st.integers(0, 1 << 40),
 )
-def test_a_page_comes_back(drawn: list[tuple[int, int, int, int, int]], first: int) -> None:
+def test_a_position_page_is_decoded_as_encoded(drawn: list[tuple[int, int, int, int, int]], first: int) -> None:
     """Whatever the sizes of the numbers; the topic's own messages lie between."""
     rows: dict[Origin, list[tuple[int, int, int]]] = {}
     ends, offset = dict.fromkeys(ORIGINS, 0), first
@@ -143,7 +143,7 @@ def test_any_body_makes_sense_or_is_refused(body: bytes, count: int) -> None:
         assert firsts[0] >= 0 and offsets[0] >= LEDGER.first and (offsets + counts)[-1] <= LEDGER.end
 
 
-def test_versions() -> None:
+def test_a_position_page_of_a_later_version_is_refused() -> None:
     page = bytearray(page_of(RUNS))
     struct.pack_into("<HH", page, 4, 2, 1)
     assert lists(decode(bytes(page), OWN, LEDGER)) == lists(RUNS)

@@ -23,7 +23,7 @@ names = st.frozensets(st.text("abcü/", min_size=1, max_size=20), max_size=NAMES
 
 
 @given(names)
-def test_a_list_comes_back(clusters: frozenset[str]) -> None:
+def test_a_list_of_target_clusters_is_decoded_as_encoded(clusters: frozenset[str]) -> None:
     ((tag, value),) = decode_attributes(attribute_of(list(clusters)) or b"")
     assert tag == TAG_REPLICATE_TO and decode_names(value) == clusters
     assert encode_names(clusters) == value

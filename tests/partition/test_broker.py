@@ -244,14 +244,14 @@ def test_restarted_broker_shows_committed_records_before_it_has_peers(cluster: C
     assert cluster.read(cluster.brokers["c"], topic) == [b"committed"]
 
 
-def test_durable_appends(cluster: Cluster) -> None:
+def test_durable_appends_reach_every_replica(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(min_isr=2, requires_sync=True)
     assert [cluster.append(b"%d" % value, durable=True) for value in range(20)] == [*range(20)]
     cluster.await_values(topic, [b"%d" % value for value in range(20)])
 
 
-def test_too_few_replicas_refuse(cluster: Cluster) -> None:
+def test_appends_below_the_min_isr_are_refused(cluster: Cluster) -> None:
     cluster.start("a", "b")
     topic = cluster.create(replication_factor=2, min_isr=2)
     cluster.append(b"first")
@@ -342,7 +342,7 @@ def test_topic_is_not_deleted_in_place_of_an_older_one_with_its_name(cluster: Cl
     assert delete_topic(cluster.store, "flights", topic.topic_id).is_deleted
 
 
-def test_partitions_are_added(cluster: Cluster) -> None:
+def test_partitions_are_added_to_a_topic(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(partitions=1)
     cluster.append(b"zero")
@@ -522,7 +522,7 @@ def pyreplog_start(path: Path) -> int:
         return log.start
 
 
-def test_preferred_leaders_by_order(cluster: Cluster) -> None:
+def test_preferred_leaders_are_elected_by_order(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(assignment={0: ["a", "b", "c"]})
     cluster.append(b"first")

@@ -59,7 +59,7 @@ def test_a_leader_stands_still_under_load(processes: Processes, seed: int) -> No
     load.check()
 
 
-def test_sigterm_hands_over(processes: Processes) -> None:
+def test_sigterm_hands_over_the_partitions_of_a_broker(processes: Processes) -> None:
     topic = processes.client.create_topic("flights", min_isr=2)
     with Load(topic) as load:
         load.await_more()

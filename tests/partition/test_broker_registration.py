@@ -152,7 +152,7 @@ class Lossy(MemoryStore):
         raise OutcomeUnknownError("the reply was lost")
 
 
-def test_lost_replies(directory: Path) -> None:
+def test_a_registration_survives_lost_replies_of_the_store(directory: Path) -> None:
     with Lossy() as store:
         cluster_id(store)
         store.lost = 4

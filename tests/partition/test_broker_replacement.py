@@ -61,7 +61,9 @@ def test_replacements_in_progress_count_against_the_limit() -> None:
 
 
 @given(st.integers(2, 7), st.integers(1, 30), st.integers(1, 4), st.integers(1, 4), st.integers(0, 20))
-def test_loads_stay_even(brokers: int, partitions: int, factor: int, racks: int, seed: int) -> None:
+def test_replacements_of_dead_brokers_keep_loads_even(
+    brokers: int, partitions: int, factor: int, racks: int, seed: int
+) -> None:
     names = {f"b{at}": f"r{at % racks}" for at in range(brokers)}
     factor = min(factor, brokers - 1)
     placed = place_replicas(str(seed), range(partitions), factor, names)

@@ -47,7 +47,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Partition
             yield stack.enter_context(PartitionClient.embedded(tmp_path, broker_config=CONFIG))
 
 
-def test_topics(client: PartitionClient) -> None:
+def test_a_client_creates_lists_and_deletes_topics(client: PartitionClient) -> None:
     assert client.topics() == []
     flights = client.create_topic("flights", partitions=3, min_isr=2)
     assert client.topics() == ["flights"] and len(flights) == 3 and client.topic("flights") is flights
@@ -68,7 +68,7 @@ def test_topics(client: PartitionClient) -> None:
         until(lambda: flights[0].append(b"too late") < 0)
 
 
-def test_records_come_back(client: PartitionClient, seed: int) -> None:
+def test_a_client_reads_the_records_that_producers_appended(client: PartitionClient, seed: int) -> None:
     random = Random(seed)
     topic = client.create_topic("flights", partitions=2, min_isr=2)
     written: dict[int, list[tuple[bytes, bytes | None]]] = {0: [], 1: []}
@@ -137,13 +137,13 @@ def test_a_follower_waits_for_records(client: PartitionClient) -> None:
     assert [record.value for record in topic[0].follow(0, timeout=0.05)] == [b"before", b"after"]
 
 
-def test_offset_at_a_time(client: PartitionClient) -> None:
+def test_a_client_finds_the_offset_at_a_time(client: PartitionClient) -> None:
     topic = client.create_topic("flights")
     topic[0].append_batch([b"a", b"b"])
     assert topic[0].offset_at(0) == 0 and topic[0].offset_at(1 << 62) == 2
 
 
-def test_coroutines(client: PartitionClient) -> None:
+def test_a_client_appends_and_follows_in_coroutines(client: PartitionClient) -> None:
     async def use() -> list[bytes | None]:
         topic = await client.create_topic_async("flights")
         await topic[0].append_async(b"a")

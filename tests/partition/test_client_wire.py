@@ -123,12 +123,12 @@ def joined(pieces: list[Any]) -> bytes:
 
 
 @given(REQUESTS)
-def test_requests_come_back(request: ClientRequest) -> None:
+def test_client_requests_are_decoded_as_encoded(request: ClientRequest) -> None:
     assert decode_request(joined(encode_request(request))) == request
 
 
 @given(st.dictionaries(PARTITIONS, CODES, max_size=4))
-def test_codes_come_back(codes: dict[TopicPartition, ErrorCode]) -> None:
+def test_error_codes_are_decoded_as_encoded(codes: dict[TopicPartition, ErrorCode]) -> None:
     assert decode_codes(encode_codes(codes)) == codes
 
 
@@ -146,12 +146,14 @@ def test_consume_responses_come_back(responses: dict[TopicPartition, ConsumeResp
 
 
 @given(st.dictionaries(PARTITIONS, st.builds(PartitionOffsets, CODES, I64, I64, I64, I64, I64), max_size=4))
-def test_offsets_come_back(offsets: dict[TopicPartition, PartitionOffsets]) -> None:
+def test_offsets_are_decoded_as_encoded(offsets: dict[TopicPartition, PartitionOffsets]) -> None:
     assert decode_offsets(encode_offsets(offsets)) == offsets
 
 
 @given(CODES, U63, st.lists(st.builds(SegmentDigest, U63, U63, U63, U63, U32), max_size=4), st.binary(max_size=50))
-def test_segments_come_back(code: ErrorCode, cleaned: int, segments: list[SegmentDigest], data: bytes) -> None:
+def test_cleaned_segments_are_decoded_as_encoded(
+    code: ErrorCode, cleaned: int, segments: list[SegmentDigest], data: bytes
+) -> None:
     answer = CleanedSegments(code, cleaned, segments)
     assert decode_cleaned_segments(encode_cleaned_segments(answer)) == answer
     piece = SegmentPiece(code, data)
@@ -171,7 +173,7 @@ def test_any_bytes_are_segments_or_refused(body: bytes) -> None:
 
 
 @given(st.dictionaries(PARTITIONS, DESCRIPTIONS, max_size=4))
-def test_descriptions_come_back(descriptions: dict[TopicPartition, PartitionDescription]) -> None:
+def test_descriptions_are_decoded_as_encoded(descriptions: dict[TopicPartition, PartitionDescription]) -> None:
     assert decode_descriptions(encode_descriptions(descriptions)) == descriptions
 
 

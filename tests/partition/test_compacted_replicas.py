@@ -168,7 +168,7 @@ def test_a_follower_that_was_away_catches_up(replicas: Replicas, fetch_bytes: in
     replicas.check(away)
 
 
-def test_only_the_leader_decides(replicas: Replicas) -> None:
+def test_only_the_leader_cleans_its_log(replicas: Replicas) -> None:
     replicas.fill(2)
     for broker in replicas.brokers.values():
         if broker is not replicas.leader:
@@ -244,7 +244,7 @@ def test_a_follower_that_cuts_its_log_is_dirty_again(replicas: Replicas) -> None
     replicas.check(name)
 
 
-def test_at_random(replicas: Replicas) -> None:
+def test_compacted_replicas_agree_in_random_runs(replicas: Replicas) -> None:
     """Leaders change, connections break and brokers are killed while segments are compacted and taken over."""
     rng, cluster = replicas.rng, replicas.cluster
     for _ in range(40):

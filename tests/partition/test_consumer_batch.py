@@ -90,7 +90,7 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
     assert late.values() == [b"b2", b"c3", b"a5"]
 
 
-def test_damage_is_found(seed: int) -> None:
+def test_a_damaged_record_set_is_refused(seed: int) -> None:
     """Of a whole batch every byte but base offset and leader epoch is checked."""
     random = Random(seed)
     batch = bytearray(build_batch([random.randbytes(20) for _ in range(5)], timestamps_ms=[TIME_MS] * 5))
@@ -102,7 +102,7 @@ def test_damage_is_found(seed: int) -> None:
         read_record_set([bytes(batch[: random.randrange(1, len(batch))])], decompress)
 
 
-def test_offsets_ascend() -> None:
+def test_batches_whose_offsets_do_not_ascend_are_refused() -> None:
     batches = [build_batch([b"x"], timestamps_ms=[1], base_offset=at) for at in (5, 5)]
     with pytest.raises(InvalidRecordBatchError, match="offsets from 6 on"):
         read_record_set(batches, decompress)

@@ -407,7 +407,7 @@ def test_min_isr_of_a_topic_reaches_its_partitions(cluster: Cluster) -> None:
         ({"assignment": {0: ["../a/b"]}}, "expected 1 to 64 brokers"),
     ],
 )
-def test_arguments_out_of_bounds(cluster: Cluster, settings: dict[str, object], expected: str) -> None:
+def test_impossible_topics_are_refused(cluster: Cluster, settings: dict[str, object], expected: str) -> None:
     with pytest.raises(InvalidArgumentError, match=expected):
         cluster.create("flights", **settings)  # type: ignore[arg-type]
     assert list_topics(cluster.store) == []

@@ -77,7 +77,7 @@ def test_delete_records_completes_when_all_replicas_have_deleted(cluster: Cluste
     assert read(a, 10).log_start == 5
 
 
-def test_all_that_is_committed(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_removes_all_committed_records(cluster: Cluster, a: Broker) -> None:
     future = delete(a, -1)
     pass_time(cluster)
     assert outcome(future) == DeleteRecordsResponse(ErrorCode.NONE, 10)
@@ -108,7 +108,7 @@ def test_a_replica_that_started_again_is_waited_for(cluster: Cluster, a: Broker)
     assert not future.done()
 
 
-def test_time_runs_out(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_times_out_while_a_replica_is_behind(cluster: Cluster, a: Broker) -> None:
     cluster.brokers["c"].is_fetching = False
     future = delete(a, 5, timeout_ms=1000)
     cluster.advance_ms(999)
@@ -118,7 +118,7 @@ def test_time_runs_out(cluster: Cluster, a: Broker) -> None:
     assert read(a, 4).code is ErrorCode.OFFSET_OUT_OF_RANGE, "here they are deleted nevertheless"
 
 
-def test_the_leader_moves(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_fails_when_the_leader_moves(cluster: Cluster, a: Broker) -> None:
     cluster.brokers["c"].is_fetching = False
     future = delete(a, 5)
     cluster.lead("b")
@@ -157,7 +157,7 @@ def test_delete_that_cannot_be_stored_answers_kafka_storage_error(cluster: Clust
     assert outcome(future).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_open_transaction_stays(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_keeps_an_open_transaction(cluster: Cluster, a: Broker) -> None:
     verification = a.partition.begin_verification(7)
     data = batch(2, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
     a.manager.append_records(-1, {EVENTS: data}, verifications={EVENTS: verification})
@@ -175,7 +175,7 @@ def test_an_open_transaction_stays(cluster: Cluster, a: Broker) -> None:
     assert outcome(future) == DeleteRecordsResponse(ErrorCode.NONE, 14)
 
 
-def test_whole_segments_go(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_removes_whole_segments(cluster: Cluster, a: Broker) -> None:
     for _ in range(30):
         a.manager.append_records(-1, {EVENTS: messages(bytes(9000))})
         cluster.settle(4)

@@ -180,7 +180,7 @@ def test_a_cancel_elects_a_replica_that_stays() -> None:
     assert after.epoch > moving.epoch
 
 
-def test_a_cancel_loses_nothing() -> None:
+def test_a_cancelled_reassignment_elects_no_unclean_leader() -> None:
     """If all that was in sync is new, to go back would be an unclean election."""
     moving = reassign(state("a"), "dc").with_isr(members("d"), {}).led_by("d")
     assert cancel_reassignment(moving, registered(*"abcd")) is None

@@ -117,7 +117,7 @@ def test_a_log_that_lost_its_tail_shows_all_it_has(tmp_path: Path, seed: int) ->
         b.close()
 
 
-def test_another_log_shows_nothing(tmp_path: Path) -> None:
+def test_the_high_watermark_of_another_log_is_ignored(tmp_path: Path) -> None:
     with open_replica(tmp_path / "a") as a:
         a.lead(epoch(1))
         a.append_messages([b"x", b"y"])
@@ -136,7 +136,7 @@ def test_another_log_shows_nothing(tmp_path: Path) -> None:
         assert held(a) == [b"x"]
 
 
-def test_a_trimmed_log(tmp_path: Path, seed: int) -> None:
+def test_the_high_watermark_of_a_trimmed_log_is_restored(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     log = open_replica(tmp_path / "a")
     log.lead(epoch(1))

@@ -105,7 +105,9 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Side]]:
     [(False, "a"), (True, "a"), (False, "abc")],
     ids=["alone", "log-append-time", "three"],
 )
-def test_both_ways_are_one(make: Callable[..., Side], seed: int, log_append_time: bool, replicas: str) -> None:
+def test_the_short_and_the_general_append_path_agree(
+    make: Callable[..., Side], seed: int, log_append_time: bool, replicas: str
+) -> None:
     rng = Random(seed)
     sides = [make(is_short=short, log_append_time=log_append_time, replicas=replicas) for short in (True, False)]
     sequence, is_open, sent = 0, False, list[tuple[bytes, int]]()
@@ -252,7 +254,7 @@ def test_offsets_and_marks_follow_each_append(make: Callable[..., Side]) -> None
             assert side.broker.log.end == offset, "readers see it"
 
 
-def test_who_waits_is_woken(make: Callable[..., Side]) -> None:
+def test_an_append_wakes_waiting_fetches(make: Callable[..., Side]) -> None:
     side = make()
     for sequence, isolation in enumerate(FetchIsolation):
         for records in ([b"x"], batch(), batch(base_sequence=sequence, **PRODUCER)):

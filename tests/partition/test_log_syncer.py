@@ -105,6 +105,6 @@ def test_the_close_waits_for_syncs() -> None:
     assert later.begun == 0
 
 
-def test_the_benchmark(tmp_path: Path) -> None:
+def test_the_benchmark_of_the_log_syncer_runs(tmp_path: Path) -> None:
     appended, rounds, seconds = measure(tmp_path, 3, 2, 0.05)
     assert appended == 3 * rounds > 0 and seconds > 0

@@ -112,7 +112,7 @@ def test_reassignments_are_listed_until_they_are_complete(cluster: Cluster) -> N
     assert list_reassignments(cluster.store) == {} and cluster.state().replicas == ("d", "b", "c")
 
 
-def test_a_cancel_goes_back(cluster: Cluster) -> None:
+def test_a_cancelled_reassignment_restores_the_replicas(cluster: Cluster) -> None:
     before = cluster.state()
     cluster.reassign(["e", "d"])
     cluster.reassign(["d", "b"])
@@ -122,7 +122,7 @@ def test_a_cancel_goes_back(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("target", [["a", "b", "c"], ["c", "a", "b"]])
-def test_the_same_replicas(cluster: Cluster, target: list[str]) -> None:
+def test_a_reassignment_to_the_same_replicas_changes_at_most_their_order(cluster: Cluster, target: list[str]) -> None:
     before = cluster.state()
     assert cluster.reassign(target) == DONE
     if target == ["a", "b", "c"]:
@@ -151,7 +151,7 @@ def test_each_partition_has_its_own_outcome(cluster: Cluster) -> None:
     assert cluster.reassign(["e"]).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_answers_that_were_lost(cluster: Cluster) -> None:
+def test_a_change_whose_answer_was_lost_is_made_once(cluster: Cluster) -> None:
     assert isinstance(cluster.store, UnsureStore)
     for target in (["d", "e"], None):
         cluster.store.lost = 1

@@ -472,7 +472,7 @@ def test_positions_where_no_record_begins_are_refused(tmp_path: Path) -> None:
             log.mark_of(3)
 
 
-def test_epochs_only_rise(tmp_path: Path) -> None:
+def test_a_partition_log_refuses_lower_leader_epochs(tmp_path: Path) -> None:
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(3))
         for other in (epoch(3), epoch(2, "b")):
@@ -502,7 +502,7 @@ def test_the_largest_record_leaves_room_for_the_epoch_record(tmp_path: Path) -> 
         assert len(log.history.starts) == 1
 
 
-def test_epoch_records(tmp_path: Path) -> None:
+def test_epoch_records_are_decoded_as_encoded(tmp_path: Path) -> None:
     start = TermStart(epoch(7, "broker-2"), LogPosition(4096, 5))
     assert decode_epoch(encode_epoch(start)) == start
     assert decode_epoch(encode_epoch(start) + b"later fields") == start

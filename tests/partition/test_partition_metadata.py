@@ -131,7 +131,9 @@ def test_metadata_for_a_newer_reader_raises_metadata_version_error(value: Partit
 @given(
     st.integers(1, 8), st.integers(1, 30), st.integers(1, 4), st.integers(1, 4), st.integers(0, 20)
 )  # fmt: skip
-def test_placement_is_even(brokers: int, partitions: int, factor: int, racks: int, seed: int) -> None:
+def test_replicas_are_placed_evenly_over_brokers_and_racks(
+    brokers: int, partitions: int, factor: int, racks: int, seed: int
+) -> None:
     names = {f"b{at}": f"r{at % racks}" for at in range(brokers)}
     factor = min(factor, brokers)
     placed = place_replicas(str(seed), range(partitions), factor, names)

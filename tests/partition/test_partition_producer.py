@@ -258,7 +258,7 @@ def test_the_window_holds_threads_up_and_refuses_loops(bench: Bench) -> None:
     assert waiting and [future.result(PATIENCE_S).offset for future in (first, waiting[0])] == [0, 1]
 
 
-def test_coroutines_append(bench: Bench) -> None:
+def test_coroutines_append_within_a_small_window(bench: Bench) -> None:
     async def append() -> list[int]:
         producer = bench.producer(window_bytes=200)
         positions = await asyncio.gather(*(producer.append_async(b"%d" % n, partition=0) for n in range(50)))
@@ -271,7 +271,7 @@ def test_coroutines_append(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_lower_acks(bench: Bench, acks: int) -> None:
+def test_a_producer_without_acks_all_is_not_idempotent(bench: Bench, acks: int) -> None:
     producer = bench.producer(acks=acks)
     assert producer.producer_id == -1
     assert producer.append(b"a", partition=0).offset == (0 if acks else NO_OFFSET)
@@ -285,7 +285,7 @@ def test_durable_records_need_a_topic_that_syncs(bench: Bench) -> None:
         assert producer.append(b"a").offset == 0
 
 
-def test_bad_arguments(bench: Bench) -> None:
+def test_a_producer_refuses_malformed_arguments(bench: Bench) -> None:
     producer = bench.producer()
     with pytest.raises(NoSuchPartitionError):
         producer.submit(b"a", partition=2)
@@ -303,7 +303,7 @@ def test_bad_arguments(bench: Bench) -> None:
         producer.submit(b"a")
 
 
-def test_compressed_batches(bench: Bench) -> None:
+def test_a_producer_compresses_batches(bench: Bench) -> None:
     producer = bench.producer(compression="gzip")
     producer.append_batch([b"a" * 1000] * 100, partition=0)
     assert bench.values() == [b"a" * 1000] * 100

@@ -109,7 +109,9 @@ def test_a_leader_that_does_not_answer() -> None:
         ("abc", "b", 9, ("not led by the preferred leader",)),
     ],
 )
-def test_states_that_need_attention(isr: str, leader: str, min_isr: int, states: tuple[str, ...]) -> None:
+def test_a_partition_row_lists_states_that_need_attention(
+    isr: str, leader: str, min_isr: int, states: tuple[str, ...]
+) -> None:
     """A min ISR above the number of replicas demands all of them."""
     assert row(isr, leader=leader, min_isr=min_isr).states == states
 
@@ -123,7 +125,7 @@ def test_counts_and_the_order_of_attention() -> None:
     ]  # fmt: skip
 
 
-def test_the_leader_skew() -> None:
+def test_leader_skew_counts_living_brokers_only() -> None:
     """A dead broker leads nothing, and does not count for the mean."""
     rows = broker_statuses([row(), row(), row(leader="b"), row(leader="")], {**BROKERS, "d": BrokerRegistration(1)})
     assert [tuple(each) for each in rows] == [
@@ -145,7 +147,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PartitionClient
         yield client
 
 
-def test_an_overview_of_brokers(client: PartitionClient) -> None:
+def test_the_overview_of_a_client_has_brokers_and_partitions(client: PartitionClient) -> None:
     topic = client.create_topic("flights", partitions=2, min_isr=2)
     before_us = time.time_ns() // 1000
     topic[0].append_batch([b"a", b"b", b"c"])
@@ -166,7 +168,7 @@ def test_an_overview_of_brokers(client: PartitionClient) -> None:
     assert client.overview(["no such topic"]).partitions == ()
 
 
-def test_metrics_are_those_rows(client: PartitionClient) -> None:
+def test_metrics_of_partitions_agree_with_their_rows(client: PartitionClient) -> None:
     topic = client.create_topic("gates", replication_factor=3)
     topic[0].append_batch([b"a", b"b"])
     until_settled(client, "gates")

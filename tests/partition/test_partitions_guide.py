@@ -8,7 +8,7 @@ from typing import Any
 from tests.guides import ROOT, blocks, placed, run, run_as_promised
 
 
-def test_the_guide(tmp_path: Path) -> None:
+def test_the_program_of_the_partitions_guide_runs(tmp_path: Path) -> None:
     program, overview = blocks(ROOT / "docs" / "partitions.md")
     namespace: dict[str, Any] = {}
     run_as_promised(placed(program, {"data/flights": str(tmp_path / "flights")}), namespace)

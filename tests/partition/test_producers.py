@@ -23,7 +23,7 @@ def states(*sequences: int, epoch: int = 0) -> ProducerStates:
     return producers
 
 
-def test_batches_follow_each_other() -> None:
+def test_batches_of_a_producer_follow_each_other() -> None:
     producers = states(0, 2)
     assert producers.check(batch(4, 3)).code is NEW
     assert producers.check(batch(5, 3)).code is OUT_OF_ORDER

@@ -466,7 +466,7 @@ def test_the_log_may_stamp_its_own_time(make: Callable[..., Cluster]) -> None:
     assert with_crc(record.value) == record.value
 
 
-def test_coordinators_write_markers(a: Broker) -> None:
+def test_only_coordinators_write_transaction_markers(a: Broker) -> None:
     marker = TransactionMarker(5, 1, 2, True)
     data = end_marker(marker, WALL_US // 1000)
     write: dict[str, Any] = {"origin": AppendOrigin.COORDINATOR}
@@ -486,7 +486,7 @@ def of_producer(sequence: int, records: int = 1, producer_epoch: int = 0, **sett
     return batch(records, producer_id=5, producer_epoch=producer_epoch, base_sequence=sequence, **settings)
 
 
-def test_sequences_are_checked(a: Broker) -> None:
+def test_sequence_numbers_of_producers_are_checked(a: Broker) -> None:
     assert appended(a, of_producer(0, 3)).base_offset == 0
     assert appended(a, of_producer(4)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert appended(a, of_producer(3)).base_offset == 3

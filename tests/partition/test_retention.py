@@ -183,7 +183,7 @@ def test_retention_keeps_uncommitted_records(cluster: Cluster, a: Broker) -> Non
     assert [broker.log.start for broker in cluster.brokers.values()] == [21, 21, 21]
 
 
-def test_an_open_transaction_stays(cluster: Cluster, a: Broker) -> None:
+def test_retention_keeps_an_open_transaction(cluster: Cluster, a: Broker) -> None:
     retain(cluster, RetentionConfig(retention_ms=0))
     append(a, b"before")
     verification = a.partition.begin_verification(7)

@@ -137,7 +137,7 @@ def test_partitions_that_are_added_have_the_brokers_that_were_chosen(store: Meta
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_texts_of_kafka_requests(name: str) -> None:
+def test_settings_are_parsed_from_texts_of_kafka(name: str) -> None:
     value = TopicSettings().values()[name]
     assert parse_setting(name, format_setting(value)) == value
 

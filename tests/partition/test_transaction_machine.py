@@ -206,7 +206,7 @@ def test_a_producer_asks_for_its_next_epoch() -> None:
     assert driver.metadata.state is TransactionState.ONGOING
 
 
-def test_epochs_are_used_up() -> None:
+def test_an_exhausted_producer_epoch_gives_a_new_producer_id() -> None:
     driver = Driver(TransactionMetadata(5, EPOCH_EXHAUSTED, TIMEOUT_MS, TransactionState.EMPTY))
     assert driver.init((5, EPOCH_EXHAUSTED)) == (NONE, 501, 0)
     assert driver.init((5, EPOCH_EXHAUSTED)) == (NONE, 501, 0), "the answer was lost"
@@ -316,7 +316,7 @@ def test_an_open_transaction_does_not_expire() -> None:
     assert not driver.appends, "markers are written, however long that takes"
 
 
-def test_a_refusal_changes_nothing() -> None:
+def test_a_refused_append_leaves_the_transaction_undecided() -> None:
     driver, producer = begun()
     driver.end(producer)
     driver.take(driver.machine.append_refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))

@@ -80,12 +80,12 @@ RESPONSES = st.dictionaries(
 
 
 @given(requests())
-def test_fetches(request: ReplicaFetchRequest) -> None:
+def test_fetch_requests_are_decoded_as_encoded(request: ReplicaFetchRequest) -> None:
     assert decode_fetch(encode_fetch(request)) == request
 
 
 @given(RESPONSES)
-def test_responses(responses: FetchResponses) -> None:
+def test_fetch_responses_are_decoded_as_encoded(responses: FetchResponses) -> None:
     assert plain(decode_responses(b"".join(encode_responses(responses)))) == plain(responses)
 
 
@@ -108,7 +108,7 @@ def test_cut_and_grown_responses_are_refused(responses: FetchResponses, data: st
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(body: bytes) -> None:
+def test_arbitrary_broker_messages_are_decoded_or_refused(body: bytes) -> None:
     """They are a message, or are refused; memory is bounded by what is there."""
     for decode in (decode_fetch, decode_responses):
         try:

@@ -91,7 +91,7 @@ bounds_of = st.none() | st.tuples(few, few)
 
 @settings(max_examples=400)
 @given(rows=rows_of, entries=bounds_of, times=bounds_of, ledgers=st.none() | disjoint(), acked=disjoint())
-def test_rows_that_are_wanted(
+def test_wanted_rows_are_those_within_the_bounds(
     rows: list[tuple[int, int, int]], entries: Any, times: Any, ledgers: Any, acked: Any
 ) -> None:
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
@@ -192,7 +192,7 @@ def test_where_a_mark_was_at_a_time(steps: list[tuple[int, int]], time: int) -> 
 
 
 @given(runs=disjoint(), values=st.lists(st.integers(-1, 25), max_size=10))
-def test_numbers_within_runs(runs: Any, values: list[int]) -> None:
+def test_numbers_within_runs_are_found(runs: Any, values: list[int]) -> None:
     """First and last of each run are within."""
     bounds = np.array([bound for low, stop in runs for bound in (low, stop - 1)], np.int64)
     mask = _is_within(np.array(values, np.int64), bounds)

@@ -98,7 +98,7 @@ class Chained:
 
 @settings(max_examples=60)
 @given(ledgers=ledgers_of, is_open=st.booleans())
-def test_places_in_a_chain(ledgers: list[list[Entry]], is_open: bool) -> None:
+def test_places_in_a_chain_are_found_by_offset_and_size(ledgers: list[list[Entry]], is_open: bool) -> None:
     chained = Chained(ledgers, is_open)
     reader, before, end = chained.reader, chained.before, chained.end
     for size in sorted({0, *(at.size + step for at in before for step in (-1, 0, 1))}):

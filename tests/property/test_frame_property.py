@@ -136,7 +136,7 @@ def test_bodies_taken_in_part_are_the_same_bodies(given_frames: Frames, data: st
 
 @unhurried
 @given(st.binary(max_size=300))
-def test_any_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_are_frames_or_refused(data: bytes) -> None:
     fuzz.check(data)
 
 
@@ -189,7 +189,7 @@ def test_frames_in_reads_of_0_8_and_2_3_and_3_7() -> None:
     assert reads == [(0, 80, (0, 88, 68)), (3, 10, None), (3, 80, (6, 88, 68)), (1, 0, None)]
 
 
-def test_every_cut_in_two() -> None:
+def test_frames_cut_anywhere_are_whole() -> None:
     stream = stream_of(SOME)
     for cut in range(len(stream) + 1):
         for through_buffer in (False, True):
@@ -200,7 +200,7 @@ def test_every_cut_in_two() -> None:
 
 
 @pytest.mark.parametrize("buffer_size", [64, 100, 65536])
-def test_every_small_step(buffer_size: int) -> None:
+def test_frames_fed_in_small_steps_are_whole(buffer_size: int) -> None:
     stream = stream_of(SOME * 5)
     for step in range(1, 100):
         parser, actual = FrameParser(buffer_size=buffer_size), []

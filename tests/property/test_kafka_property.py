@@ -29,7 +29,7 @@ def test_decode_reverses_encode_of_kafka_messages(number: int, seed: int) -> Non
 
 @given(st.sampled_from(SEEDS), changes, st.integers(0, 1 << 16))
 @unhurried
-def test_changed_bytes(seed: bytes, changed: list[tuple[int, bytes]], cut: int) -> None:
+def test_changed_kafka_messages_are_decoded_or_refused(seed: bytes, changed: list[tuple[int, bytes]], cut: int) -> None:
     data = bytearray(seed)
     for at, value in changed:
         place = 2 + at % max(len(data) - 2, 1)
@@ -40,11 +40,11 @@ def test_changed_bytes(seed: bytes, changed: list[tuple[int, bytes]], cut: int) 
 
 @given(st.binary(max_size=200))
 @unhurried
-def test_any_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_are_kafka_messages_or_refused(data: bytes) -> None:
     fuzz.check(data)
 
 
-def test_seeds() -> None:
+def test_every_seed_of_the_kafka_fuzzer_passes() -> None:
     assert len(SEEDS) > 380
     for seed in SEEDS:
         fuzz.check(seed)

@@ -87,12 +87,12 @@ def log(request: pytest.FixtureRequest, filled: tuple[Path, list[Entry], Random]
 Filled = tuple[Path, list[Entry], Random]
 
 
-def test_boundaries_are_met(filled: Filled) -> None:
+def test_the_filled_log_has_records_at_page_and_block_borders(filled: Filled) -> None:
     places = [entry.position for entry in filled[1]]
     assert sum(place % BLOCK == 0 for place in places) >= 2 and sum(place % PAGE == 0 for place in places) >= 4
 
 
-def test_by_number(log: LogView, filled: Filled) -> None:
+def test_records_are_found_by_number(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     for entry in entries:
         record = log.get(entry.number)
@@ -111,7 +111,7 @@ def test_by_number(log: LogView, filled: Filled) -> None:
                 assert actual_entries == list(range(start, min(stop, len(entries))))
 
 
-def test_slices(log: LogView, filled: Filled) -> None:
+def test_slices_of_a_log_are_those_of_a_list(log: LogView, filled: Filled) -> None:
     """As a list's, whatever their bounds; what is no integer is refused by name."""
     _, entries, draw = filled
     values, end, far = [entry.value for entry in entries], len(entries), 1 << 80
@@ -128,14 +128,14 @@ def test_slices(log: LogView, filled: Filled) -> None:
             log[wrong]
 
 
-def test_by_append_time(log: LogView, filled: Filled) -> None:
+def test_records_are_found_by_append_time(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     for time in beside({entry.time for entry in entries}, draw, 60):
         wanted = next((entry.number for entry in entries if entry.time >= time), len(entries))
         assert log.entry_at_time(time) == wanted
 
 
-def test_by_event_time(log: LogView, filled: Filled) -> None:
+def test_records_are_found_by_event_time(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     times = {entry.event_time for entry in entries if entry.event_time is not None}
     ends: set[int] = set()  # the lowest and the highest of each block, by which blocks are passed over
@@ -150,7 +150,7 @@ def test_by_event_time(log: LogView, filled: Filled) -> None:
             ]
 
 
-def test_by_offset_in_tables(filled: Filled) -> None:
+def test_records_are_found_by_offset_in_tables(filled: Filled) -> None:
     path, entries, draw = filled
     edges = {entry.number for entry in entries if not entry.position % PAGE or entry.position % SEGMENT_BYTES == PAGE}
     for low in beside(edges, draw, 5):

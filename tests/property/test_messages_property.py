@@ -60,7 +60,7 @@ def test_changed_bytes_are_refused_or_are_other_messages(messages: list[TwinMess
 
 @given(st.integers(0, 3), st.integers(0, 40), st.binary(max_size=200), st.integers(0, 31), st.integers(0, 2))
 @unhurried
-def test_any_bytes(count: int, cut: int, body: bytes, flags: int, codec: int) -> None:
+def test_arbitrary_bytes_are_messages_or_refused(count: int, cut: int, body: bytes, flags: int, codec: int) -> None:
     head = twin.HEADER.pack(1, codec, flags, 0, 0, count + 1, max(len(body) - max(cut - 32, 0), 0), -1, -1)
     fuzz.check(bytes([count, cut]) + head + body)
     fuzz.check(bytes([count, cut]) + body)
@@ -85,5 +85,5 @@ def test_slices_are_all_messages_in_order(values: list[bytes], messages_max: int
 
 
 @given(st.binary())
-def test_hash(key: bytes) -> None:
+def test_key_hashes_are_those_of_murmur3(key: bytes) -> None:
     assert key_hash(key) == mmh3.hash(key, 0, signed=False)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from pyreplog._native.partition.producer_states_base import BATCHES_KEPT
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.producers import (
-    BATCHES_KEPT,
     BatchMetadata,
     ProducerBatch,
     ProducerStateEntry,

@@ -282,7 +282,7 @@ def test_four_definitions_of_covering_a_cohort(cohort: set[int], others: set[int
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=64), st.data())
-def test_kth_largest(values: list[int], data: st.DataObject) -> None:
+def test_kth_largest_is_that_of_a_sorted_list(values: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(values)), "k")
     largest = kth_largest(values, k)
     assert largest == sorted(values, reverse=True)[k - 1]

@@ -25,7 +25,7 @@ bodies = st.lists(heads | st.binary(max_size=64), max_size=40).map(b"".join)
 
 @settings(max_examples=150, deadline=None)
 @given(bodies, st.booleans(), st.sampled_from([0, -1, 1 << 40]), st.sampled_from([1, 2]))
-def test_any_bytes(data: bytes, mended: bool, first_entry: int, version: int):
+def test_arbitrary_bytes_of_a_segment_are_records_or_refused(data: bytes, mended: bool, first_entry: int, version: int):
     assert exercise(data, mended=mended, first_entry=first_entry, version=version) >= 0
 
 

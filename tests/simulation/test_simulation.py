@@ -17,7 +17,7 @@ PROGRAM = "tests.simulation"
 SCHEDULES = 8000 // one_in(8)
 
 
-def test_schedules(seed: int) -> None:
+def test_sampled_schedules_of_ledgers_pass(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout

@@ -81,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield guarded
 
 
-def test_reading(guarded: Guarded) -> None:
+def test_readers_use_secret_and_certificates_by_file_name(guarded: Guarded) -> None:
     """The plan names files, and holds no secret."""
     options = options_of(None, cluster=guarded.url, topics="orders", columns="offset", **guarded.files)
     travels = pickle.dumps((plan(options), options))
@@ -92,7 +92,7 @@ def test_reading(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("left_out", ["secretFile", "tlsCa", "tlsCert"])
-def test_without_one_of_them(guarded: Guarded, left_out: str) -> None:
+def test_readers_without_secret_or_certificate_are_refused(guarded: Guarded, left_out: str) -> None:
     files = {name: file for name, file in guarded.files.items() if name != left_out}
     if left_out == "tlsCa":
         del files["tlsCert"]
@@ -101,7 +101,7 @@ def test_without_one_of_them(guarded: Guarded, left_out: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_spark_reads_and_writes(spark: SparkSession, guarded: Guarded) -> None:
+def test_spark_reads_and_writes_with_secret_and_certificates(spark: SparkSession, guarded: Guarded) -> None:
     reader = spark.read.format("pyreplog").options(cluster=guarded.url, topics="orders", **guarded.files)
     frame = reader.load()
     assert sorted(int(row.value) for row in frame.collect()) == list(range(COUNT))

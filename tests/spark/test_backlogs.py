@@ -63,7 +63,7 @@ def test_subscription_option_reads_unacknowledged_messages(tmp_path: Path, seed:
     assert both == [b"%d" % n for name in "ab" for n in sorted(left[name, "s"])]
 
 
-def test_beside_its_owner(tmp_path: Path) -> None:
+def test_a_backlog_is_read_while_the_owner_has_the_topic(tmp_path: Path) -> None:
     """The cursor ledger is open, and goes on after it was read."""
     path, rng = tmp_path / "data", random.Random(9)
     with embedded(path) as cluster:

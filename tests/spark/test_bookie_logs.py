@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_all_entries_once(log: Path) -> None:
+def test_each_entry_of_a_bookie_log_is_read_once(log: Path) -> None:
     rows = read_table(log, columns="ledgerId,entryId,offset,value,topic,partition", minPartitions=4).to_pylist()
     wanted = {(ledger, entry) for ledger in range(LEDGERS) for entry in range(ENTRIES)}
     assert {(row["ledgerId"], row["entryId"]) for row in rows} == wanted
@@ -40,7 +40,7 @@ def test_all_entries_once(log: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["4", "0,2-3", "7", "1-100"])
-def test_ledgers_are_chosen(log: Path, wanted: str) -> None:
+def test_chosen_ledgers_of_a_bookie_log_are_read(log: Path, wanted: str) -> None:
     chosen = {"4": [4], "0,2-3": [0, 2, 3], "7": [], "1-100": [1, 2, 3, 4]}[wanted]
     rows = read_table(log, columns="ledgerId,entryId", ledgers=wanted).to_pylist()
     assert {(row["ledgerId"], row["entryId"]) for row in rows} == {
@@ -57,13 +57,13 @@ def test_a_ledger_takes_its_part_of_the_log(log: Path) -> None:
     assert column(log, "entryId", ledgers="0", startingOffsets=10, endingOffsets=13) == [10, 11, 12]
 
 
-def test_without_indexes(log: Path) -> None:
+def test_a_bookie_log_without_index_files_is_read(log: Path) -> None:
     for index in log.glob("*.led"):
         index.unlink()
     assert column(log, "entryId", ledgers="4") == list(range(ENTRIES))
 
 
-def test_a_hollow_segment(log: Path) -> None:
+def test_a_hole_punched_segment_of_a_bookie_log_gives_no_rows(log: Path) -> None:
     with ledgers.open_log(log) as open_log:
         options = options_of(log, columns="ledgerId,entryId", minPartitions=4)
         before = read_table(log, columns="ledgerId,entryId,segment").to_pylist()
@@ -89,7 +89,7 @@ def test_offsets_by_partition_make_no_sense(log: Path) -> None:
         plan(options_of(log, startingOffsets='{"log": {"-1": 3}}'))
 
 
-def test_an_embedded_clusters_bookies(tmp_path: Path) -> None:
+def test_bookie_logs_of_an_embedded_cluster_are_read(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(tmp_path / "data", bookies=3) as cluster:
         with cluster.create_ledger(3, 3, 2) as ledger:
             ledger.append_batch([b"value %d" % n for n in range(100)])
@@ -103,7 +103,7 @@ def test_an_embedded_clusters_bookies(tmp_path: Path) -> None:
             plan(options_of(None, paths=f'["{tmp_path}/data", "{tmp_path}/data/bookie-0"]'))
 
 
-def test_an_empty_bookie(tmp_path: Path) -> None:
+def test_an_empty_bookie_log_has_no_rows(tmp_path: Path) -> None:
     with ledgers.open_log(tmp_path / "log") as log:
         assert isinstance(log, LedgerLog)
     assert column(tmp_path / "log", "value") == []

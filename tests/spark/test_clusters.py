@@ -48,12 +48,12 @@ def check(path: Path, places: list[Place], **options: object) -> None:
     assert all(value == value_of(*place) for place, value in actual_values.items())
 
 
-def test_each_entry_once(origin: Made) -> None:
+def test_each_entry_of_a_cluster_is_read_once(origin: Made) -> None:
     check(*origin)
     check(*origin, minPartitions=7)
 
 
-def test_columns(origin: Made) -> None:
+def test_rows_of_ledgers_have_their_columns(origin: Made) -> None:
     path, _ = origin
     row = read_table(path, ledgers="1", includeMetadata=True, includeHeaders=True).to_pylist()[0]
     assert (row["ledgerId"], row["entryId"], row["offset"], row["value"]) == (1, 0, 0, value_of(1, 0))
@@ -102,7 +102,7 @@ def test_different_copies_are_corrupt(sample: Made) -> None:
     check(path, places)
 
 
-def test_no_copy_is_left(sample: Made) -> None:
+def test_an_entry_without_a_sound_copy_is_unreadable(sample: Made) -> None:
     path, places = sample
     corrupt(path, (0, 1500))
     with pytest.raises(UnreadableError, match="ledger 0: entry 1500 cannot be read"):
@@ -132,13 +132,13 @@ def test_few_segments_are_held_at_a_time(origin: Made, monkeypatch: pytest.Monke
 # ---- copies ----------------------------------------------------------------------------------------------------
 
 
-def test_every_copy(origin: Made) -> None:
+def test_every_copy_of_an_entry_is_read_on_request(origin: Made) -> None:
     path, places = origin
     copies_of = {4: 3}
     assert copies(path) == Counter({place: copies_of.get(place[0], 2) for place in places})
 
 
-def test_copies_of_one_bookie(origin: Made) -> None:
+def test_copies_of_one_bookie_are_read(origin: Made) -> None:
     path, _ = origin
     (bookie,) = set(column(path, "bookie", replica="bookie-2"))
     assert bookie.startswith("bookie-2@")
@@ -151,7 +151,7 @@ def test_copies_of_one_bookie(origin: Made) -> None:
         plan(options_of(path, replica="bookie-9"))
 
 
-def test_deleted_ledgers(sample: Made) -> None:
+def test_deleted_ledgers_have_no_rows(sample: Made) -> None:
     path, places = sample
     with embedded(path) as cluster:
         cluster.delete_ledger(3)
@@ -192,7 +192,7 @@ def test_an_open_ledger_is_read_up_to_what_is_confirmed(tmp_path: Path) -> None:
     assert len(values(tmp_path / "data")) == 30
 
 
-def test_nothing_is_written(origin: Made) -> None:
+def test_reading_a_cluster_writes_no_file(origin: Made) -> None:
     path, places = origin
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and "metadata" not in file.name}
     stored = (path / "metadata.sqlite").read_bytes()
@@ -221,7 +221,7 @@ def test_entries_that_were_moved_behind_the_plan(sample: Made) -> None:
     assert len(rows) == len(places)
 
 
-def test_passwords(tmp_path: Path) -> None:
+def test_ledgers_with_passwords_are_read_with_the_option(tmp_path: Path) -> None:
     with (
         embedded(tmp_path / "data") as cluster,
         cluster.create_ledger(3, 3, 2, durability="appended", password=b"swordfish") as ledger,
@@ -265,14 +265,14 @@ def test_a_large_ledger_is_cut(origin: Made) -> None:
     assert len(values(path, ledgers="0", minPartitions=5)) == 4000
 
 
-def test_no_ledgers(tmp_path: Path) -> None:
+def test_a_cluster_without_ledgers_has_no_rows(tmp_path: Path) -> None:
     with embedded(tmp_path / "data"):
         pass
     assert values(tmp_path / "data") == {}
     assert copies(tmp_path / "data") == {}
 
 
-def test_batches_are_bounded(origin: Made) -> None:
+def test_batches_of_a_cluster_are_bounded_in_rows_and_bytes(origin: Made) -> None:
     options = options_of(origin[0], batchRows=70, batchBytes=5000, columns="value")
     batches = [batch for task in plan(options) for batch in batches_of(options, task)]
     assert max(batch.num_rows for batch in batches) <= 70
@@ -296,7 +296,7 @@ def test_batches_are_bounded(origin: Made) -> None:
         ({"topicsPattern": "("}, "topicsPattern: expected a regular expression, found"),
     ],
 )
-def test_mistakes(origin: Made, options: dict[str, object], says: str) -> None:
+def test_options_that_do_not_fit_ledgers_are_refused(origin: Made, options: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan(options_of(origin[0], **options))
 

@@ -80,7 +80,7 @@ def test_a_lost_length_costs_little(log: Path, indexed: bool, name: str) -> None
     assert table["offset"].to_pylist() == [n for n in range(samples.ENTRIES) if n != 100]
 
 
-def test_a_stretch_of_rubbish(log: Path) -> None:
+def test_rows_around_a_stretch_of_rubbish_are_read(log: Path) -> None:
     path, offset = place(log, 200)
     with path.open("r+b") as file:
         file.seek(offset)
@@ -117,7 +117,7 @@ def test_a_copy_of_a_record_in_a_value_is_not_taken_for_one(tmp_path: Path) -> N
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_random_damage(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_rows_read_from_random_damage_are_right(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bits are wrong: what is called right is, in order; and headers alone are read without harm."""
     source = tmp_path_factory.getbasetemp() / "sound"
     if not source.exists():
@@ -188,7 +188,7 @@ def test_files_that_are_no_segments(log: Path, tmp_path: Path, spoil: object, sa
 
 
 @pytest.mark.parametrize(("spoil", "says"), WAYS[:3], ids=lambda way: getattr(way, "__name__", ""))
-def test_files_spoilt_after_planning(log: Path, tmp_path: Path, spoil: object, says: str) -> None:
+def test_files_damaged_after_planning_are_passed_over(log: Path, tmp_path: Path, spoil: object, says: str) -> None:
     assert callable(spoil)
     options = options_of(log, columns="offset", mode="DROPMALFORMED", failOnDataLoss=False)
     tasks = plan(options)
@@ -204,7 +204,7 @@ def test_a_damaged_index_is_done_without(log: Path) -> None:
     assert column(log, "offset", minPartitions=9, startingOffsets=300) == list(range(300, samples.ENTRIES))
 
 
-def test_a_lost_checkpoint(log: Path) -> None:
+def test_a_log_without_its_checkpoint_is_read(log: Path) -> None:
     (log / "checkpoint").unlink()
     (log / "tail").unlink()
     assert column(log, "offset") == list(range(samples.ENTRIES))

@@ -66,7 +66,7 @@ def ends(places: dict[str, str]) -> dict[str, int]:
         return {name: client.topic(name).offsets().stop for name in ("orders", "returns")}
 
 
-def test_the_guide_runs(spark: SparkSession, places: dict[str, str]) -> None:
+def test_programs_of_the_spark_guide_run(spark: SparkSession, places: dict[str, str]) -> None:
     laptop, topics, objects, stream, acknowledging, writing, asking = (
         placed(block, places) for block in blocks(GUIDE)
     )  # fmt: skip

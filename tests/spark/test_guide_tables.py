@@ -52,7 +52,7 @@ def known(of: type[ReadOptions | WriteOptions], said: str) -> set[str]:
     return set(match[1].split(", "))
 
 
-def test_options_of_reading() -> None:
+def test_the_guide_lists_every_read_option() -> None:
     rows = table("Options", "option")
     assert len({name for name, _ in rows}) == len(rows)
     assert {name for name, _ in rows} == known(ReadOptions, "there are")
@@ -64,7 +64,7 @@ def test_options_of_reading() -> None:
     assert checked >= 12
 
 
-def test_options_of_streams() -> None:
+def test_the_guide_lists_every_stream_option() -> None:
     names = {name for name, _ in table("Streaming", "option")}
     assert set(OF_STREAMS) < names
     values = {"failOnDataLoss": "false", "isolation": "read_committed"}
@@ -74,20 +74,20 @@ def test_options_of_streams() -> None:
     assert names - set(OF_STREAMS) < known(ReadOptions, "there are")
 
 
-def test_options_of_writing() -> None:
+def test_the_guide_lists_every_write_option() -> None:
     assert {name for name, _ in table("Writing", "option")} == known(WriteOptions, "there are")
 
 
-def test_columns() -> None:
+def test_the_guide_lists_every_column() -> None:
     permissive = known_columns(options_of("a", mode="PERMISSIVE"))
     assert [(name, as_spark(kind)) for name, kind in table("Columns", "column")] == [*permissive]
 
 
-def test_columns_of_writing() -> None:
+def test_the_guide_lists_every_written_column() -> None:
     assert {name: tuple(as_spark(kind).split(" or ")) for name, kind in table("Writing", "column")} == TYPES
 
 
-def test_reports() -> None:
+def test_the_guide_lists_every_report() -> None:
     names = [name for name, _ in table("Reports", "report")]
     assert sorted(names) == sorted(REPORTS)
     readme = (ROOT / "README.md").read_text()

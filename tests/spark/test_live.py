@@ -34,7 +34,7 @@ def test_the_end_is_that_of_the_plan(tmp_path: Path) -> None:
         assert column(log.path, "offset") == list(range(4000))
 
 
-def test_reading_beside_a_writer(tmp_path: Path) -> None:
+def test_each_plan_of_a_growing_log_sees_a_prefix(tmp_path: Path) -> None:
     """Each plan sees a prefix, and not less than the one before."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
         append(log, 50)
@@ -109,7 +109,7 @@ def test_executors_that_do_not_see_the_log(tmp_path: Path) -> None:
         read_slices(options, tasks)
 
 
-def test_a_copied_directory(tmp_path: Path) -> None:
+def test_a_copied_log_directory_is_read(tmp_path: Path) -> None:
     """No writer has told anything of it: neither closed nor open, its end is found as a writer would find it."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
         append(log, 1000)
@@ -134,7 +134,7 @@ def test_a_replica_shows_what_is_committed(tmp_path: Path) -> None:
             assert seen == list(range(end))
 
 
-def test_a_replicas_directory(tmp_path: Path) -> None:
+def test_a_replicas_log_directory_is_read(tmp_path: Path) -> None:
     from pyreplog.log import replica
     from pyreplog.log.files import RealFiles
 

@@ -28,7 +28,7 @@ def make_log(path: Path) -> None:
         log.append_batch([value_of(n) for n in range(ENTRIES)], [b"k" * 60] * ENTRIES)
 
 
-def test_executors_of_their_own(tmp_path: Path) -> None:
+def test_executors_in_their_own_jvm_read_offloaded_logs(tmp_path: Path) -> None:
     log = tmp_path / "log"
     make_log(log)
     spark_home(tmp_path)

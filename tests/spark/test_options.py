@@ -22,7 +22,7 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-def test_defaults() -> None:
+def test_read_options_have_their_defaults() -> None:
     options = ReadOptions.of({"path": "data"})
     assert options == ReadOptions(paths=("data",))
     for name, value in DEFAULTS.items():
@@ -63,18 +63,18 @@ def test_path_and_paths_are_both_read() -> None:
         ("2023-11-14T22:13:20", 1_700_000_000_000_000),
     ],
 )
-def test_times(text: str, microseconds: int) -> None:
+def test_times_of_options_are_parsed(text: str, microseconds: int) -> None:
     assert ReadOptions.of({"path": "a", "startingTimestamp": text}).starting_time == microseconds
 
 
-def test_offsets_by_partition() -> None:
+def test_offsets_of_options_may_name_partitions() -> None:
     options = ReadOptions.of({"path": "a", "startingOffsets": '{"orders": {"-1": 23, "0": -2}}', "endingOffsets": "40"})
     assert options.starting_offsets.of(("orders", -1)) == 23
     assert options.starting_offsets.of(("orders", 0)) == FIRST
     assert options.ending_offsets.of(("anything", 5)) == 40
 
 
-def test_ledgers() -> None:
+def test_ranges_of_ledgers_are_parsed() -> None:
     assert ReadOptions.of({"path": "a", "ledgers": "9-12, 7"}).ledgers == ((7, 7), (9, 12))
 
 
@@ -108,7 +108,7 @@ def test_each_mistake_has_its_own_message(name: str, text: str, says: str) -> No
         ReadOptions.of({"path": "data", name: text})
 
 
-def test_a_path_is_needed() -> None:
+def test_read_options_without_a_path_are_refused() -> None:
     with pytest.raises(ConfigError, match="path: expected the directory of a log, found none"):
         ReadOptions.of({"mode": "FAILFAST"})
 
@@ -119,7 +119,7 @@ def test_a_cluster_is_its_metadata(url: str) -> None:
         ReadOptions.of({"cluster": url, "topics": "orders"})
 
 
-def test_offsets_or_times() -> None:
+def test_offsets_and_times_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="endingOffsets, endingTimestamp: expected at most one of them"):
         ReadOptions.of({"path": "a", "endingOffsets": "4", "endingTimestamp": "4"})
     with pytest.raises(ConfigError, match="endingTimestamp: expected 9 or later, found 8"):

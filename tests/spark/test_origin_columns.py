@@ -132,7 +132,7 @@ def test_with_all_columns_they_are_the_last(place: tuple[Path, list[Place]]) -> 
     assert places_of(path, columns="originPublishTime,offset,originOffset,originCluster", includeHeaders=True) == places
 
 
-def test_a_topic_without_origins(place: tuple[Path, list[Place]]) -> None:
+def test_origin_columns_of_own_messages_are_null(place: tuple[Path, list[Place]]) -> None:
     assert places_of(place[0], topics="own") == [(0, None, None, None), (1, None, None, None)]
 
 
@@ -143,7 +143,7 @@ def test_logs_and_ledgers_have_none(place: tuple[Path, list[Place]], tmp_path: P
         assert table.num_rows and [column.null_count for column in table.columns] == [table.num_rows] * 3
 
 
-def test_over_tcp(tmp_path: Path) -> None:
+def test_origin_columns_are_read_over_tcp(tmp_path: Path) -> None:
     with Nodes(tmp_path, ("b0", "b1", "b2")) as nodes, pyreplog.Cluster.connect(nodes.url) as cluster:
         with open_topic(cluster) as topic:
             places = fill(topic)
@@ -153,7 +153,7 @@ def test_over_tcp(tmp_path: Path) -> None:
         assert places_of(None, cluster=nodes.url) == places
 
 
-def test_clusters_that_replicate(tmp_path: Path) -> None:
+def test_replicated_messages_have_origin_columns(tmp_path: Path) -> None:
     with Site(tmp_path / "a") as here, Site(tmp_path / "b") as there:
         here.topic().publish_batch([b"%d" % n for n in range(5)])
         there.topic().publish_batch([b"own"] * 2)
@@ -218,7 +218,7 @@ def test_origin_clusters_are_looked_up_only_for_their_column(place: tuple[Path, 
 # ---- streams, and Spark ----------------------------------------------------------------------------------------
 
 
-def test_a_stream(place: tuple[Path, list[Place]]) -> None:
+def test_a_stream_has_origin_columns(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     with Query(path, topics="orders", columns=COLUMNS, maxOffsetsPerTrigger=7) as query:
         batches = list(query.batches())
@@ -231,7 +231,7 @@ def sorted_places(rows: list[Row]) -> list[Place]:
     return sorted(map(place_of, rows))
 
 
-def test_in_spark(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path: Path) -> None:
+def test_spark_reads_origin_columns(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path: Path) -> None:
     """By an option, and by a schema, of which the options do not tell; and streams of both."""
     path, places = place
     reader = spark.read.format("pyreplog").option("topics", "orders").option("minPartitions", "2")

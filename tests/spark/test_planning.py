@@ -63,7 +63,7 @@ def test_each_record_is_in_one_task(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
-def test_tasks_are_equal(tmp_path: Path, count: int) -> None:
+def test_planned_tasks_have_equal_bytes(tmp_path: Path, count: int) -> None:
     make_log(tmp_path / "log", [1000] * 1200)
     tasks = plan(options_of(tmp_path / "log", minPartitions=count))
     sizes = [bytes_planned([task]) for task in tasks]
@@ -154,7 +154,9 @@ def test_a_range_of_offsets_touches_its_part_of_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("low", [-5, 0, 1, 17, 599, 600, 700])
 @pytest.mark.parametrize("length", [0, 1, 100, 900])
-def test_time_ranges(tmp_path_factory: pytest.TempPathFactory, low: int, length: int) -> None:
+def test_a_range_of_times_selects_records_of_a_log(
+    tmp_path_factory: pytest.TempPathFactory, low: int, length: int
+) -> None:
     path = tmp_path_factory.getbasetemp() / "times"
     if not path.exists():
         make_log(path, [300] * 600)
@@ -162,7 +164,7 @@ def test_time_ranges(tmp_path_factory: pytest.TempPathFactory, low: int, length:
     assert offsets == [n for n in range(600) if low <= n < low + length]
 
 
-def test_equal_times_across_segments(tmp_path: Path) -> None:
+def test_a_range_of_times_includes_equal_times_across_segments(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [3000] * 100, step_us=0)
     assert column(tmp_path / "log", "offset", startingTimestamp=0) == list(range(100))
     assert column(tmp_path / "log", "offset", endingTimestamp=0) == []
@@ -199,7 +201,7 @@ def test_ranges_that_are_not_there(
         plan(options_of(tmp_path / "log", **options))
 
 
-def test_ranges_of_nothing(tmp_path: Path) -> None:
+def test_empty_ranges_of_offsets_give_no_rows(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [10] * 10)
     assert column(tmp_path / "log", "offset", startingOffsets=5, endingOffsets=5) == []
     assert column(tmp_path / "log", "offset", startingOffsets=10) == []
@@ -207,7 +209,7 @@ def test_ranges_of_nothing(tmp_path: Path) -> None:
     assert column(tmp_path / "log", "offset", startingOffsets='{"log": {"-1": 8}}') == [8, 9]
 
 
-def test_offsets_that_were_removed(tmp_path: Path) -> None:
+def test_ranges_of_trimmed_offsets_are_refused_or_cut(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [1000] * 600)
     with pyreplog.open(tmp_path / "log") as log:
         first = log.trim(300)
@@ -219,7 +221,7 @@ def test_offsets_that_were_removed(tmp_path: Path) -> None:
     assert column(tmp_path / "log", "offset", endingOffsets=5, failOnDataLoss=False) == []
 
 
-def test_an_empty_log(tmp_path: Path) -> None:
+def test_an_empty_log_has_no_tasks(tmp_path: Path) -> None:
     make_log(tmp_path / "log", [])
     assert plan(options_of(tmp_path / "log")) == []
     assert len(read_table(tmp_path / "log")) == 0
@@ -228,7 +230,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 # ---- paths -----------------------------------------------------------------------------------------------------
 
 
-def test_globs_and_lists(tmp_path: Path) -> None:
+def test_globs_and_lists_of_paths_select_logs(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         make_log(tmp_path / name, [10])
     (tmp_path / "empty").mkdir()

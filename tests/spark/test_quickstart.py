@@ -63,7 +63,9 @@ def run(command: str) -> str:
     return done.stdout
 
 
-def test_the_quick_start(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_commands_of_the_quickstart_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     outputs = {}
     for language, text in fences(PAGE):
@@ -89,7 +91,7 @@ def test_the_quick_start(spark: SparkSession, tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in tmp_path.glob("*.py")) == ["backlog.py", "replica.py", "worker.py"]
 
 
-def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_example_of_a_backlog_frame_runs(spark: SparkSession, tmp_path: Path) -> None:
     lines = run_python(ROOT / "examples" / "backlog_spark.py", str(tmp_path)).splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     size = {page: sum(len(b"visit %d" % n) for n in range(1200 + page, 3000, 3)) for page in range(3)}

@@ -33,14 +33,14 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
-def test_each_entry_once(origin: tuple[Nodes, list[Place]]) -> None:
+def test_each_entry_of_a_remote_cluster_is_read_once(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, places = origin
     actual_values = values(None, cluster=nodes.url, minPartitions=3)
     assert actual_values == {place: value_of(*place) for place in places}
     assert values(None, cluster=nodes.url, ledgers="3", startingOffsets=7, endingOffsets=9).keys() == {(3, 7), (3, 8)}
 
 
-def test_copies(origin: tuple[Nodes, list[Place]]) -> None:
+def test_copies_of_a_remote_cluster_are_read_by_bookie(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, places = origin
     assert copies(None, cluster=nodes.url) == Counter(dict.fromkeys(places, 2))
     each = [read_table(None, cluster=nodes.url, columns="bookie,ledgerId,entryId", replica=name) for name in NAMES]
@@ -49,7 +49,7 @@ def test_copies(origin: tuple[Nodes, list[Place]]) -> None:
     assert [{name.partition("@")[0] for name in table["bookie"].to_pylist()} for table in each] == [{n} for n in NAMES]
 
 
-def test_an_open_ledger(nodes: Nodes) -> None:
+def test_an_open_ledger_is_read_up_to_its_lac(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([b"one"] * 5)
         ledger.append_batch([b"two"] * 5)
@@ -60,7 +60,7 @@ def test_an_open_ledger(nodes: Nodes) -> None:
         assert ledger.last_add_confirmed == 10
 
 
-def test_a_topic(nodes: Nodes) -> None:
+def test_a_topic_of_a_remote_cluster_is_read(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster:
         topic = cluster.topic("orders", roll_entries=3, durability="appended", **KEPT)
         for n in range(10):
@@ -111,7 +111,7 @@ def test_a_bookie_dies_while_it_is_read(tmp_path: Path) -> None:
         assert rows == [(n, n.to_bytes(4)) for n in range(count)]
 
 
-def test_a_bookie_is_dead(tmp_path: Path) -> None:
+def test_a_cluster_with_a_dead_bookie_is_read(tmp_path: Path) -> None:
     with Nodes(tmp_path, NAMES[:3]) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
             places = fill(cluster, [90, 30], (3, 2, 2))
@@ -124,7 +124,7 @@ def test_a_bookie_is_dead(tmp_path: Path) -> None:
             plan(options_of(None, cluster=nodes.url, replica="b9"))
 
 
-def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secret_of_a_cluster_is_used_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Nodes(tmp_path, NAMES[:1], secret=b"swordfish-and-more") as nodes:
         with pyreplog.Cluster.connect(nodes.url, secret=b"swordfish-and-more") as cluster:
             places = fill(cluster, [5], (1, 1, 1))

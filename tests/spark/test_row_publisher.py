@@ -116,7 +116,7 @@ def test_a_second_attempt_ends_the_first(server: ServedCluster, topic: Topic) ->
     assert stored(topic) == values
 
 
-def test_several_topics(server: ServedCluster) -> None:
+def test_rows_are_published_to_several_topics(server: ServedCluster) -> None:
     topics = [server.cluster.topic(f"several {n}", deduplicate=True, **PLAIN) for n in range(3)]
     names = [topics[n % 3].name for n in range(50)]
     batch = pa.RecordBatch.from_arrays(
@@ -169,7 +169,7 @@ def test_rows_that_are_too_large_or_too_many_are_refused(server: ServedCluster, 
         RowPublisher(options(server, topic), "spark-q-0", 1 << 30)
 
 
-def test_no_such_topic(server: ServedCluster) -> None:
+def test_rows_of_an_unknown_topic_are_refused(server: ServedCluster) -> None:
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
         with pytest.raises(NoSuchTopicError, match="topic nowhere: create it before you write to it"):
             publisher.publish(next(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), COLUMNS, "nowhere", 0)))

@@ -32,7 +32,7 @@ def micros(times: list[Any]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("more", [{}, {"batchRows": 7}, {"batchBytes": 1}, {"batchBytes": 3000, "minPartitions": 9}])
-def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
+def test_rows_of_a_scan_are_the_records_of_the_log(log: Path, more: dict[str, object]) -> None:
     rows = read_table(log, includeHeaders=True, includeMetadata=True, **more).to_pydict()
     with pyreplog.open(log, "r") as reader:
         batches = list(reader.read())
@@ -84,7 +84,7 @@ def test_values_that_are_not_asked_for_are_not_touched(log: Path) -> None:
         read_table(log, columns="value")
 
 
-def test_batches_are_bounded(log: Path) -> None:
+def test_batches_of_a_scan_are_bounded_in_rows(log: Path) -> None:
     options = options_of(log, batchRows=50, columns="offset")
     sizes = [batch.num_rows for task in plan(options) for batch in batches_of(options, task)]
     assert max(sizes) == 50
@@ -142,7 +142,7 @@ def with_attributes(entry: int, attributes: bytes) -> bytes:
     return length.to_bytes(4, "little") + crc32c(body, length).to_bytes(4, "little") + bytes(4) + body
 
 
-def test_attributes(tmp_path: Path) -> None:
+def test_attributes_of_records_are_columns(tmp_path: Path) -> None:
     path = entries_log(tmp_path / "log")
     rows = read_table(path, columns="headers,producerName,sequenceId,eventTime,ledgerId,entryId,topic").to_pydict()
     assert rows["headers"] == [
@@ -155,7 +155,7 @@ def test_attributes(tmp_path: Path) -> None:
     assert (rows["ledgerId"], rows["topic"]) == ([3] * 4, [None] * 4)
 
 
-def test_text_that_is_none(tmp_path: Path) -> None:
+def test_damaged_text_of_unverified_records_is_read_as_text(tmp_path: Path) -> None:
     """Damaged attributes of records that are not verified: what is read is text, whatever there is."""
     path = entries_log(tmp_path / "log")
     (file, *_) = samples.segments(path)
@@ -204,7 +204,7 @@ def test_a_walk_stays_in_its_segment(log: Path, offset: int, stop: int, limit: i
         walk(segment, offset, stop, until=stop, limit=limit)
 
 
-def test_buffers_of_a_batch(log: Path) -> None:
+def test_buffers_of_a_batch_become_columns(log: Path) -> None:
     _, batch = segment_batch(log)
     nulls, valid, offsets, data = value_column(batch)
     assert (nulls, valid) == (0, None)

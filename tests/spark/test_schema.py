@@ -30,12 +30,12 @@ def names(columns: tuple[schema.Column, ...]) -> list[str]:
     return [column.name for column in columns]
 
 
-def test_kafkas_columns_by_default() -> None:
+def test_default_columns_are_those_of_kafka() -> None:
     assert names(schema.default_columns(options_of("d"))) == KAFKA
     assert names(schema.default_columns(options_of("d", includeHeaders=True))) == [*KAFKA, "headers"]
 
 
-def test_metadata_and_corrupt_record() -> None:
+def test_options_add_metadata_and_corrupt_record_columns() -> None:
     actual_names = names(schema.default_columns(options_of("d", includeMetadata=True, mode="permissive")))
     assert actual_names[:7] == KAFKA
     assert actual_names[7:9] == ["size", "ledgerId"]
@@ -80,7 +80,7 @@ def test_a_users_schema_chooses_and_orders() -> None:
         ([StructField("_corrupt_record", IntegerType())], "unknown column '_corrupt_record'"),
     ],
 )
-def test_a_users_mistakes(fields: list[StructField], says: str) -> None:
+def test_impossible_schemas_of_users_are_refused(fields: list[StructField], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         schema.columns_of(StructType(fields), options_of("d"))
 

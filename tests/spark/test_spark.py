@@ -55,7 +55,7 @@ def test_every_column_reaches_spark(spark: SparkSession, log: Path) -> None:
     assert frame.rdd.getNumPartitions() == 3
 
 
-def test_a_users_schema(spark: SparkSession, log: Path) -> None:
+def test_spark_reads_the_columns_of_a_users_schema(spark: SparkSession, log: Path) -> None:
     frame = spark.read.format("pyreplog").schema("size int, offset long").load(str(log))
     assert frame.columns == ["size", "offset"]
     assert frame.agg({"size": "sum"}).collect()[0][0] == sum(len(samples.value_of(n)) for n in range(samples.ENTRIES))
@@ -86,16 +86,16 @@ def test_no_querys_filter_changes_anothers_answer(spark: SparkSession, log: Path
     assert frame.count() == samples.ENTRIES
 
 
-def test_in_sql(spark: SparkSession, log: Path) -> None:
+def test_a_view_in_sql_reads_a_log(spark: SparkSession, log: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMP VIEW orders USING pyreplog OPTIONS (path '{log}', startingOffsets '1190')")
     assert spark.sql("SELECT count(*), min(offset) FROM orders").collect()[0][:] == (10, 1190)
 
 
-def test_lists_of_paths(spark: SparkSession, log: Path) -> None:
+def test_spark_reads_lists_of_paths(spark: SparkSession, log: Path) -> None:
     assert spark.read.format("pyreplog").load([str(log), str(log.parent / "ord*")]).count() == samples.ENTRIES
 
 
-def test_registered_by_hand(spark: SparkSession, log: Path) -> None:
+def test_the_source_may_be_registered_by_hand(spark: SparkSession, log: Path) -> None:
     from pyreplog.spark import register
 
     register(spark)

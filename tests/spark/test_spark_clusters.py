@@ -53,7 +53,7 @@ def test_each_entry_once_without_a_shuffle(spark: SparkSession, path: Path, tmp_
     assert rows == [(*place, value_of(*place)) for place in wanted]
 
 
-def test_topics(spark: SparkSession, path: Path) -> None:
+def test_spark_reads_topics_of_a_cluster(spark: SparkSession, path: Path) -> None:
     frame = load(spark, path, topics="orders", includeHeaders="true")
     assert "Exchange" not in physical_plan(frame)
     rows = frame.orderBy("offset").collect()
@@ -62,12 +62,12 @@ def test_topics(spark: SparkSession, path: Path) -> None:
     assert load(spark, path, topics="orders", subscription="late").count() == 10
 
 
-def test_in_sql(spark: SparkSession, path: Path) -> None:
+def test_a_view_in_sql_reads_a_topic(spark: SparkSession, path: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMP VIEW o USING pyreplog OPTIONS (path '{path}', topicsPattern 'ord.*')")
     assert spark.sql("SELECT topic, count(*), max(offset) FROM o GROUP BY topic").collect()[0][:] == ("orders", 100, 99)
 
 
-def test_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_a_cluster_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
     with Nodes(tmp_path, ("b0", "b1", "b2"), secret=b"swordfish-and-more") as nodes:
         with pyreplog.Cluster.connect(nodes.url, secret=b"swordfish-and-more") as cluster:
             fill(cluster, [500], (3, 2, 2))

@@ -110,7 +110,7 @@ def test_stream_delivers_records_as_they_are_appended(
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_trimmed_under_the_query(spark: SparkSession, tmp_path: Path, lenient: bool) -> None:
+def test_a_query_over_a_trimmed_log_fails_or_goes_on(spark: SparkSession, tmp_path: Path, lenient: bool) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 3000)
         collected = Collected()
@@ -135,7 +135,7 @@ def test_trimmed_under_the_query(spark: SparkSession, tmp_path: Path, lenient: b
         assert 500 < log.start <= 2000
 
 
-def test_topics_and_their_subscription(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_reads_topics_from_their_subscription(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topics = [cluster.topic(f"orders-partition-{n}", durability="appended", roll_entries=3) for n in (0, 1)]
@@ -170,7 +170,7 @@ def test_topics_and_their_subscription(spark: SparkSession, tmp_path: Path) -> N
     assert rows == [(n, offset) for n in (0, 1) for offset in range(topics[n].end)]
 
 
-def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoints_of_other_sources_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 100)
     with embedded(tmp_path / "data") as cluster:

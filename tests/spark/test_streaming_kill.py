@@ -77,7 +77,9 @@ def run_and_kill(folder: Path, batches: int, delay_s: float) -> None:
             process.wait()
 
 
-def test_killed_and_restarted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_a_killed_stream_writes_each_row_once(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("kill")  # not too long a path for sockets
     spark_home(folder)
     with open_log(folder / "log") as log:

@@ -21,7 +21,7 @@ from tests.spark.reading import column
 from tests.spark.streams import Query, append, decoded, offsets, open_log, position, value_of
 
 
-def test_follows_what_is_appended(tmp_path: Path) -> None:
+def test_a_stream_follows_appends(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log, Query(log.path) as query:
         assert query.read() == []
         for count in (50, 2000, 100):
@@ -64,7 +64,7 @@ def test_a_batch_replayed_is_the_same(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 5000])
-def test_rows_at_a_time(tmp_path: Path, limit: int) -> None:
+def test_max_offsets_per_trigger_bounds_rows(tmp_path: Path, limit: int) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 50 if limit == 1 else 1000)
         with Query(log.path, maxOffsetsPerTrigger=limit) as query:
@@ -74,7 +74,7 @@ def test_rows_at_a_time(tmp_path: Path, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3000, 100_000])
-def test_bytes_at_a_time(tmp_path: Path, limit: int) -> None:
+def test_max_bytes_per_trigger_bounds_bytes(tmp_path: Path, limit: int) -> None:
     """As many records as fit, and at least one."""
     with open_log(tmp_path / "log") as log:
         append(log, 50 if limit == 1 else 3000)
@@ -223,7 +223,7 @@ def test_planning_looks_at_the_segments_of_the_batch(tmp_path: Path, monkeypatch
 # ---- where a new query begins ----------------------------------------------------------------------------------
 
 
-def test_where_a_query_begins(tmp_path: Path) -> None:
+def test_a_stream_of_a_log_begins_where_options_say(tmp_path: Path) -> None:
     with open_log(tmp_path / "orders") as log:
         append(log, 1000)
         middle = log.get(400).timestamp
@@ -277,7 +277,7 @@ def test_begins_at_a_time_whose_entry_is_damaged(tmp_path: Path, spoilt: str) ->
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
+def test_a_stream_of_a_trimmed_log_fails_or_goes_on(tmp_path: Path, lenient: bool) -> None:
     with open_log(tmp_path / "log") as log, Query(log.path, failOnDataLoss=not lenient) as query:
         append(log, 100)
         query.read()
@@ -297,7 +297,7 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_cut_under_the_query(tmp_path: Path, lenient: bool) -> None:
+def test_a_stream_of_a_truncated_log_fails_or_goes_on(tmp_path: Path, lenient: bool) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 1000)
         with Query(log.path, failOnDataLoss=not lenient) as query:
@@ -365,7 +365,7 @@ def test_missing_log_of_a_stream_follows_fail_on_data_loss(tmp_path: Path, lenie
         assert [(row["topic"], row["offset"]) for row in query.read()] == [("b", n) for n in range(100, 150)]
 
 
-def test_the_same_log_twice(tmp_path: Path) -> None:
+def test_a_stream_over_copies_of_one_log_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path / "a") as log:
         append(log, 100)
     shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -23,7 +23,7 @@ UUID = "00112233445566778899aabbccddeeff"
 FINE = {"source": "pyreplog", "tasks": 1, "topics": {"t": {"-1": {"offset": 4, "token": "x"}}}, "v": 1}
 
 
-def test_their_text() -> None:
+def test_stream_offsets_have_their_golden_text() -> None:
     positions = {("b", 10): Position(7, "t2"), ("b", 2): Position(8, "t1"), ("a", -1): Position(0, "t0")}
     assert json.dumps(StreamOffset("topics", positions, 3).encode()) == (
         '{"source": "pyreplog", "tasks": 3, "topics": {"a": {"-1": {"offset": 0, "token": "t0"}}, '
@@ -78,7 +78,7 @@ def test_decode_of_an_invalid_stream_offset_raises_checkpoint_error(value: objec
         StreamOffset.decode(value)
 
 
-def test_their_size_is_bounded() -> None:
+def test_the_size_of_stream_offsets_is_bounded() -> None:
     many = {(f"t{n}", -1): Position(0, "x") for n in range(SOURCE_PARTITIONS_MAX + 1)}
     with pytest.raises(CheckpointError, match=f"at most {SOURCE_PARTITIONS_MAX} .*found {SOURCE_PARTITIONS_MAX + 1}"):
         StreamOffset("topics", many).encode()
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_the_other_kind(tmp_path: Path) -> None:
 # ---- options ---------------------------------------------------------------------------------------------------
 
 
-def test_options() -> None:
+def test_stream_options_are_parsed() -> None:
     options = StreamOptions.of({"path": "a", "maxoffsetspertrigger": "10k", "startingOffsets": "latest"})
     assert (options.max_rows, options.max_bytes, options.starting_offsets.everywhere) == (10 << 10, None, LAST)
     assert options.read == ReadOptions(paths=("a",))
@@ -160,7 +160,7 @@ def test_a_batch_has_no_limits() -> None:
     st.dictionaries(st.integers(), st.integers(0, 1000), max_size=8),
     st.integers(0, (1 << 32) - 1),
 )
-def test_shares(limit: int, waiting: dict[int, int], turn: int) -> None:
+def test_a_limit_is_shared_among_logs(limit: int, waiting: dict[int, int], turn: int) -> None:
     actual_shares = shares(limit, waiting, turn)
     assert actual_shares.keys() == waiting.keys()
     assert sum(actual_shares.values()) == min(limit, sum(waiting.values()))
@@ -180,7 +180,7 @@ def test_shares(limit: int, waiting: dict[int, int], turn: int) -> None:
     ),
     st.integers(1, 12),
 )
-def test_cut(ranges: dict[int, tuple[int, int]], count: int) -> None:
+def test_ranges_are_cut_into_equal_parts(ranges: dict[int, tuple[int, int]], count: int) -> None:
     parts = [[(key, n) for key, bounds in part for n in range(*bounds)] for part in cut(ranges, count)]
     assert [row for part in parts for row in part] == [
         (key, n) for key, bounds in ranges.items() for n in range(*bounds)

@@ -38,7 +38,7 @@ def publish(topic: pyreplog.Topic, batches: int) -> None:
         topic.publish_batch([b"%d" % n for n in range(topic.end, topic.end + 10)])
 
 
-def test_follows_ledgers_and_owners(tmp_path: Path) -> None:
+def test_a_stream_follows_ledgers_and_owners(tmp_path: Path) -> None:
     """Every closing settles where the topic ends; each time another owner goes on in another ledger."""
     path, seen = tmp_path / "data", list[int]()
     with embedded(path) as cluster:
@@ -57,7 +57,7 @@ def test_follows_ledgers_and_owners(tmp_path: Path) -> None:
     assert len(set(column(path, "ledgerId", topics="orders"))) > 5
 
 
-def test_beside_its_owner(tmp_path: Path) -> None:
+def test_a_stream_reads_a_topic_that_its_owner_has_open(tmp_path: Path) -> None:
     """What is read while the topic is open is a prefix; it is all there when it is closed."""
     path = tmp_path / "data"
     with embedded(path) as cluster:
@@ -73,7 +73,7 @@ def test_beside_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("maxOffsetsPerTrigger", 37), ("maxBytesPerTrigger", 100)])
-def test_limits(tmp_path: Path, name: str, limit: int) -> None:
+def test_limits_bound_the_batches_of_a_stream(tmp_path: Path, name: str, limit: int) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -139,7 +139,7 @@ def test_partitions_and_topics_that_come(tmp_path: Path) -> None:
             assert [(row["topic"], row["partition"], row["offset"]) for row in named.read()] == new
 
 
-def test_where_a_query_begins(tmp_path: Path) -> None:
+def test_a_stream_of_a_topic_begins_where_options_say(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -193,7 +193,7 @@ def test_stream_from_the_time_of_an_unreadable_entry_follows_the_mode(tmp_path: 
         Query(path, topics="orders", startingTimestamp=wanted)
 
 
-def test_over_tcp(tmp_path: Path) -> None:
+def test_a_stream_over_tcp_survives_an_ensemble_change(tmp_path: Path) -> None:
     """An ensemble change meanwhile: a bookie goes, another takes its place."""
     with Nodes(tmp_path, ("b0", "b1", "b2", "b3"), secret=b"swordfish-and-more") as nodes:
         with pyreplog.Cluster.connect(nodes.url, secret=b"swordfish-and-more") as cluster:
@@ -212,7 +212,7 @@ def test_over_tcp(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
+def test_a_stream_of_a_trimmed_topic_fails_or_goes_on(tmp_path: Path, lenient: bool) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)
@@ -255,7 +255,7 @@ def test_recreated_topic_of_a_stream_follows_fail_on_data_loss(tmp_path: Path, l
                     query.next()
 
 
-def test_another_clusters_checkpoint(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_cluster_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with embedded(tmp_path / name) as cluster:
             make(cluster, name).close()
@@ -292,7 +292,7 @@ def progress_of(end: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("form", [lambda end: end, progress_of, lambda end: json.dumps(progress_of(end))])
-def test_acknowledging(tmp_path: Path, form: Callable[[str], str]) -> None:
+def test_a_stream_acknowledges_its_subscription(tmp_path: Path, form: Callable[[str], str]) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         for name in ("orders-partition-0", "orders-partition-1", "single"):
@@ -312,7 +312,7 @@ def test_acknowledging(tmp_path: Path, form: Callable[[str], str]) -> None:
     assert len(column(path, "offset", topics="orders,single", subscription="keeps")) == 35
 
 
-def test_acknowledging_at_a_server(tmp_path: Path) -> None:
+def test_a_stream_acknowledges_at_a_server(tmp_path: Path) -> None:
     with embedded(tmp_path / "data") as cluster, pyreplog.TopicServer(cluster) as server:
         topic = make(cluster)
         publish(topic, 3)

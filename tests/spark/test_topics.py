@@ -87,14 +87,14 @@ def columns_of(rows: list[Row]) -> str:
 
 
 @pytest.mark.parametrize("name", ["plain", "zstd", "lz4"])
-def test_every_message_once(origin: tuple[Path, dict[str, list[Row]]], name: str) -> None:
+def test_each_message_of_a_topic_is_read_once(origin: tuple[Path, dict[str, list[Row]]], name: str) -> None:
     path, published = origin
     rows = published[name]
     assert read_table(path, topics=name, columns=columns_of(rows)).to_pylist() == rows
     assert read_table(path, topics=name, columns=columns_of(rows), minPartitions=5, batchRows=7).to_pylist() == rows
 
 
-def test_where_messages_lie(origin: tuple[Path, dict[str, list[Row]]]) -> None:
+def test_rows_of_messages_name_ledger_and_entry(origin: tuple[Path, dict[str, list[Row]]]) -> None:
     path, published = origin
     rows = read_table(path, topics="plain", includeMetadata=True).to_pylist()
     assert len({row["ledgerId"] for row in rows}) >= 3
@@ -110,7 +110,7 @@ def test_where_messages_lie(origin: tuple[Path, dict[str, list[Row]]]) -> None:
 
 
 @pytest.mark.parametrize("narrow", [0, 1 << 30])
-def test_ranges_of_offsets(
+def test_ranges_of_offsets_select_messages(
     origin: tuple[Path, dict[str, list[Row]]], monkeypatch: pytest.MonkeyPatch, narrow: int
 ) -> None:
     path, published = origin
@@ -154,7 +154,7 @@ def test_a_range_within_a_large_ledger_takes_its_part(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("narrow", [0, 1 << 30])
-def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> None:
+def test_ranges_of_times_select_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> None:
     monkeypatch.setattr(planning, "NARROW_BYTES", narrow)
     clock = ManualClock(BEGIN_US)
     with pyreplog.Cluster.embedded(tmp_path / "data", bookies=1, durability="appended", clock=clock) as cluster:
@@ -232,14 +232,14 @@ def test_a_topic_means_its_partitions(named: Path) -> None:
     assert rows(named, topics="orders,orders-partition-1, other") == [*wanted, *[("other", -1, n) for n in range(3)]]
 
 
-def test_patterns(named: Path) -> None:
+def test_topic_patterns_select_topics(named: Path) -> None:
     assert {topic for topic, _, _ in rows(named, topicsPattern="o.*")} == {"orders", "other"}
     assert {topic for topic, _, _ in rows(named, topicsPattern="a/b c|other")} == {"a/b c", "other"}
     with pytest.raises(NoSuchTopicError, match="the pattern matches none of 3 topics"):
         plan(options_of(named, topicsPattern="rders"))
 
 
-def test_offsets_by_partition(named: Path) -> None:
+def test_ranges_of_offsets_may_name_partitions(named: Path) -> None:
     starts = '{"orders": {"-1": 3, "0": 1, "1": -2, "10": 2}}'
     ends = '{"orders": {"-1": -1, "0": -1, "1": 1, "10": 2}}'
     actual_rows = rows(named, topics="orders", startingOffsets=starts, endingOffsets=ends)
@@ -279,7 +279,7 @@ def test_many_small_topics_share_a_task(named: Path) -> None:
 # ---- what is lost ----------------------------------------------------------------------------------------------
 
 
-def test_trimmed(tmp_path: Path) -> None:
+def test_ranges_below_the_start_of_a_trimmed_topic_are_refused(tmp_path: Path) -> None:
     with embedded(tmp_path / "data") as cluster:
         topic = cluster.topic("t", durability="appended", roll_entries=2)
         topic.create_subscription("s", start="earliest")

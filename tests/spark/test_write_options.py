@@ -32,13 +32,13 @@ def columns_of(columns: str, **options: str) -> WrittenColumns:
     return written_columns(schema, WriteOptions.of({"cluster": URL, **options}))
 
 
-def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_options_have_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECRET, raising=False)
     assert WriteOptions.of({"CLUSTER": URL}) == WriteOptions(cluster=URL)
     assert WriteOptions(cluster=URL).is_exactly_once
 
 
-def test_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_write_option_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, "of the environment")
     given = {"cluster": URL, "topic": "orders", "deliveryguarantee": "At-Least-Once", "checkpointLocation": "/c"}
     wanted = WriteOptions(
@@ -64,12 +64,12 @@ def test_each_wrong_option_has_its_own_message(name: str, text: str, says: str) 
         WriteOptions.of({"cluster": URL, name: text})
 
 
-def test_a_cluster_is_needed() -> None:
+def test_write_options_without_a_cluster_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"cluster: expected the URL .* found None"):
         WriteOptions.of({"topic": "orders"})
 
 
-def test_columns() -> None:
+def test_columns_of_a_written_schema_are_found() -> None:
     assert columns_of("value binary", topic="a") == WrittenColumns(0, None, None, None, None)
     assert columns_of("topic string, TIMESTAMP timestamp, headers headers, key string, value string") == WrittenColumns(
         4, 3, 2, 1, 0
@@ -98,6 +98,6 @@ def test_each_wrong_column_has_its_own_message(columns: str, says: str) -> None:
         columns_of(columns, topic="a")
 
 
-def test_a_topic_is_needed() -> None:
+def test_written_rows_without_a_topic_are_refused() -> None:
     with pytest.raises(ConfigError, match="topic: expected the option or a column of that name, found neither"):
         columns_of("value binary")

@@ -70,7 +70,9 @@ def values(topic: Topic) -> list[bytes]:
     return [bytes(value) for batch in topic.read() for value in batch.values()]
 
 
-def test_from_parquet_and_back(spark: SparkSession, server: ServedCluster, folder: Path, tmp_path: Path) -> None:
+def test_rows_of_parquet_are_written_and_read_back(
+    spark: SparkSession, server: ServedCluster, folder: Path, tmp_path: Path
+) -> None:
     start = datetime(2024, 2, 29, tzinfo=UTC)
     rows = [
         (
@@ -170,7 +172,7 @@ def test_errors_of_tasks_say_where(spark: SparkSession, server: ServedCluster) -
     assert "while writing to topic nowhere as producer spark-" in str(caught.value)
 
 
-def test_a_query(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
+def test_a_streaming_query_writes_each_row_once(spark: SparkSession, server: ServedCluster, tmp_path: Path) -> None:
     """Of several batches; one that was not committed comes again when the query goes on, and changes nothing."""
     from tests.spark.dying import stream_of
 

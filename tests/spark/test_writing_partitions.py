@@ -112,7 +112,7 @@ def test_rows_without_a_key_are_spread(server: ServedCluster) -> None:
     assert [len(part) for part in stored(topic)] == [11, 11, 11]
 
 
-def test_partitions_that_come_meanwhile(server: ServedCluster) -> None:
+def test_a_job_writes_to_the_partitions_at_its_start(server: ServedCluster) -> None:
     """A job goes on with those that there were when it began."""
     rows: list[Row] = [(b"key %d" % n, b"%d" % n) for n in range(40)]
     make(server, "grown", 2)
@@ -140,7 +140,7 @@ def test_partitions_that_do_not_know_duplicates(server: ServedCluster) -> None:
         attempt(server, "plain", [(None, b"v")], 1)
 
 
-def test_jobs_of_spark(spark: SparkSession, server: ServedCluster) -> None:
+def test_spark_writes_rows_to_the_partitions_of_their_keys(spark: SparkSession, server: ServedCluster) -> None:
     topic = make(server, "jobs")
     rows: list[Row] = [(None if n % 4 == 0 else b"key %d" % (n % 7), b"%d" % n) for n in range(80)]
     frame = spark.range(0, 80, 1, 2).selectExpr(

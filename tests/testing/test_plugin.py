@@ -39,7 +39,7 @@ def run_pytest(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_guide_with_pytest(tmp_path: Path) -> None:
+def test_tests_of_the_guide_pass_with_pytest(tmp_path: Path) -> None:
     """pytest finds the fixtures by the entry point of the installed package."""
     names = [re.match(r"# (\S+)\n", program) for program in PROGRAMS]
     for name, program in zip(names, PROGRAMS, strict=True):
@@ -54,7 +54,7 @@ def test_the_guide_with_pytest(tmp_path: Path) -> None:
     assert "5 passed" in run_pytest(tmp_path)
 
 
-def test_the_guide_with_unittest() -> None:
+def test_tests_of_the_guide_pass_with_unittest() -> None:
     (program,) = [program for program in PROGRAMS if "unittest.TestCase" in program]
     namespace: dict[str, type[unittest.TestCase]] = {}
     exec(program, namespace)

@@ -119,7 +119,7 @@ def test_an_empty_list_in_a_coroutine(topic: Any) -> None:
         assert asyncio.run(acknowledge()) == b"0"
 
 
-def test_bytes_are_no_offsets(topic: Any) -> None:
+def test_bytes_as_offsets_are_refused(topic: Any) -> None:
     with topic.subscribe("s") as consumer:
         for strange in (b"\x00\x01", bytearray(b"\x00"), memoryview(b"\x00"), "0"):
             with pytest.raises(WrongTypeError, match=f"messages: expected messages.*found {type(strange).__name__}"):

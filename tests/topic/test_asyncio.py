@@ -224,7 +224,7 @@ def test_a_named_producer_of_a_topic_that_deduplicates(places: Places) -> None:
     assert run(topic.publish_async(b"1", producer="new", sequence=5)) == -1
 
 
-def test_names_are_listed(places: Places) -> None:
+def test_coroutines_list_names_of_topics(places: Places) -> None:
     places.topic("remote"), places.topic("remote partitioned")
 
     async def scene() -> tuple[list[str], list[str]]:
@@ -347,7 +347,7 @@ def test_a_batch_of_a_generator_waits_for_room_and_is_whole() -> None:
     assert run(scene()) == [range(1), range(1, 3)]
 
 
-def test_time_limits_of_publishing() -> None:
+def test_publishing_in_coroutines_has_time_limits() -> None:
     bench = Bench(window_bytes=1000)
 
     async def scene() -> None:

@@ -177,7 +177,7 @@ def test_expired_subscriptions_are_deleted() -> None:
 # ---- trends ----------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_estimate() -> None:
+def test_a_trend_estimates_when_a_backlog_is_drained() -> None:
     falls = [Sample(NOW + t * S, 1000 + 10 * t, 500 + 15 * t, 500 - 5 * t) for t in range(0, 61, 10)]
     actual_trend = trend(falls)
     assert (
@@ -204,7 +204,7 @@ def test_a_mark_that_stands_still() -> None:
     assert trend([*idle, Sample(NOW + 310 * S, 60, 50, 10)]).stalled is False, "it waits since a moment only"
 
 
-def test_rates_are_of_now() -> None:
+def test_rates_of_a_trend_are_recent() -> None:
     """They do not include messages from before a seek back, nor those of long ago."""
     before = [Sample(NOW + t * S, 1000, 100 * t, 1000 - 100 * t) for t in range(0, 11, 5)]
     after = [Sample(NOW + t * S, 1000, t, 1000 - t) for t in range(20, 41, 10)]
@@ -214,5 +214,5 @@ def test_rates_are_of_now() -> None:
     assert trend([Sample(NOW + 99 * S, 0, 0, 0), *after]).rate_out == 1, "the clock went back"
 
 
-def test_an_empty_topic() -> None:
+def test_an_empty_topic_exceeds_no_quota() -> None:
     assert decide(TopicConfig(quota_bytes=1, quota_ms=0), 0, CursorBacklog("a", True, ORIGIN)) == QuotaDecision()

@@ -43,7 +43,7 @@ LIVES = st.lists(
 
 
 @given(LIVES)
-def test_against_lists(life: list[tuple[str, int, int]]) -> None:
+def test_a_ledger_chain_behaves_as_a_list_of_messages(life: list[tuple[str, int, int]]) -> None:
     """The list has, for each message, the ledger that holds it, or None when that was trimmed."""
     chain, holders, pending_deletion, last = new(), [], [], 0
     entries: dict[int, int] = {}
@@ -144,7 +144,7 @@ def test_metadata_that_makes_no_sense(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 9999])
-def test_malformed_metadata(data: bytes) -> None:
+def test_malformed_metadata_of_a_chain_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         LedgerChain.decode(data)
 
@@ -158,7 +158,7 @@ def test_ledgers_of_which_no_append_time_is_noted() -> None:
     assert (closed, last) == (chain.ledgers[0]._replace(last_us=ANY_US), chain.ledgers[1])
 
 
-def test_all_fields_survive() -> None:
+def test_a_chain_is_decoded_with_all_its_fields() -> None:
     chain = dataclasses.replace(
         with_ledger(new(), 5, 1, 2, 3),
         properties={"a": "ü"},
@@ -180,13 +180,13 @@ def test_names_become_keys_and_come_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b", "~", "%2F", "a b", "-" * 200])
-def test_odd_names(name: str) -> None:
+def test_odd_topic_names_have_valid_keys(name: str) -> None:
     check_key(topic_key(name))
     assert unquote_name(topic_key(name).rpartition("/")[2]) == name
 
 
 @pytest.mark.parametrize("name", ["", "a\n", "\x7f", "\x85", "x" * 201, "ü" * 50, "\ud800"])
-def test_malformed_names(name: str) -> None:
+def test_malformed_topic_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError):
         topic_key(name)
     with pytest.raises(WrongTypeError):

@@ -48,7 +48,7 @@ def test_decompress_checks_the_size_in_the_header(codec: Compression, change: in
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("body", [b"", b"garbage that was never compressed", packed("zstd", RAW)[:-3]])
-def test_damage_is_found(codec: Compression, body: bytes) -> None:
+def test_damaged_compressed_entries_are_refused(codec: Compression, body: bytes) -> None:
     with pytest.raises(ValueError, match="expected"):
         decompress(codec_number(codec), body, len(RAW))
 

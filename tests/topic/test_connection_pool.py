@@ -414,7 +414,7 @@ def test_is_transient_classifies_errors(error: BaseException, expected: bool) ->
     ("text", "address"),
     [("host:1", ("host", 1)), ("[::1]:65535", ("::1", 65535)), ("h:00001", ("h", 1)), ("h:0", ("h", 0))],
 )
-def test_an_address(text: str, address: tuple[str, int]) -> None:
+def test_addresses_of_servers_are_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 

@@ -30,7 +30,7 @@ def publish(topic: Topic, first: int, end: int) -> None:
     topic.publish_batch([b"%d" % number for number in range(first, end)])
 
 
-def test_coroutines_take_turns(topic: Topic) -> None:
+def test_coroutines_that_receive_take_turns(topic: Topic) -> None:
     """Both wait when a batch of five and another one arrive: each message goes to one of them."""
 
     async def receive(count: int) -> list[int]:
@@ -60,7 +60,7 @@ def test_a_cancelled_coroutine_passes_its_turn_on(topic: Topic) -> None:
         assert asyncio.run(run()) == 0
 
 
-def test_threads_and_their_patience(topic: Topic) -> None:
+def test_each_receiving_thread_has_its_own_timeout(topic: Topic) -> None:
     with topic.subscribe("s") as consumer, ThreadPoolExecutor(4) as pool:
         assert consumer.receive(timeout=0.01) is None
         waiting = [pool.submit(consumer.receive, timeout=PATIENCE_S) for _ in range(4)]

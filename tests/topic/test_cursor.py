@@ -123,14 +123,14 @@ def test_cumulative_over_a_hole_leaves_no_ranges() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_cumulative_into_a_range(before: bool) -> None:
+def test_a_cumulative_acknowledgement_joins_a_range(before: bool) -> None:
     cursor = Cursor("sub", ORIGIN)
     acknowledge_range(cursor, PAIRS, 5, 9)
     cumulative(cursor, PAIRS, 7, before=before)
     check(cursor, PAIRS, set(range(9)))
 
 
-def test_skipping_so_many() -> None:
+def test_skip_counts_unacknowledged_messages_only() -> None:
     cursor = delivered(SINGLES)
     acknowledge(cursor, SINGLES, [1, 3, 4])
     cumulative(cursor, SINGLES, cursor.offset_behind(3, 20))
@@ -141,7 +141,7 @@ def test_skipping_so_many() -> None:
 # ---- positions -----------------------------------------------------------------------------------------------------
 
 
-def test_seek_goes_anywhere() -> None:
+def test_seek_moves_a_cursor_in_both_directions() -> None:
     cursor = delivered(PAIRS)
     acknowledge(cursor, PAIRS, [0, 1, 2, 9, 11])
     for to in (15, 3, 0, 20):
@@ -177,7 +177,7 @@ def test_advance_into_a_restored_range_of_unknown_entries() -> None:
 # ---- what is written -----------------------------------------------------------------------------------------------
 
 
-def test_holes_survive() -> None:
+def test_individual_acknowledgements_are_restored() -> None:
     cursor = delivered(PAIRS)
     acknowledge(cursor, PAIRS, [2, 3, 9])
     records = [taken(cursor)]

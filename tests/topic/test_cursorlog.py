@@ -359,7 +359,7 @@ def test_close_fails_pending_flushes_that_cannot_be_stored(cluster: LedgerCluste
     assert waiting.done() and isinstance(waiting.exception(), ClosedError)
 
 
-def test_settings_are_checked() -> None:
+def test_impossible_settings_of_a_cursor_log_are_refused() -> None:
     for wrong in ({"flush_ms": -1}, {"durability": "never"}, {"roll_entries": 0}, {"retry_ms": 5, "retry_max_ms": 4}):
         with pytest.raises(ConfigError):
             CursorLogConfig.of(wrong)

@@ -98,7 +98,9 @@ def calls(cluster: LedgerCluster) -> int:
 
 @pytest.mark.parametrize("dies", [True, False], ids=["dies", "goes on"])
 @pytest.mark.parametrize("after", [True, False], ids=["done", "not done"])
-def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bool, seed: int) -> None:
+def test_a_cursor_log_that_fails_at_any_call_keeps_acknowledgements(
+    cluster: LedgerCluster, calls: int, after: bool, dies: bool, seed: int
+) -> None:
     share = one_in(3)
     for at in range(seed % share, calls, share):
         run = Run(cluster, f"{after} {dies} {at}", Faults(at, after=after, dies=dies))

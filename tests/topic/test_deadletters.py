@@ -107,7 +107,9 @@ def test_dead_letter_properties_name_origin_cause_and_reason(cluster: Cluster) -
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("older", ["client", "server"])
-def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int) -> None:
+def test_dead_letters_have_reasons_of_remote_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int
+) -> None:
     """Clients and servers before version 3 of the wire do not transmit reasons."""
     monkeypatch.setattr(connection_pool if older == "client" else topic_server, "VERSION", version)
     with serve_cluster(tmp_path) as served, served.client() as client:
@@ -123,7 +125,7 @@ def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert reasons == ({b"a": b"of a", b"b": b"of b"} if version == 3 else {b"a": None, b"b": None})
 
 
-def test_reasons_of_partitioned_consumers(cluster: Cluster) -> None:
+def test_dead_letters_have_reasons_of_partitioned_consumers(cluster: Cluster) -> None:
     with cluster.topic("several", partitions=2, **PLAIN) as several:
         with several.subscribe("s", **AT_ONCE, dead_letter="of-several") as consumer:
             several.publish_batch([b"a", b"b", b"c"], keys=[b"1", b"2", b"3"])

@@ -175,7 +175,7 @@ def test_a_snapshot_leaves_out_what_is_on_its_way() -> None:
     assert [after.check_sequence(b"p", number) for number in (5, 6)] == [DUPLICATE, NEW]
 
 
-def test_the_idle_are_purged() -> None:
+def test_idle_producers_are_purged() -> None:
     producers = started(5)
     for name, now in ((b"x", 9), (b"y", 10)):
         producers.push(name, (1,))
@@ -207,7 +207,7 @@ def test_failures_that_are_remembered_are_bounded() -> None:
     assert len(producers.snapshot()) < 4 * FAILED_RANGES_MAX
 
 
-def test_bytes_of_a_snapshot() -> None:
+def test_a_producer_snapshot_has_its_documented_bytes() -> None:
     producers = started(5)
     producers.push(b"p", range(6, 9))
     producers.push(b"p", (20,))
@@ -236,7 +236,7 @@ GOOD = started(5).snapshot()
         GOOD[:12] + struct.pack("<I", 2) + GOOD[16:] + b"\xff\xff",
     ],
 )
-def test_a_snapshot_is_checked(data: bytes) -> None:
+def test_a_malformed_producer_snapshot_is_refused(data: bytes) -> None:
     producers = started(7)
     with pytest.raises(InvalidMetadataError, match="producer snapshot"):
         producers.restore(data)

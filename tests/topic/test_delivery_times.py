@@ -123,7 +123,7 @@ def test_columns_are_checked_whatever_their_form() -> None:
     assert delivery_times([None, MOMENT, 0]) == [None, MOMENT_US, 0]
 
 
-def test_no_delay() -> None:
+def test_delivery_times_follow_from_delays_and_times() -> None:
     clock = ManualClock(MOMENT_US)
     assert delivery_time(None, None, clock) is None
     assert delivery_time(0, None, clock) == 0

@@ -122,7 +122,7 @@ def deliver(line: int) -> bool:
     return True
 
 
-def test_at_any_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_is_detached_at_any_line_of_a_delivery(caplog: pytest.LogCaptureFixture) -> None:
     """An effect that fails is logged by the queue that carries it out."""
     line = 1
     while deliver(line):

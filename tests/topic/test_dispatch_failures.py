@@ -37,7 +37,7 @@ CAUSES: dict[RedeliveryCause, Callable[[Rig], None]] = {
 
 @pytest.mark.parametrize("kind", ["shared", "key_shared", "failover"])
 @pytest.mark.parametrize("cause", list(RedeliveryCause))
-def test_each_cause(cause: RedeliveryCause, kind: str) -> None:
+def test_a_dead_letter_names_the_cause_of_its_redelivery(cause: RedeliveryCause, kind: str) -> None:
     harness = rig(type=kind, ack_timeout_ms=1000 if cause is RedeliveryCause.ACK_TIMEOUT else None)
     harness.attach(2, 1000, priority=1)
     CAUSES[cause](harness)
@@ -90,7 +90,7 @@ def test_a_reason_is_of_the_consumer_that_has_the_message() -> None:
     assert failures(harness)[3] == (RedeliveryCause.CONSUMER_LOST, None)
 
 
-def test_a_seek_begins_anew() -> None:
+def test_a_seek_resets_redelivery_counts() -> None:
     harness = rig(max_redeliveries=1)
     harness.nack(1, [3], reason="before")
     harness.do(harness.dispatcher.seek(harness.log.place(0).before, harness.now))

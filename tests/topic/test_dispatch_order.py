@@ -139,7 +139,7 @@ def test_shared_subscriptions_take_no_cumulative_ack() -> None:
     assert harness.backlog == 100
 
 
-def test_trimmed_under_the_reader() -> None:
+def test_a_reader_of_trimmed_messages_goes_on() -> None:
     harness = rig(is_prompt=False)
     harness.attach(1, 1000)
     (stuck,) = harness.reads

@@ -32,7 +32,7 @@ def array(offsets: object) -> Offsets:
 
 
 @given(st.lists(st.integers(0, 50)))
-def test_arrays_of_offsets(numbers: list[int]) -> None:
+def test_arrays_of_offsets_become_runs(numbers: list[int]) -> None:
     actual_ranges = ascending(np.array(numbers, np.int64))
     assert actual_ranges.tolist() == sorted(set(numbers))
     starts, ends = runs(actual_ranges)
@@ -57,7 +57,9 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("kind", [Pending, PendingRanges])
 @given(steps=STEPS)
-def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]) -> None:
+def test_pending_messages_behave_as_a_table(
+    kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]
+) -> None:
     pending, is_full = kind(), kind is Pending
     model: dict[int, tuple[int, int, int]] = {}  # by offset, holder, slot and time
     for now, (step, each_step, two) in enumerate(steps):
@@ -145,7 +147,7 @@ def test_neighbours_are_cut_to_what_is_wanted() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["back", "out", "ack"]), st.sets(st.integers(0, 20)))))
-def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
+def test_redeliveries_of_each_message_are_counted(steps: list[tuple[str, set[int]]]) -> None:
     redeliveries, again, counts = Redeliveries(), set[int](), dict[int, int]()
     for step, offsets in steps:
         if step == "back":

@@ -36,7 +36,7 @@ def test_a_consumer_without_room_is_passed_over() -> None:
     assert (len(harness.got(1)), len(harness.got(2))) == (5, 35)
 
 
-def test_priorities() -> None:
+def test_consumers_of_higher_priority_get_messages_first() -> None:
     harness = rig(0)
     harness.attach(1, 100, priority=1)
     harness.attach(2, 10)
@@ -316,7 +316,7 @@ def test_blocked_at_the_subscriptions_limit_until_half_is_acknowledged() -> None
     assert harness.status.unacked == 20
 
 
-def test_refusing_unblocks() -> None:
+def test_negative_acknowledgements_unblock_a_consumer() -> None:
     harness = rig(100, max_unacked_consumer=10)
     harness.attach(1, 1000)
     harness.got(1)

@@ -23,19 +23,19 @@ def run(seed: int, acts: tuple[str, ...], **settings: object) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("seed", range(12))
-def test_consumers_come_and_go(kind: str, seed: int) -> None:
+def test_rules_of_delivery_hold_while_consumers_come_and_go(kind: str, seed: int) -> None:
     run(seed, USUAL, type=kind, **(NARROW if seed % 2 else {}))
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("seed", range(12))
-def test_rewinds_and_failed_reads(kind: str, seed: int) -> None:
+def test_rules_of_delivery_hold_with_rewinds_and_failed_reads(kind: str, seed: int) -> None:
     run(seed, REWINDS, type=kind, **(NARROW if seed % 2 else {}))
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("seed", range(12))
-def test_skips_and_seeks(kind: str, seed: int) -> None:
+def test_rules_of_delivery_hold_with_random_skips_and_seeks(kind: str, seed: int) -> None:
     run(seed, MOVES, type=kind, **(NARROW if seed % 2 else {}))
 
 

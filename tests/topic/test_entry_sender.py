@@ -159,7 +159,7 @@ def test_error_before_the_session_first_opens_fails_open_without_a_retry(error: 
     assert again.done() and again.exception() is None
 
 
-def test_attributes_go_along() -> None:
+def test_attributes_of_entries_are_sent() -> None:
     lab, batch = SenderLab(), Batch()
     batch.attributes = [b"attributes"]
     lab.submit(batch)

@@ -79,7 +79,7 @@ def test_waiting_consumer_gets_messages_of_a_garbage_collected_one(place: Any) -
             assert [message.value for message in take(second, len(VALUES))] == VALUES
 
 
-def test_finalizers_run_anywhere(tmp_path: Path) -> None:
+def test_the_finalizer_of_a_consumer_may_run_under_the_lock(tmp_path: Path) -> None:
     """The finalizer may run in a thread that holds the lock of the consumer's subscription."""
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
         topic = cluster.topic("t", **PLAIN)

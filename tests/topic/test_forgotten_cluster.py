@@ -105,7 +105,7 @@ def check_what_is_there(cluster: Cluster) -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_so_is_a_client(tmp_path: Path) -> None:
+def test_a_forgotten_client_warns_once_and_is_closed(tmp_path: Path) -> None:
     with serve_cluster(tmp_path) as served:
         others = {*threading.enumerate()}
         url = f"pyreplog://{served.server.address}"

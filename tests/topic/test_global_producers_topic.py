@@ -174,7 +174,7 @@ def test_a_producer_has_to_pass_its_numbers(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
-def test_another_owner_knows_all(cluster: Cluster, has_snapshot: bool) -> None:
+def test_the_next_owner_knows_global_producers(cluster: Cluster, has_snapshot: bool) -> None:
     with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         assert isinstance(topic, Topic)

@@ -19,7 +19,7 @@ SERVED = "127.0.0.1:7400"
 """The address of the guide's server, which is replaced by a free port."""
 
 
-def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_the_guide_to_topics_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     actual_blocks = blocks(GUIDE)

@@ -46,7 +46,7 @@ def test_entries_alike_are_found_at_once() -> None:
         assert hunt(OffsetSearch(offset, len(positions), 5, positions[-1].end), positions) == 1
 
 
-def test_the_worst_spread() -> None:
+def test_an_offset_is_found_in_few_steps_among_uneven_entries() -> None:
     """One entry has nearly all messages, which misleads a search that interpolates."""
     positions = places([1] * 4095 + [1 << 40], 0)
     for offset in (0, 1, 2048, 4094, 4095, 1 << 39):
@@ -63,7 +63,7 @@ def test_offset_search_ends_without_a_result_when_entries_contradict_the_chain()
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(-1, 22), st.sampled_from((None, 0)))
-def test_times(times: list[int], wanted: int, guess: int | None) -> None:
+def test_a_time_is_found_in_few_steps(times: list[int], wanted: int, guess: int | None) -> None:
     times.sort()
     positions = places([2] * len(times), 0)
     search = FirstSearch(len(times), lambda _, time_us: time_us >= wanted, guess=guess)

@@ -38,7 +38,7 @@ def publisher_of(topic: ManagedLedger, cluster: LedgerCluster) -> Publisher:
     )  # fmt: skip
 
 
-def test_the_window(tmp_path: Path) -> None:
+def test_the_window_of_a_managed_ledger_bounds_pending_bytes(tmp_path: Path) -> None:
     with (
         LedgerCluster.embedded(tmp_path, bookies=1) as cluster,
         ManagedLedger.open(cluster, "t", config=config()) as topic,
@@ -94,7 +94,7 @@ def test_copies_that_are_missing_fill_the_window(tmp_path: Path) -> None:
             assert waits.result(PATIENCE_S) == 3
 
 
-def test_closing_does_not_hang(tmp_path: Path) -> None:
+def test_closing_a_managed_ledger_does_not_hang(tmp_path: Path) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config(roll_entries=99))
         result(publish(topic, [b"a"]))
@@ -169,7 +169,7 @@ def test_a_read_whose_ledger_is_not_open_yet_fails_with_its_cluster(
     topic.close()
 
 
-def test_a_forgotten_one_warns(tmp_path: Path) -> None:
+def test_a_forgotten_managed_ledger_warns(tmp_path: Path) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic: Any = ManagedLedger.open(cluster, "t", config=config())
         with pytest.warns(ResourceWarning, match="unclosed topic t") as warnings:
@@ -177,7 +177,7 @@ def test_a_forgotten_one_warns(tmp_path: Path) -> None:
             until(lambda: gc.collect() >= 0 and len(warnings))  # no garbage collection runs in another thread meanwhile
 
 
-def test_closing_in_a_callback(tmp_path: Path) -> None:
+def test_a_managed_ledger_is_closed_in_a_callback(tmp_path: Path) -> None:
     """Closing does not wait in a callback, and the ledger is closed all the same."""
     with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config())

@@ -113,7 +113,7 @@ def test_an_idle_topic_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert cluster.ledgers() == []
 
 
-def test_reopened(shared: LedgerCluster) -> None:
+def test_a_reopened_managed_ledger_keeps_messages_and_settings(shared: LedgerCluster) -> None:
     for number in range(3):
         with ManagedLedger.open(shared, "reopened", config=config(roll_entries=9)) as topic:
             assert topic.epoch == number + 1
@@ -149,7 +149,7 @@ def test_reads_end_at_the_given_end(topic: ManagedLedger) -> None:
         result(topic.read(-1))
 
 
-def test_places(topic: ManagedLedger) -> None:
+def test_a_message_is_located_by_its_offset(topic: ManagedLedger) -> None:
     rng = random.Random(7)
     counts = [rng.choice((1, 1, 2, 50)) for _ in range(20)]
     topic.set_config(config(roll_entries=9))
@@ -175,7 +175,7 @@ def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: LedgerClus
     assert [(start, end) for _, start, end in reads] == [(entry, 7) for entry in range(7)]
 
 
-def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_located_by_its_time(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(US)
     monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "times", config=config(roll_entries=3), clock=clock) as topic:
@@ -256,7 +256,7 @@ def _unreadable(maker: LedgerMaker, metadata: LedgerMetadata) -> LedgerReader:
     raise UnreadableError(metadata.ledger, "for this test")
 
 
-def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_of_closed_ledgers_are_bounded(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closed_ledger_readers, "READERS_MAX", 3)
     fill(topic, [1] * 14)
     with ThreadPoolExecutor(4) as pool:
@@ -286,7 +286,7 @@ def test_a_reader_that_others_drive_out(topic: ManagedLedger, monkeypatch: pytes
 # ---- growing ---------------------------------------------------------------------------------------------------
 
 
-def test_growth_is_reported(topic: ManagedLedger) -> None:
+def test_growth_of_a_managed_ledger_is_reported(topic: ManagedLedger) -> None:
     ends: list[int] = []
     topic.on_grow.append(lambda: ends.append(topic.end.offset))
     fill(topic, [2] * 10)
@@ -327,7 +327,7 @@ def test_publishes_from_a_callback_keep_their_order(topic: ManagedLedger, shared
     assert [result(future) for future in more] == [range(number + 1, number + 2) for number in range(5)]
 
 
-def test_many_publishers(topic: ManagedLedger) -> None:
+def test_messages_of_each_publisher_are_in_order(topic: ManagedLedger) -> None:
     """The messages of each publisher are in its order, and offsets are dense."""
 
     def run(number: int) -> list[range]:
@@ -345,7 +345,7 @@ def test_many_publishers(topic: ManagedLedger) -> None:
     assert all(item.entries <= 7 for item in topic.chain.ledgers)
 
 
-def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
+def test_an_entry_that_is_too_large_is_refused_alone(topic: ManagedLedger) -> None:
     futures = [submit(topic.writer, [value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
     assert result(futures[0]) == range(1) and result(futures[2]) == range(1, 2)
     with pytest.raises(RecordTooLargeError):
@@ -353,7 +353,7 @@ def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
     assert topic.pending_bytes == 0
 
 
-def test_old_ledgers_end(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_beyond_its_age_is_closed(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(US)
     monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "old", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
@@ -414,7 +414,7 @@ def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
 # ---- trimming --------------------------------------------------------------------------------------------------
 
 
-def test_trimming(topic: ManagedLedger, shared: LedgerCluster) -> None:
+def test_trim_removes_whole_ledgers(topic: ManagedLedger, shared: LedgerCluster) -> None:
     fill(topic, [1, 2, 3, 4, 5, 6, 7])  # closed ledgers of 3, 7 and 11 messages, and an open one of 7
     first, second, third, last = (item.ledger for item in topic.chain.ledgers)
     now_us = topic.chain.ledgers[-1].created_us
@@ -435,7 +435,7 @@ def find_pending_deletion(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
     return chain.chain.pending_deletion
 
 
-def test_retention(shared: LedgerCluster) -> None:
+def test_retention_keeps_ledgers_by_bytes_and_age(shared: LedgerCluster) -> None:
     """Limits of bytes and of age keep ledgers, and the first one that is reached counts."""
     size = len(entry(b"a"))
     kept = config(retention_bytes=4 * size, retention_ms=None)
@@ -500,7 +500,7 @@ def test_an_owner_that_has_ended_deletes_nothing() -> None:
     assert not runtime.jobs and not runtime.timers
 
 
-def test_clearing(topic: ManagedLedger) -> None:
+def test_clear_removes_all_messages(topic: ManagedLedger) -> None:
     result(topic.set_config(config(retention_bytes=None, retention_ms=None)))
     fill(topic, [2] * 5)
     assert result(topic.trim(10, US * 2)) == 0
@@ -509,7 +509,7 @@ def test_clearing(topic: ManagedLedger) -> None:
     assert result(publish(topic, [b"a"])) == range(10, 11) and read_all(topic) == {10: b"a"}
 
 
-def test_deleting(shared: LedgerCluster) -> None:
+def test_delete_removes_ledgers_and_metadata(shared: LedgerCluster) -> None:
     topic = ManagedLedger.open(shared, "deleted", config=config())
     fill(topic, [1] * 5)
     ledgers = topic.chain.ids

@@ -55,7 +55,7 @@ def test_a_closed_producer_of_partitions_gives_all_its_places_back(
     assert sorted(asyncio.run(scene())) == [0, 1]
 
 
-def test_its_numbers_go_on(client: Client) -> None:
+def test_sequence_numbers_of_a_reopened_producer_go_on(client: Client) -> None:
     topic = client.topic("news", **ONCE)
     first, second = topic.producer("p"), topic.producer("p")
     assert first.publish(b"0", sequence=5) == 0
@@ -98,7 +98,7 @@ def test_receiving_again_and_again_where_nothing_comes(place: Cluster | Client) 
         assert receive(consumer, 1) == [b"x"]
 
 
-def test_names_of_missing_topics(served: ServedCluster, client: Client) -> None:
+def test_names_of_missing_topics_leave_nothing_behind(served: ServedCluster, client: Client) -> None:
     topics = served.cluster.topics
     for at in range(8):
         for place in (served.cluster, client):

@@ -229,7 +229,7 @@ def test_a_topic_without_replicated_entries_has_no_cursor(cluster: Cluster, topi
         topic.delete_subscription("pyreplog.origins")
 
 
-def test_duplicates_are_skipped(topic: Topic) -> None:
+def test_repeated_entries_of_an_origin_are_skipped(topic: Topic) -> None:
     opened(topic)
     sent = entries(0, 8, 2)
     assert replicate(topic, sent[:3]) == 6
@@ -249,7 +249,7 @@ def test_many_calls_at_once_are_stored_in_their_order(topic: Topic) -> None:
     assert [first for first, _ in check_log(topic)] == list(range(400))
 
 
-def test_origins_are_apart(topic: Topic) -> None:
+def test_entries_of_several_origins_are_kept_apart(topic: Topic) -> None:
     opened(topic)
     opened(topic, 9, OTHER)
     for at in range(5):
@@ -259,7 +259,7 @@ def test_origins_are_apart(topic: Topic) -> None:
     assert [first for first, _ in check_log(topic, OTHER)] == list(range(10))
 
 
-def test_a_hole_is_refused(topic: Topic) -> None:
+def test_entries_of_an_origin_with_a_gap_are_refused(topic: Topic) -> None:
     opened(topic)
     replicate(topic, entries(0, 3))
     with pytest.raises(OriginGapError, match="expected 3, found 5"):
@@ -268,7 +268,7 @@ def test_a_hole_is_refused(topic: Topic) -> None:
     assert [first for first, _ in check_log(topic)] == [0, 1, 2, 5]
 
 
-def test_another_history_is_refused(topic: Topic) -> None:
+def test_entries_of_another_history_of_an_origin_are_refused(topic: Topic) -> None:
     opened(topic)
     replicate(topic, entries(0, 6, 3))
     with pytest.raises(OriginHistoryError):

@@ -231,7 +231,9 @@ def test_growth_that_was_not_stored_is_taken_up_again(
 
 
 @pytest.mark.parametrize("way", ["topic", "topics"])
-def test_deleting_deletes_all(cluster: Cluster, topic: PartitionedTopic, way: str) -> None:
+def test_deleting_a_partitioned_topic_deletes_its_partitions(
+    cluster: Cluster, topic: PartitionedTopic, way: str
+) -> None:
     topic.publish_batch(VALUES, KEYS)
     consumer = topic.subscribe("s")
     if way == "topic":

@@ -163,7 +163,7 @@ def test_nothing_can_be_acknowledged_and_refused(topic: PartitionedTopic) -> Non
 # ---- going back ------------------------------------------------------------------------------------------------
 
 
-def test_refused_messages_come_again(topic: PartitionedTopic) -> None:
+def test_negatively_acknowledged_messages_are_delivered_again(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", type="shared", nack_min_ms=0) as consumer:
         publish(topic, 8)
         messages = receive(consumer, 8)
@@ -231,7 +231,7 @@ def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
 # ---- threads and coroutines ------------------------------------------------------------------------------------
 
 
-def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
+def test_threads_that_receive_share_messages(topic: PartitionedTopic) -> None:
     rows: list[tuple[int, int]] = []
 
     def work() -> None:

@@ -104,7 +104,9 @@ def test_no_ledger_takes_the_rest(
     assert stored(topic) == {0: b"before", 1: b"first", 2: b"second", 3: b"third"}
 
 
-def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, interceptor: RequestInterceptor) -> None:
+def test_a_submission_stored_in_part_has_an_unknown_outcome(
+    topic: Topic, publishes: Any, interceptor: RequestInterceptor
+) -> None:
     """EntryRefusedError alone would say that no message was stored."""
     in_part, proceed = begin(topic, publishes, interceptor)
     proceed(interceptor.replying(status=ReplyStatus.INVALID))

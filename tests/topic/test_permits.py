@@ -28,7 +28,7 @@ def test_large_ones_by_and_by() -> None:
     assert waiters == [2 * FIRST_PERMITS, 4 * FIRST_PERMITS, *[8 * FIRST_PERMITS] * 4]
 
 
-def test_large_messages_are_few() -> None:
+def test_a_consumer_asks_for_few_large_messages() -> None:
     permits = Permits(1 << 20)
     size = 1 << 20
     waiting = permits.first

@@ -88,7 +88,7 @@ def settle(batches: Sequence[PublishBatch]) -> None:
 
 @given(EVENTS)
 @example([("submit", [1, 2]), ("submit", [3]), ("send", 6), ("end", 2)])
-def test_against_a_twin(events: list[tuple[str, object]]) -> None:
+def test_a_pipeline_behaves_as_its_twin(events: list[tuple[str, object]]) -> None:
     twin = Twin()
     for event, how in events:
         getattr(twin, event)(how)
@@ -205,7 +205,7 @@ def test_batches_that_the_ledger_kept_are_no_suspects() -> None:
     assert given_up.entries == [b"2"] and pipeline.pending == (0, 0)
 
 
-def test_half_of_a_submission() -> None:
+def test_a_submission_over_two_ledgers_has_one_outcome() -> None:
     """The ledger failed after the first entries: the result covers both parts."""
     pipeline = AppendPipeline(ORIGIN)
     first, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])

@@ -119,7 +119,7 @@ def test_large_batches_are_cut_by_bytes() -> None:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_entries_are_compressed(compression: str) -> None:
+def test_a_publisher_compresses_entries(compression: str) -> None:
     bench = Bench(holds=False, compression=compression)
     bench.publisher.publish(b"same " * 1000)
     bench.publisher.publish_batch([b"same " * 1000] * 3)

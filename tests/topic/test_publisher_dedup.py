@@ -309,6 +309,6 @@ def test_threads_share_the_numbers_of_a_producer() -> None:
     assert [message.sequence for message in bench.ledgers.messages()] == list(range(400))
 
 
-def test_producers_have_names() -> None:
+def test_malformed_names_of_producers_are_refused() -> None:
     with pytest.raises(InvalidArgumentError):
         Producer(make().publisher, "a\nb")

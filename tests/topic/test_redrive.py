@@ -157,7 +157,7 @@ def test_redrive_honours_dry_run_limit_where_and_to(place: Any, name: str) -> No
     assert backlog(dead, "people") == 0
 
 
-def test_where_leaves_the_others(place: Any, name: str) -> None:
+def test_redrive_leaves_messages_that_where_excludes(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     dead.publish_batch(**letters_of(name, range(10)))
     report = dead.redrive("people", where=lambda letter: letter.offset % 2 == 1)
@@ -232,7 +232,7 @@ def test_redriven_message_without_room_for_its_count_omits_it(
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_between_copy_and_acknowledgement(
+def test_redrive_repeats_nothing_after_a_failure_before_the_acknowledgement(
     place: Any, name: str, deduplicate: bool, interrupted: Callable[..., None]
 ) -> None:
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": deduplicate})
@@ -299,7 +299,7 @@ def test_a_seek_in_the_middle_ends_it(place: Any, name: str) -> None:
 # ---- what is refused ---------------------------------------------------------------------------------------------
 
 
-def test_refusals(place: Any, name: str) -> None:
+def test_redrive_refuses_unknown_and_busy_subscriptions(place: Any, name: str) -> None:
     _, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(2)))
     with pytest.raises(NoSuchSubscriptionError):

@@ -87,7 +87,7 @@ def test_all_that_is_compressed_and_large(client: Client) -> None:
     assert topic.publish(b"more") == 20_000
 
 
-def test_topics_of_a_client(served: ServedCluster, client: Client, topic: RemoteTopic) -> None:
+def test_a_client_opens_lists_and_closes_topics(served: ServedCluster, client: Client, topic: RemoteTopic) -> None:
     assert client.topic("news") is topic
     assert client.topic("sport", **PLAIN).publish(b"x") == 0
     assert client.topics() == ["news", "sport"]
@@ -170,7 +170,7 @@ def test_errors_are_those_of_the_owner(client: Client, topic: RemoteTopic) -> No
         pyreplog.connect("pyreplog://host:1", limits=Limits(max_body_bytes=1 << 20))
 
 
-def test_no_server_is_there(served: ServedCluster) -> None:
+def test_a_client_without_a_server_is_not_connected(served: ServedCluster) -> None:
     address = served.server.address
     served.server.close()
     with pytest.raises(NotConnectedError):
@@ -197,7 +197,7 @@ def test_a_secret_is_asked_for(tmp_path: Path) -> None:
             assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_a_client_connects_behind_tls(tmp_path: Path) -> None:
     import ssl
 
     authority = Authority(tmp_path, "authority")
@@ -216,7 +216,7 @@ def test_tls(tmp_path: Path) -> None:
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_coroutines(topic: RemoteTopic) -> None:
+def test_coroutines_publish_and_consume_remotely(topic: RemoteTopic) -> None:
     async def publish() -> list[int]:
         futures = []
         for number in range(200):
@@ -245,7 +245,7 @@ def test_coroutines(topic: RemoteTopic) -> None:
     assert topic.stats().subscriptions[0].backlog_messages == 0
 
 
-def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
+def test_publishing_in_a_callback_is_refused(topic: RemoteTopic) -> None:
     errors: list[Any] = []
 
     def call(_: object) -> None:

@@ -196,7 +196,7 @@ def test_more_than_waits_anywhere_flows_through(topic: RemoteTopic) -> None:
         assert consumer.receive(timeout=0) is None
 
 
-def test_subscriptions_by_name(topic: RemoteTopic) -> None:
+def test_a_client_creates_moves_and_deletes_subscriptions(topic: RemoteTopic) -> None:
     topic.publish_batch(VALUES)
     topic.create_subscription("a", start=1, properties={"of": "me"})
     topic.create_subscription("b", start="earliest")

@@ -170,7 +170,7 @@ def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: 
     assert "raised" not in caplog.text and "failed" not in caplog.text
 
 
-def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
+def test_an_empty_range_of_acknowledgements_is_accepted(tmp_path: Path) -> None:
     """This holds as well when all messages are known and acknowledged."""
     with serve_cluster(tmp_path) as service:
         topic = service.client().topic("t", **PLAIN)

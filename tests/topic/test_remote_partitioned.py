@@ -186,7 +186,9 @@ def test_a_topic_grows_and_consumers_follow(served: ServedCluster, topic: Remote
     assert other.topic("t") is late and late.partitions == 5
 
 
-def test_deleting_deletes_all(served: ServedCluster, client: Client, topic: RemotePartitionedTopic) -> None:
+def test_a_client_deletes_all_partitions_of_a_topic(
+    served: ServedCluster, client: Client, topic: RemotePartitionedTopic
+) -> None:
     topic.publish_batch(VALUES, KEYS)
     elsewhere = served.client()
     elsewhere.topic("t")

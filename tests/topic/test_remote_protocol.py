@@ -380,7 +380,7 @@ def test_stats_missing_from_an_older_server_are_0(kind: type[Stats], numbers: di
     assert numbers and not any(numbers)
 
 
-def test_addresses() -> None:
+def test_addresses_in_messages_are_parsed() -> None:
     assert parse_address("[::1]:80") == ("::1", 80)
     for wrong in ("host", ":80", "host:x", "host:65536", ""):
         with pytest.raises(InvalidMessageError):

@@ -93,7 +93,7 @@ def test_between_a_seek_and_what_follows_from_it(served: ServedCluster, came: th
 
 
 @pytest.mark.parametrize("again", ["a seek", "others"])
-def test_between_two_seeks(
+def test_acknowledgements_between_two_seeks_count_for_the_messages_received(
     served: ServedCluster, came: threading.Event, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     """The client receives messages after the first of two seeks, or messages that another consumer had, when the second

@@ -45,7 +45,7 @@ def test_trim_keeps_ledgers_that_the_slowest_durable_cursor_needs(slowest: int |
     assert count(chain(10, 10, 10), slowest, open_size=5) == goes
 
 
-def test_retention_by_size() -> None:
+def test_retention_by_size_trims_whole_ledgers() -> None:
     """Of ten closed megabytes five are kept: five ledgers go, and with the open one six are left."""
     assert count(chain(*[MB] * 10), None, bytes_=5 * MB, ms=None) == 5
     assert count(chain(*[MB] * 10), None, bytes_=5 * MB + 1, ms=None) == 4, "what is kept is not less than that"
@@ -55,7 +55,7 @@ def test_retention_by_size() -> None:
     assert count(chain(*[MB] * 10), None, bytes_=0, ms=None) == 10, "0 keeps nothing"
 
 
-def test_retention_by_age() -> None:
+def test_retention_by_age_trims_closed_ledgers() -> None:
     ages = [chain(5, closed_s=age)[0] for age in (90, 61, 60, 10)]
     assert count(ages, None, bytes_=None, ms=60_000) == 2
     assert count(ages, 0, bytes_=None, ms=60_000) == 0
@@ -70,7 +70,7 @@ def test_the_first_bound_that_is_reached_counts() -> None:
     assert count(ledgers, None, bytes_=1000, ms=20_000) == 3
 
 
-def test_for_ever() -> None:
+def test_unlimited_retention_trims_no_ledger() -> None:
     assert count(chain(10, 10, closed_s=1e9), None, bytes_=None, ms=None) == 0
 
 

@@ -29,7 +29,7 @@ def test_keys_hash_as_pulsars_do(key: bytes) -> None:
     assert Router("t", 7).route(key) == PULSAR[key] % 7
 
 
-def test_hashes_are_positive() -> None:
+def test_key_hashes_are_positive() -> None:
     keys = [b"%d" % n for n in range(200)]
     hashes = [mmh3.hash(key, 0, signed=False) for key in keys]
     assert any(each_hash >= 1 << 31 for each_hash in hashes)
@@ -96,6 +96,6 @@ def test_invalid_number_of_partitions_is_refused(partitions: int) -> None:
         Router("t", partitions)
 
 
-def test_keys_are_bytes() -> None:
+def test_a_key_that_is_not_bytes_is_refused() -> None:
     with pytest.raises(WrongTypeError, match="key"):
         key_hash("text")  # type: ignore[arg-type]

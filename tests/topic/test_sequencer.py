@@ -145,7 +145,7 @@ def test_a_waiting_caller_sends_earlier_batches() -> None:
     assert port.sink.taken == [b"a", b"b", b"c"], "nothing is sent twice"
 
 
-def test_much_does_not_wait() -> None:
+def test_a_full_stage_is_sent_at_once() -> None:
     port = Port(at_once=True)
     port.send(b"a")
     port.send(b"b", STAGE_BYTES - 1)

@@ -66,7 +66,9 @@ def cleared(subscription_metadata: SubscriptionMetadata) -> SubscriptionMetadata
     st.binary(max_size=300), st.integers(-1, 1 << 60), st.integers(0, 1 << 60),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
 )  # fmt: skip
-def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: dict[str, str]) -> None:
+def test_subscription_metadata_are_decoded_as_encoded(
+    snapshot: bytes, ledger: int, first: int, properties: dict[str, str]
+) -> None:
     new_dataclasses = dataclasses.replace(
         MADE, snapshot=snapshot, cursor_ledger=ledger, cursor_from=first, properties=properties
     )
@@ -133,7 +135,7 @@ def test_settings_that_a_newer_build_stored_are_kept() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
-def test_garbage_is_refused(data: bytes) -> None:
+def test_malformed_subscription_metadata_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         SubscriptionMetadata.decode(data)
 
@@ -209,7 +211,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from(["a", "ä", "c" * 200]), st.integer
 
 
 @given(RECORDS)
-def test_pages_come_back(records: list[tuple[str, int, bool]]) -> None:
+def test_pages_of_cursors_are_decoded_as_encoded(records: list[tuple[str, int, bool]]) -> None:
     pages, chains = Pages(), Chains()
     begun: dict[str, list[tuple[int, bytes]]] = {}
     for number, (name, size, whole) in enumerate(records):

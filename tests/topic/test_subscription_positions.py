@@ -73,7 +73,7 @@ def rest(consumer: Consumer, last: int) -> list[int]:
 # ---- positions -------------------------------------------------------------------------------------------------
 
 
-def test_seek(topic: Topic) -> None:
+def test_a_subscription_goes_on_from_where_it_was_seeked(topic: Topic) -> None:
     """Scenarios 3 and 22."""
     with topic.subscribe("s", start="earliest") as consumer:
         consumer.acknowledge_cumulative(receive(consumer, 12)[-1])
@@ -87,7 +87,7 @@ def test_seek(topic: Topic) -> None:
         check_backlog(topic, "s", range(6, 20))
 
 
-def test_seek_to_a_moment(topic: Topic, clock: ManualClock) -> None:
+def test_a_subscription_is_seeked_to_a_time(topic: Topic, clock: ManualClock) -> None:
     clock.advance(10_000_000)
     moment = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
     fill(topic, 10)
@@ -161,7 +161,7 @@ def test_different_subscriptions_seek_at_once(topic: Topic) -> None:
         assert drain(topic, name, 20 - at) == list(range(at, 20))
 
 
-def test_skip_and_clear(topic: Topic) -> None:
+def test_skip_and_clear_count_unacknowledged_messages(topic: Topic) -> None:
     """Scenario 21: messages that are acknowledged already are not counted."""
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         receive(consumer, 20)
@@ -235,7 +235,7 @@ def test_non_durable_subscription_ends_while_another_consumer_attaches(topic: To
         assert received(consumer, 2) == [18, 19]
 
 
-def test_deleting_a_subscription(cluster: Cluster, topic: Topic) -> None:
+def test_a_deleted_subscription_ends_its_consumers(cluster: Cluster, topic: Topic) -> None:
     consumer = topic.subscribe("s", start="earliest")
     with pytest.raises(SubscriptionBusyError):
         topic.delete_subscription("s")
@@ -255,7 +255,7 @@ def test_deleting_a_subscription(cluster: Cluster, topic: Topic) -> None:
         assert again.subscriptions() == []
 
 
-def test_names_and_starts(topic: Topic) -> None:
+def test_malformed_names_and_starts_of_subscriptions_are_refused(topic: Topic) -> None:
     for name in ("pyreplog.x", "", "a\nb"):
         with pytest.raises(InvalidArgumentError):
             topic.subscribe(name)

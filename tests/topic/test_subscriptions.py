@@ -93,7 +93,7 @@ def test_a_ledger_of_which_all_is_acknowledged_is_not_read(topic: Topic, monkeyp
 # ---- types -----------------------------------------------------------------------------------------------------
 
 
-def test_exclusive(topic: Topic) -> None:
+def test_an_exclusive_subscription_has_one_consumer(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest") as first:
         with pytest.raises(SubscriptionBusyError):
             topic.subscribe("s")
@@ -123,7 +123,7 @@ def test_a_consumer_that_joins_a_failover_subscription_waits_for_the_active_one(
             until(lambda: third.is_active and not second.is_active)  # a lower number has priority
 
 
-def test_failover(topic: Topic) -> None:
+def test_a_failover_subscription_changes_its_active_consumer(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="failover", name="a") as first:
         with topic.subscribe("s", type="failover", name="b") as second:
             until(lambda: first.is_active and not second.is_active)
@@ -134,7 +134,7 @@ def test_failover(topic: Topic) -> None:
             until(lambda: second.is_active)
 
 
-def test_shared(topic: Topic) -> None:
+def test_a_shared_subscription_spreads_messages_over_consumers(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="shared", queue=4) as first:
         with topic.subscribe("s", type="shared", queue=4) as second:
             numbers: list[int] = []
@@ -148,7 +148,7 @@ def test_shared(topic: Topic) -> None:
                 first.acknowledge_cumulative(3)
 
 
-def test_key_shared(topic: Topic) -> None:
+def test_a_key_shared_subscription_keeps_the_order_of_keys(topic: Topic) -> None:
     keys = [b"%d" % (at % 7) for at in range(70)]
     topic.publish_batch(values(70), keys)
     with topic.subscribe("s", start=20, type="key_shared") as first, topic.subscribe("s", type="key_shared") as second:
@@ -367,7 +367,7 @@ def test_unacknowledged_messages_of_a_closed_consumer_go_to_the_others(topic: To
         assert sorted(messages + rest) == sorted(set(range(40)) - {had[0].offset})
 
 
-def test_late_acknowledgements(topic: Topic) -> None:
+def test_messages_are_redelivered_after_the_ack_timeout(topic: Topic) -> None:
     """Time-outs run in real time, so that messages may be delivered again before they are acknowledged here; two are
     not acknowledged."""
     with topic.subscribe("s", start=10, type="shared", ack_timeout_ms=20) as consumer:
@@ -382,10 +382,12 @@ def test_late_acknowledgements(topic: Topic) -> None:
         assert set(received(consumer, 6)) == {10, 11}
 
 
-def test_dead_letters(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_beyond_max_redeliveries_become_dead_letters(
+    cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted: list[int] = []
     name = f"{topic.name}-s-DLQ"
-    with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as burying:
+    with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as dead_letters:
         with topic.subscribe("s", start=18, type="shared", max_redeliveries=2, **QUICK) as consumer:
             subscription = topic.subscription("s")
             done = subscription.acknowledge
@@ -398,7 +400,7 @@ def test_dead_letters(cluster: Cluster, topic: Topic, monkeypatch: pytest.Monkey
                 first, second = receive(consumer, 2)
                 consumer.nack([first])
                 consumer.nack([second])
-            letters = receive(burying, 2)
+            letters = receive(dead_letters, 2)
             until(lambda: topic.stats().subscriptions[0].dead_lettered_messages == 2)
             consumer.flush(PATIENCE_S)
             check_backlog(topic, "s", [])
@@ -409,7 +411,7 @@ def test_dead_letters(cluster: Cluster, topic: Topic, monkeypatch: pytest.Monkey
     assert {letter.properties["pyreplog.topic"] for letter in letters} == {topic.name.encode()}
 
 
-def test_delayed_messages(topic: Topic, clock: ManualClock) -> None:
+def test_delayed_messages_are_delivered_at_their_times(topic: Topic, clock: ManualClock) -> None:
     now = clock.now_us()
     topic.publish_batch([b"soon", b"now", b"later"], deliver_at=[now + 50_000, None, now + 3_600_000_000])
     with topic.subscribe("s", start=20, type="shared") as consumer:

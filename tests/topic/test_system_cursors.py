@@ -258,7 +258,7 @@ def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
         assert (trim(topic), states(topic)) == (12, {NEWER: ("stored", 14)})
 
 
-def test_marks_of_stored_records() -> None:
+def test_the_lowest_mark_of_stored_records_counts() -> None:
     low, high = (SystemCursorRecord(1, TopicPosition(n, n, n), b"state").to_bytes() for n in (5, 9))
     assert SystemCursorRecord.from_bytes("n", low) == (1, (5, 5, 5), b"state")
     assert stored_mark("n", [high, low]) == StoredMark(TopicPosition(9, 9, 9), "")
@@ -273,7 +273,7 @@ def test_marks_of_stored_records() -> None:
 # ---- quotas, and who asks ----------------------------------------------------------------------------------------
 
 
-def test_quotas_count_it(cluster: Cluster) -> None:
+def test_a_quota_counts_the_backlog_of_an_unknown_system_cursor(cluster: Cluster) -> None:
     store_mark(cluster, make(cluster, quota_bytes=10, quota_policy="error"))
     with cluster.topic(NAME) as topic:
         topic.maintain()

@@ -35,7 +35,7 @@ def is_nothing_kept(topic: Topic) -> bool:
     return ledger is None or ledger._tail_cache.read(ledger.last_add_pushed, ledger.last_add_pushed + 1, 1) is None
 
 
-def test_no_bookie_is_asked(cluster: Cluster) -> None:
+def test_subscriptions_at_the_tail_ask_no_bookie(cluster: Cluster) -> None:
     """Only a thread that was delivering at that moment, and came late, may read from bookies."""
     topic, delivered = open_topic(cluster), list[tuple[object, ...]]()
     with (

@@ -200,7 +200,7 @@ def test_a_write_that_comes_late(cluster: LedgerCluster, name: str) -> None:
     assert two.chain.ids == {7} and two.check().ids == {7}
 
 
-def test_edits_of_others_stay(cluster: LedgerCluster, name: str) -> None:
+def test_settings_edited_in_the_store_are_kept(cluster: LedgerCluster, name: str) -> None:
     """A tool may change settings in the store, which takes no topic over."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         chain = find_chain(cluster.metadata, name)
@@ -260,7 +260,7 @@ def test_chain_store_of_an_empty_topic_key_raises_topic_fenced_error(cluster: Le
 # ---- failing ledgers -------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
+def test_publishers_go_on_after_a_failed_ledger(cluster: LedgerCluster, name: str) -> None:
     """Entries that the ledger kept have their offsets, and the others go to the next ledger; publishers get no error."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         acked = [result(publish(topic, [b"a"]))]
@@ -324,7 +324,9 @@ def test_a_ledger_that_was_deleted_before_it_ends_keeps_its_offsets(cluster: Led
         assert read_all(topic, 3) == {3: b"c"}
 
 
-def test_more_ledgers_than_fit(cluster: LedgerCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishers_wait_while_a_chain_is_full(
+    cluster: LedgerCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The open ledger goes on. Without one, publishers wait until some ledgers are trimmed."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         for _ in range(4):

@@ -102,7 +102,7 @@ def test_reading_from_a_place_up_to_another(topic: Topic) -> None:
             topic.read(start)  # type: ignore[arg-type]
 
 
-def test_an_empty_topic(topic: Topic) -> None:
+def test_an_empty_topic_is_read_and_consumed(topic: Topic) -> None:
     assert topic and len(topic) == 0 and list(topic.read()) == [] and topic.trim() == 0
     with topic.subscribe("s") as consumer:
         assert consumer.receive(timeout=0) is None
@@ -127,7 +127,7 @@ def test_a_waiting_read_wakes_when_something_is_published(topic: Topic) -> None:
         consumer.close()
 
 
-def test_in_asyncio(topic: Topic) -> None:
+def test_a_topic_publishes_and_consumes_in_an_event_loop(topic: Topic) -> None:
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S):
             async with await topic.subscribe_async("s") as consumer:
@@ -280,7 +280,7 @@ def test_closing_in_a_callback_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
-def test_deleting(cluster: Cluster, deduplicate: bool) -> None:
+def test_a_deleted_topic_is_created_anew(cluster: Cluster, deduplicate: bool) -> None:
     name = f"deleted {deduplicate}"
     topic = cluster.topic(name, **SMALL, deduplicate=deduplicate)
     topic.publish_batch(values(30), producer="p")
@@ -304,7 +304,7 @@ def test_deleting(cluster: Cluster, deduplicate: bool) -> None:
         anew.delete()
 
 
-def test_deleting_by_name(cluster: Cluster) -> None:
+def test_a_topic_is_deleted_by_name_once(cluster: Cluster) -> None:
     cluster.topic("by name", **PLAIN).close()
     cluster.topics.delete("by name")
     with pytest.raises(NoSuchTopicError):

@@ -148,7 +148,7 @@ def test_dedup_cursor_advances_when_it_holds_publishers_by_a_quota(
         assert "held" in states and topic.end == 20
 
 
-def test_retries_at_changing_owners(cluster: Cluster) -> None:
+def test_retries_at_changing_owners_are_stored_once(cluster: Cluster) -> None:
     """Owners change and fence each other; a producer repeats messages without an outcome. Each message is stored once."""
     rng = random.Random(5)
     count, done = 120, 0

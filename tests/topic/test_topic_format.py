@@ -68,7 +68,7 @@ def shouted(kind: type[Any]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).upper()
 
 
-def test_requests_and_their_fields() -> None:
+def test_documented_requests_have_the_fields_of_the_code() -> None:
     documents = documented()
     assert {kind: (shouted(request), len(of.fields)) for kind, (request, of) in protocol._REQUESTS.items()} == {
         kind: (name, len(of)) for kind, (name, of) in documents.items()
@@ -79,7 +79,7 @@ def test_requests_and_their_fields() -> None:
         ]
 
 
-def test_replies_and_their_fields() -> None:
+def test_documented_replies_have_the_fields_of_the_code() -> None:
     rows = dict(re.findall(r"^\| ([A-Z][A-Za-z]+)(?: \(2\))? \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
     for kind, of in protocol._REPLIES.items():
         documents = types(rows["Moved" if kind is protocol.MovedTo else kind.__name__])
@@ -150,7 +150,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_bodies_are_as_documented(request_: Any) -> None:
+def test_requests_and_replies_have_their_documented_bytes(request_: Any) -> None:
     twin = Twin(b"".join(bytes(part) for part in encode_request(request_)))
     name, of = documented()[twin.take("B")]
     reads = [twin.read(kind) for kind in of]
@@ -192,7 +192,7 @@ def test_codes_and_limits_of_the_wire() -> None:
         ("System cursor record", system_cursor_record._HEAD, "offset"),
     ],
 )
-def test_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
+def test_offsets_and_sizes_in_format_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
     text = section(title).partition(f"`{layout.format}`")[2]
     if layout is pages._PART:  # the first table is preceded by the names of both layouts
         text = section(title).partition("\nPart, ")[2]
@@ -213,7 +213,7 @@ def test_constants_of_what_lies_in_ledgers() -> None:
     assert f"at most {record.PROPERTIES_MAX:,}".replace(",", " ") in text
 
 
-def test_limits_of_position_pages() -> None:
+def test_documented_limits_of_position_pages_are_those_of_the_code() -> None:
     text = section("Position page")
     assert f"at most {position_page.PAGE_BYTES_MAX:,} bytes".replace(",", " ") in text
     assert f"and {TOPIC_BYTES_MAX >> 20} MiB for all" in text

@@ -61,7 +61,7 @@ def test_the_protocols_have_the_verbs() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "kind", "name"), PAIRS)
-def test_all_have_its_parameters(protocol: type, kind: type, name: str) -> None:
+def test_all_topics_have_the_parameters_of_the_protocols(protocol: type, kind: type, name: str) -> None:
     """Further parameters are keywords with defaults."""
     expected = [shown(parameter) for parameter in parameters(protocol, name)]
     if name == "acknowledge":

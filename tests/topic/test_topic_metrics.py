@@ -51,7 +51,7 @@ def test_metrics_of_a_subscription(name: str, value: float) -> None:
     assert values(topic_metrics([orders()]), f"subscription_{name}")["orders", "used"] == value
 
 
-def test_quotas() -> None:
+def test_metrics_show_exceeded_quotas() -> None:
     metrics = topic_metrics([orders(), TopicStats(name="free", at_us=NOW)])
     assert values(metrics, "topic_quota_exceeded") == {("orders", "bytes"): 1.0}
     assert values(metrics, "topic_quota_evictions")["orders", "age"] == 3
@@ -75,7 +75,7 @@ def test_each_metric_is_named_once_and_explained() -> None:
     assert [metric.samples for metric in topic_metrics([])] == [[]] * len(metrics)
 
 
-def test_a_scrape() -> None:
+def test_a_scrape_has_metrics_of_topics() -> None:
     with (
         MetricsServer([lambda: topic_metrics([orders()])]) as server,
         urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as reply,

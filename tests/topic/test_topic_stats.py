@@ -44,7 +44,7 @@ def test_a_topic_speaks_of_its_slowest_durable_subscription() -> None:
     assert TopicStats(name="t", at_us=NOW, end=TopicPosition(9, 9, 9), subscriptions=(done,)).oldest is None
 
 
-def test_json_of_a_topic() -> None:
+def test_stats_of_a_topic_are_json() -> None:
     topic = orders()
     report = topic.to_dict()
     assert json.loads(json.dumps(report)) == report
@@ -56,7 +56,7 @@ def test_json_of_a_topic() -> None:
     assert used["properties"] == {"team": "a"}
 
 
-def test_json_of_the_inside() -> None:
+def test_internal_stats_of_a_topic_are_json() -> None:
     ledgers = (
         LedgerStats(ledger=7, start=TopicPosition(0, 0, 0), entries=3, messages=5, size=50, created_us=1, closed_us=2),
         LedgerStats(ledger=9, start=TopicPosition(5, 3, 50), entries=1, messages=1, size=9, created_us=3),
@@ -96,7 +96,7 @@ def test_frequent_looks_keep_few_samples() -> None:
     assert rates[1:] == [pytest.approx(100.0)] * 19_998 and len(meter._samples) <= 8
 
 
-def test_counters_that_begin_anew() -> None:
+def test_rates_survive_counters_that_begin_anew() -> None:
     meter = RateMeter()
     meter.measure(0, {"n": 1000, "m": 5})
     assert meter.measure(10 * S, {"n": 3, "m": 6}) == {"n": 0.0, "m": 0.0}

@@ -155,7 +155,7 @@ def test_holds_that_change_at_the_same_time(topic: Topic) -> None:
     maintenance.follow(topic.publisher)
 
 
-def test_a_quota_that_refuses(topic: Topic) -> None:
+def test_a_topic_above_its_quota_refuses_messages(topic: Topic) -> None:
     topic.configure(quota_bytes=1, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 2)
@@ -168,7 +168,7 @@ def test_a_quota_that_refuses(topic: Topic) -> None:
     assert topic.publish(b"x") == 2
 
 
-def test_evicting_moves_exactly(topic: Topic) -> None:
+def test_eviction_moves_slow_cursors_to_nine_tenths_of_the_quota(topic: Topic) -> None:
     """Entries are skipped as a whole, down to nine tenths of the quota, for cursors that exceed it."""
     size = entry_size(topic)
     topic.create_subscription("slow")
@@ -185,7 +185,7 @@ def test_evicting_moves_exactly(topic: Topic) -> None:
     assert evicted_messages_by_name == {"slow": 46 - 2 * left - 22, "fast": 0}
 
 
-def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
+def test_a_topic_above_its_quota_of_age_refuses_messages(topic: Topic, clock: ManualClock) -> None:
     topic.configure(quota_ms=10_000, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 4)
@@ -203,7 +203,7 @@ def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
 # ---- expiry ----------------------------------------------------------------------------------------------------
 
 
-def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
+def test_messages_expire_after_their_ttl(topic: Topic, clock: ManualClock) -> None:
     """They expire for subscriptions that are not durable, too. Acknowledged messages are not counted twice."""
     topic.configure(ttl_ms=10_000, **KEPT)
     topic.create_subscription("s")
@@ -339,7 +339,7 @@ def test_a_ledger_that_is_too_old_ends(topic: Topic, clock: ManualClock) -> None
         assert received(consumer, 2) == [0, 1]
 
 
-def test_rolling_while_consuming(topic: Topic) -> None:
+def test_consumers_go_on_while_ledgers_are_rolled(topic: Topic) -> None:
     """Consumers are not affected by the ends of ledgers."""
     with topic.subscribe("s", start="latest") as consumer, ThreadPoolExecutor(1) as pool:
         receiving = pool.submit(received, consumer, 120)

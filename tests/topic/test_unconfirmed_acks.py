@@ -45,7 +45,7 @@ STEPS = st.lists(st.one_of(st.integers(0, 30), st.just("cut"), st.integers(-4, -
 
 
 @given(STEPS)
-def test_against_a_model(steps: list[int | str]) -> None:
+def test_unconfirmed_acknowledgements_behave_as_sets(steps: list[int | str]) -> None:
     """Offsets are acknowledged in the order of numbers from 0 on; negative numbers confirm one of the last cuts."""
     kept, model, cuts = UnconfirmedAcks(), list[tuple[int, int]](), list[tuple[int, int]]()
     for turn, step in enumerate(steps):

@@ -29,7 +29,7 @@ async def outcome(future: pyreplog.AppendFuture[T]) -> T:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_a_log(tmp_path: Path, durability: str) -> None:
+def test_a_log_is_appended_to_in_uvloop(tmp_path: Path, durability: str) -> None:
     with pyreplog.open(tmp_path / "log", durability=durability) as log:
 
         async def main() -> list[int]:
@@ -61,7 +61,7 @@ def test_a_ledger_and_a_topic(tmp_path: Path) -> None:
         assert run(main()) == [b"%d" % number for number in range(COUNT)]
 
 
-def test_a_replica_group(tmp_path: Path) -> None:
+def test_a_replica_group_is_appended_to_in_uvloop(tmp_path: Path) -> None:
     with (
         open_master(tmp_path / "a", name="a", members=["a", "b"], sync_replicas=1) as master,
         open_replica(tmp_path / "b", name="b", master=master.address),

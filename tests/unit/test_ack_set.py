@@ -96,7 +96,7 @@ def test_places_that_do_not_fit_a_cumulative_one() -> None:
 # ---- entries -------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_messages_come_back() -> None:
+def test_acknowledge_returns_unknown_messages() -> None:
     topic = Topic([3] * 6)
     acks = AckSet(ORIGIN)
     acks.deliver(topic.columns(2, 3))
@@ -125,7 +125,7 @@ def test_entries_are_forgotten_when_they_are_done() -> None:
 
 
 @pytest.mark.parametrize("first, count", [(3, 2), (2, 1), (4, 8), (0, 3), (2, 3), (0, 5)])
-def test_entries_cannot_overlap(first: int, count: int) -> None:
+def test_overlapping_entries_of_an_ack_set_are_refused(first: int, count: int) -> None:
     acks = AckSet(ORIGIN)
     acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
     acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
@@ -136,13 +136,13 @@ def test_entries_cannot_overlap(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first, count, size", [(-1, 2, 0), (0, 0, 0), (0, 1, -1), (2, 1 << 62, 0)])
-def test_impossible_entries(first: int, count: int, size: int) -> None:
+def test_impossible_entries_of_an_ack_set_are_refused(first: int, count: int, size: int) -> None:
     acks = AckSet(ORIGIN)
     with pytest.raises(InvalidArgumentError, match="impossible"):
         acks.note(EntryPosition(0, 0, first, count, size, 0, 0))
 
 
-def test_columns_must_be_columns() -> None:
+def test_an_ack_set_refuses_malformed_columns() -> None:
     acks = AckSet(ORIGIN)
     first, two = int64s([1]), int64s([1, 2])
     with pytest.raises(InvalidArgumentError, match="as many of each"):
@@ -151,7 +151,7 @@ def test_columns_must_be_columns() -> None:
         acks.acknowledge(np.array([0.5]), END)  # type: ignore[arg-type]
 
 
-def test_messages_outside_the_topic() -> None:
+def test_acknowledgements_outside_the_topic_are_refused() -> None:
     acks = of(Topic([2, 2]))
     for bad in (-1, 4):
         with pytest.raises(OutOfRangeError):
@@ -163,7 +163,7 @@ def test_messages_outside_the_topic() -> None:
 
 
 @pytest.mark.parametrize("mark", [(-1, 0, 0), (1, 2, 0), (1, 1, -1), ((1 << 62) + 1, 0, 0)])
-def test_impossible_marks(mark: tuple[int, int, int]) -> None:
+def test_impossible_marks_of_an_ack_set_are_refused(mark: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidArgumentError, match="mark"):
         AckSet(mark)
 
@@ -173,7 +173,7 @@ def test_impossible_marks(mark: tuple[int, int, int]) -> None:
 
 @given(st.sets(st.integers(0, 90)), st.integers(0, 100), st.integers(0, 60))
 @settings(deadline=None)
-def test_questions(acked: set[int], at: int, length: int) -> None:
+def test_an_ack_set_answers_as_a_set_of_offsets(acked: set[int], at: int, length: int) -> None:
     acks = of(Topic([5] * 20))
     acks.acknowledge(int64s(sorted(acked)), 100)
     left = [offset for offset in range(at, 500) if offset not in acked]
@@ -256,7 +256,7 @@ def test_taking_costs_what_was_acknowledged() -> None:
     assert [column.tolist() for column in acks.take_acked()] == [[0], [2]]
 
 
-def test_changes_cost_what_changed() -> None:
+def test_changes_of_an_ack_set_are_as_large_as_what_changed() -> None:
     """In a set of many ranges, those that nothing happened to are not written again; what merged is written once."""
     acks = of(Topic([1] * 40_000))
     acks.acknowledge(np.arange(1, 40_000, 2), 40_000)
@@ -285,7 +285,7 @@ def test_version_increases_only_when_acknowledgements_change() -> None:
     assert acks.version > after
 
 
-def test_memory_of_many_holes() -> None:
+def test_memory_of_an_ack_set_with_many_holes_is_bounded() -> None:
     """32 bytes a range; half as much again when they come in no order."""
     count = 100_000
     ordered = AckSet(ORIGIN)
@@ -335,7 +335,7 @@ def test_bytes_that_are_no_acknowledgements(data: bytes) -> None:
     [ack_bytes(0, 0, 0, 4, 1, 0, 0), ack_bytes(6, 0, 0), ack_bytes(5, 0, 0), ack_bytes(0, 0, 0, 6, 9, 0, 0)],
     ids=["touches", "in a range", "before a range", "cuts a range"],
 )
-def test_changes_of_another_set(data: bytes) -> None:
+def test_changes_of_another_ack_set_are_refused(data: bytes) -> None:
     acks = AckSet(ORIGIN)
     acks.apply(ack_bytes(0, 0, 0, 5, 5, 0, 0))
     with pytest.raises(InvalidRecordsError):

@@ -166,7 +166,7 @@ def test_driver_that_has_looked_since_is_not_called_again() -> None:
     "body",
     [ok(0, 9, ReplyStatus.FENCED), ok(0, 8), ok(1, 9), ok(0, 9, ledger=8), ok(0, 9, body=b"x"), ok(0, 9)[:-1], b"\0"],
 )
-def test_all_others_are_left(body: bytes) -> None:
+def test_replies_other_than_ok_are_left_to_python(body: bytes) -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), FakeAddQueue()
     assert lane.begin(1)
     waiting = {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)}

@@ -88,7 +88,7 @@ def test_an_event_loop_never_waits_for_the_disk(log: CommitLog, files: HeldFiles
     asyncio.run(append())
 
 
-def test_a_thread_waits(log: CommitLog, files: HeldFiles) -> None:
+def test_a_thread_waits_in_submit_while_the_window_is_full(log: CommitLog, files: HeldFiles) -> None:
     files.may_sync.clear()
     futures: list[AppendFuture[int]] = []
 

@@ -92,7 +92,7 @@ def test_a_segment_of_the_original_does_not_pass_in_the_restored_log(log, copy, 
         pyreplog.open(tmp_path / "new")
 
 
-def test_an_empty_log(tmp_path):
+def test_an_empty_log_is_backed_up_and_restored(tmp_path):
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES):
         new_backup = backup(tmp_path / "log", tmp_path / "copy")
     assert new_backup.entries == 0
@@ -129,7 +129,7 @@ def test_backup_omits_bytes_after_the_last_record(tmp_path):
     assert last.stat().st_size == end % SEGMENT_BYTES
 
 
-def test_progress(log, tmp_path):
+def test_backup_and_restore_tell_their_progress(log, tmp_path):
     seen: list[tuple[int, int]] = []
     backup(log, tmp_path / "copy", progress=lambda done, entries: seen.append((done, entries)))
     assert seen[-1] == (sum(f.stat().st_size for f in (tmp_path / "copy").glob("*.segment")), ENTRIES)
@@ -267,7 +267,7 @@ def test_a_backup_is_no_log_and_a_log_no_backup(log, copy, tmp_path):
     assert not (tmp_path / "new").exists() and not (tmp_path / "copy2").exists()
 
 
-def test_an_unfinished_backup(copy, tmp_path):
+def test_an_unfinished_backup_is_refused(copy, tmp_path):
     (copy / manifest.NAME).unlink()
     with pytest.raises(pyreplog.NotALogError, match="not finished"):
         restore(copy, tmp_path / "new")
@@ -290,7 +290,7 @@ def test_a_damaged_backup_makes_no_log(copy, tmp_path, change):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
 
 
-def test_a_changed_manifest(copy, tmp_path):
+def test_a_changed_manifest_of_a_backup_is_refused(copy, tmp_path):
     path = copy / manifest.NAME
     good = path.read_text()
     for bad in (good.replace(f'"end": {ENTRIES}', f'"end": {ENTRIES + 1}'), "", "[]", '{"format": 1}', good[:-20]):
@@ -324,7 +324,7 @@ def test_a_manifest_with_impossible_sizes(copy, tmp_path):
             restore(copy, tmp_path / "new")
 
 
-def test_files_are_private(log, copy, tmp_path):
+def test_files_of_backups_are_private(log, copy, tmp_path):
     restore(copy, tmp_path / "new")
     backup(log, tmp_path / "copy3")
     for folder in (tmp_path / "new", tmp_path / "copy3"):

@@ -77,7 +77,7 @@ def test_batches_that_are_no_sequences(log, values):
         refused(log, WrongTypeError, log.append_batch, [b"x"], None, values, match="event_times: expected a sequence")
 
 
-def test_columns_of_another_length(log):
+def test_columns_of_different_lengths_are_refused(log):
     refused(log, InvalidArgumentError, log.append_batch, [b"1", b"2"], [b"k"], match="keys: expected 2")
     refused(log, InvalidArgumentError, log.append_batch, [b"1", b"2"], None, [1, 2, 3], match="event_times: expected 2")
     values = np.array([b"a", b"b"])
@@ -93,7 +93,7 @@ def test_control_records_that_are_no_bytes(log, control):
 @pytest.mark.parametrize(
     "properties", [[("a", "b")], "text", 5, {"a": 1}, {"a": None}, {1: "a"}, {None: "a"}, {"a": ["b"]}]
 )
-def test_properties_of_wrong_types(log, properties):
+def test_properties_of_wrong_types_are_refused(log, properties):
     refused(log, WrongTypeError, log.append, b"", properties=properties, match="propert")
 
 
@@ -116,7 +116,7 @@ def test_properties_of_wrong_types(log, properties):
         np.array([object()]),
     ],
 )
-def test_columns_of_wrong_types(log, values):
+def test_columns_of_wrong_types_are_refused(log, values):
     refused(log, WrongTypeError, log.append_columns, values, match="values")
 
 
@@ -134,7 +134,7 @@ def test_offsets_that_do_not_fit(log, offsets, data):
     refused(log, InvalidArgumentError, log.append_columns, (np.array(offsets, np.int64), data), match="values")
 
 
-def test_columns_with_nulls(log):
+def test_columns_with_nulls_are_refused(log):
     import pyarrow
 
     column = pyarrow.array([b"a", None])
@@ -145,7 +145,7 @@ def test_columns_with_nulls(log):
 # ---- appending: sizes ----------------------------------------------------------------------------------------------
 
 
-def test_empty_values_and_keys(log):
+def test_empty_values_and_keys_are_stored(log):
     n = log.append(b"", b"")
     assert (log.get(n).value, log.get(n).key) == (b"", b"")
     assert log.get(log.append(b"")).key is None
@@ -205,7 +205,7 @@ def test_times_before_1970_and_far_away(log):
 
 
 @pytest.mark.parametrize("time", [FARTHEST + 1, -FARTHEST - 1, 1 << 100])
-def test_times_beyond_64_bits(log, time):
+def test_times_beyond_64_bits_are_refused(log, time):
     refused(log, InvalidArgumentError, log.append, b"", event_time=time, match="event_time")
     refused(log, InvalidArgumentError, log.append_batch, [b"", b""], None, [1, time], match="event_time")
     if time != -FARTHEST - 1:  # in a column, the smallest number says that there is none
@@ -283,7 +283,7 @@ def test_reads_of_what_is_no_number(handle, entry):
 
 
 @pytest.mark.parametrize("batch_bytes", [0, -1])
-def test_batches_of_no_bytes(handle, batch_bytes):
+def test_batch_sizes_below_one_byte_are_refused(handle, batch_bytes):
     for call in (handle.read, handle.follow_batches):
         refused(
             handle, InvalidArgumentError, call, 0, batch_bytes=batch_bytes, match="batch_bytes: expected at least 1"
@@ -301,7 +301,7 @@ def test_positions_where_no_record_begins(handle):
         next(handle.read_positions(-8))
 
 
-def test_followers_from_nowhere(handle):
+def test_followers_refuse_impossible_starts_and_time_outs(handle):
     for call in (handle.follow, handle.follow_batches):
         refused(handle, OutOfRangeError, call, -1, match="-1")
         refused(handle, OutOfRangeError, call, 1 << 63)
@@ -312,7 +312,7 @@ def test_followers_from_nowhere(handle):
 
 
 @pytest.mark.parametrize("number", [1 << 70, -(1 << 70), 1 << 63, -(1 << 63), (1 << 63) - 1])
-def test_numbers_beyond_all_bounds(handle, number):
+def test_entry_numbers_beyond_64_bits_are_refused(handle, number):
     """None of them reaches the native side as it is: a typed error, or what the number means."""
     refused(handle, OutOfRangeError, handle.get, number)
     refused(handle, OutOfRangeError, handle.read, number)
@@ -352,7 +352,7 @@ def test_times_to_wait_that_no_clock_counts_are_for_ever(handle, timeout):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -1e308, float("-inf"), -(10**400)])
-def test_no_time_to_wait(handle, timeout):
+def test_a_coroutine_follower_without_time_gives_what_is_there(handle, timeout):
     async def those_there() -> list[bytes]:
         return [record.value async for record in handle.follow(1, timeout=timeout)]
 
@@ -360,7 +360,7 @@ def test_no_time_to_wait(handle, timeout):
     assert asyncio.run(those_there()) == [b"one", b"two"]
 
 
-def test_trimmed_entries(tmp_path):
+def test_reads_of_trimmed_entries_are_refused(tmp_path):
     with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
         log.append_batch([b"x" * 1000] * 200)
         start = log.trim(150)

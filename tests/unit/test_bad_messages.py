@@ -104,7 +104,7 @@ def test_the_good_one_is_good() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(-2, -1), (5, 5), (5, 7), ((1 << 63) - 1, -(1 << 63)), (-1, 0)])
-def test_sequences_without_a_column(first: int, last: int) -> None:
+def test_sequences_without_a_column_are_decoded(first: int, last: int) -> None:
     good = encode_messages([b"a", b"b"], first_sequence=5)
     head = [*HEADER.unpack_from(good)]
     assert head[-2:] == [5, 6]
@@ -112,7 +112,7 @@ def test_sequences_without_a_column(first: int, last: int) -> None:
         decoded([HEADER.pack(*head[:-2], first, last) + good[HEADER.size :]], [2])
 
 
-def test_every_header_byte() -> None:
+def test_every_changed_header_byte_of_messages_is_decoded_or_refused() -> None:
     rng = random.Random(6)
     for messages in (some_messages(rng, 3), some_messages(rng, 3, plain=True)):
         entry = encoded(messages, b"name")
@@ -151,7 +151,7 @@ def entries_of(*said: tuple[int, int, int, int], offset: int = 0, entries: int =
     decode_messages(records, offset=offset, entries=entries, size=size)
 
 
-def test_running_totals_must_fit() -> None:
+def test_running_totals_that_do_not_fit_are_refused() -> None:
     entries_of((0, 2, 0, 0), (1, 2, 48, 2), (7, 2, 1000, 500))
     header = rf"ledger {LEDGER}, entry \d+, header of its record: expected "
     for said, expected in {
@@ -185,7 +185,7 @@ def test_entries_of_one_ledger_in_order() -> None:
         decode_messages(records.select(np.array([2, 0])), offset=0, entries=0, size=0)
 
 
-def test_a_log_without_ledgers(tmp_path: Path) -> None:
+def test_entries_of_a_plain_log_are_no_messages(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log") as log:
         log.append(b"x")
         batch = next(iter(log.read(0)))

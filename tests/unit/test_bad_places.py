@@ -79,7 +79,7 @@ def test_settings_outside_of_their_bounds(tmp_path, settings):
     assert not (tmp_path / "log").exists()
 
 
-def test_unknown_settings(tmp_path):
+def test_unknown_settings_of_a_log_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown setting 'segment_byte'; there are .*segment_bytes"):
         pyreplog.open(tmp_path / "log", segment_byte=SIZE)
     with pytest.raises(InvalidArgumentError, match="expected either config or settings, found both"):
@@ -94,7 +94,7 @@ def test_unknown_settings(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_are_frozen():
+def test_settings_of_a_log_are_frozen():
     with pytest.raises(AttributeError):
         pyreplog.LogConfig().segment_bytes = SIZE
 
@@ -133,7 +133,7 @@ def test_a_link_to_a_log_is_fine(log, tmp_path):
         assert reader[0] == b"zero"
 
 
-def test_directories_without_a_log(tmp_path):
+def test_directories_without_a_log_are_refused_or_created(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "missing"):
         with pytest.raises(NotALogError):
@@ -195,7 +195,7 @@ def test_entry_of_another_file_type_raises_corruption_error(tmp_path, name, kind
     assert not (tmp_path / "copy").exists()
 
 
-def test_segments_on_another_disk(tmp_path):
+def test_a_segment_may_be_a_link_to_a_file(tmp_path):
     """A link to a file is as good as the file."""
     samples.make_log(tmp_path / "log")
     segment = tmp_path / "log" / f"{0:020d}.log"

@@ -66,7 +66,7 @@ def check_copy(kernel: str, data: memoryview, pad: int, value: int, offset: int)
 
 
 @every_kernel
-def test_known_values(kernel: str) -> None:
+def test_crc32c_has_known_values(kernel: str) -> None:
     assert checksum.crc32c_with(kernel, b"123456789") == 0xE3069283
     assert checksum.crc32c_with(kernel, b"") == 0
     assert checksum.crc32c_with(kernel, b"", 0xDEADBEEF) == 0xDEADBEEF
@@ -78,7 +78,7 @@ def test_known_values(kernel: str) -> None:
 
 
 @every_kernel
-def test_every_length(kernel: str) -> None:
+def test_crc32c_is_right_for_every_length(kernel: str) -> None:
     values = random.Random(1)
     view = memoryview(MESSAGE)
     for length in range(LONGEST + 1):
@@ -89,7 +89,7 @@ def test_every_length(kernel: str) -> None:
 
 
 @every_kernel
-def test_every_alignment(kernel: str) -> None:
+def test_crc32c_is_right_for_every_alignment(kernel: str) -> None:
     view = memoryview(MESSAGE)
     for length, source in itertools.product(EDGES, range(LINE)):
         data = view[source:][:length]
@@ -98,14 +98,14 @@ def test_every_alignment(kernel: str) -> None:
 
 
 @every_kernel
-def test_every_padding(kernel: str) -> None:
+def test_crc32c_is_right_for_every_padding(kernel: str) -> None:
     view = memoryview(MESSAGE)
     for length, pad in itertools.product(range(300), range(8)):
         check_copy(kernel, view[length % 9 :][:length], pad, length, pad * 9)
 
 
 @every_kernel
-def test_large(kernel: str) -> None:
+def test_crc32c_is_right_for_large_buffers(kernel: str) -> None:
     source = random.Random(2)
     message = memoryview(source.randbytes(3_000_000))
     for _ in range(6):
@@ -117,7 +117,7 @@ def test_large(kernel: str) -> None:
 
 
 @given(st.binary(max_size=600), st.binary(max_size=600), st.sampled_from(checksum.kernels()))
-def test_continues(first: bytes, second: bytes, kernel: str) -> None:
+def test_crc32c_continues_from_a_former_value(first: bytes, second: bytes, kernel: str) -> None:
     whole = checksum.crc32c(first + second)
     assert checksum.crc32c_with(kernel, second, checksum.crc32c_with(kernel, first)) == whole
 
@@ -141,12 +141,12 @@ def mapped(data: bytes) -> mmap.mmap:
     ],
 )
 @pytest.mark.parametrize("length", [96, 100_000])
-def test_takes_any_buffer(buffer: Callable[[bytes], memoryview], length: int) -> None:
+def test_crc32c_takes_any_buffer(buffer: Callable[[bytes], memoryview], length: int) -> None:
     data = random.Random(3).randbytes(length)
     assert checksum.crc32c(buffer(data), 7) == reference.crc32c(data, 7)
 
 
-def test_threads_share_nothing() -> None:
+def test_crc32c_is_right_in_parallel_threads() -> None:
     messages = [bytes([i]) * (200_000 + i) for i in range(4)]
     results: dict[int, set[int]] = {i: set() for i in range(4)}
 
@@ -187,7 +187,7 @@ def test_environment_with_an_unknown_kernel(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "itanium", "portable ", "\N{SNOWMAN}"])
-def test_unknown_kernel(name: str) -> None:
+def test_an_unknown_kernel_of_crc32c_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="CRC-32C kernel: expected one of"):
         checksum.crc32c_with(name, b"")
     with pytest.raises(InvalidArgumentError, match="CRC-32C kernel: expected one of"):
@@ -195,25 +195,25 @@ def test_unknown_kernel(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 32, 1 << 80])
-def test_value_out_of_range(value: int) -> None:
+def test_crc32c_refuses_a_former_value_out_of_range(value: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"found {value}"):
         checksum.crc32c(b"", value)
 
 
 @pytest.mark.parametrize(("pad", "offset"), [(-1, 0), (8, 0), (0, -1), (0, 64)])
-def test_copy_out_of_range(pad: int, offset: int) -> None:
+def test_copy_refuses_padding_out_of_range(pad: int, offset: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"found {pad} and {offset}"):
         checksum.copy_with("portable", b"", pad, offset=offset)
 
 
 @pytest.mark.parametrize("arguments", [("text",), (b"", "0"), (b"", 0.5), (None,), ()])
-def test_wrong_types(arguments: tuple[Any, ...]) -> None:
+def test_crc32c_refuses_wrong_types(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
         checksum.crc32c(*arguments)
     with pytest.raises(TypeError):
         checksum.crc32c_with("portable", *arguments)
 
 
-def test_buffer_with_gaps() -> None:
+def test_crc32c_refuses_a_buffer_with_gaps() -> None:
     with pytest.raises(BufferError):
         checksum.crc32c(memoryview(bytes(100))[::2])

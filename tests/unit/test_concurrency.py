@@ -275,7 +275,7 @@ def test_retention_by_size_keeps_the_floor(tmp_path: Path):
         assert log.end == 2001
 
 
-def test_retention_by_age(tmp_path: Path):
+def test_a_background_task_trims_a_log_by_age(tmp_path: Path):
     clock = pyreplog.ManualClock(10**15)
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, retention_ms=60_000, clock=clock) as log:
         log.append_batch([bytes(1000)] * 100)

@@ -43,7 +43,7 @@ def test_a_call_that_waits_has_a_form_for_coroutines(kind: type, name: str) -> N
         assert inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
 
 
-def test_ledgers_in_coroutines(tmp_path: Path) -> None:
+def test_ledgers_are_used_in_coroutines(tmp_path: Path) -> None:
     async def use() -> None:
         async with LedgerCluster.embedded(tmp_path / "cluster", bookies=1, durability="appended") as cluster:
             async with await cluster.create_ledger_async(1, 1, 1) as ledger:
@@ -81,7 +81,7 @@ def test_replica_groups_in_coroutines(tmp_path: Path) -> None:
     asyncio.run(use())
 
 
-def test_cursors_in_coroutines(tmp_path: Path) -> None:
+def test_cursors_are_used_in_coroutines(tmp_path: Path) -> None:
     async def use() -> None:
         async with pyreplog.open(tmp_path / "log") as log, log.cursor("a") as cursor:
             log.append_batch([b"a", b"b"])

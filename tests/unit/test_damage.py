@@ -255,7 +255,7 @@ def test_a_flipped_bit_never_gives_wrong_entries(sample_log, data):
 
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_a_missing_segment(log, which):
+def test_opening_a_log_names_a_missing_segment(log, which):
     path = samples.segments(log)[which]
     path.unlink()
     (log / names.TAIL).unlink()
@@ -287,7 +287,7 @@ def test_a_segment_of_wrong_content(log, which, how):
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (1, 2), (2, 3), (0, 3)])
-def test_swapped_segments(log, a, b):
+def test_opening_a_log_names_swapped_segments(log, a, b):
     first, second = samples.segments(log)[a], samples.segments(log)[b]
     (log / names.TAIL).unlink()
     first.rename(log / "x"), second.rename(first), (log / "x").rename(second)
@@ -349,7 +349,7 @@ def index_changes(log: Path, other: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_index_files(log, tmp_path, mode):
+def test_lookups_with_damaged_index_files_are_right(log, tmp_path, mode):
     """Whatever is wrong with one, lookups give what the segment holds."""
     samples.make_log(tmp_path / "other")
     path = samples.indexes(log)[1]
@@ -425,7 +425,7 @@ def test_an_index_whose_checksums_are_right_and_whose_blocks_are_not(log, mode, 
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_missing_index_files(log, mode):
+def test_lookups_without_index_files_are_right(log, mode):
     for path in samples.indexes(log):
         path.unlink()
     with pyreplog.open(log, mode) as handle:
@@ -481,7 +481,7 @@ def test_missing_or_blank_tail_page_gives_right_entries(log, content):
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"00000000 {}\n", b'ffffffff {"position": 1}\n'])
-def test_a_damaged_truncation_marker(log, content):
+def test_a_damaged_truncation_marker_is_refused_unchanged(log, content):
     (log / names.TRUNCATION).write_bytes(content)
     before = digest(log)
     with pytest.raises(CorruptionError, match="an intact truncation marker") as caught:

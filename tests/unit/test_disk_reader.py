@@ -40,7 +40,7 @@ def write_file(path: Path, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK, 40 * BLOCK + 17])
-def test_any_piece(size: int, tmp_path: Path, seed: int) -> None:
+def test_a_disk_reader_reads_any_piece_of_a_file(size: int, tmp_path: Path, seed: int) -> None:
     path = tmp_path / "file"
     data, rng = write_file(path, size), random.Random(seed)
     with closing(DiskReader(path, RealFiles(), PIECE)) as reader:

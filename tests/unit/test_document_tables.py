@@ -118,7 +118,7 @@ def test_troubleshooting_entry_matches_its_error_class(name: str) -> None:
 # ---- compatibility ---------------------------------------------------------------------------------------------
 
 
-def test_versions_of_files() -> None:
+def test_documented_versions_of_files_are_those_of_the_code() -> None:
     for step, said, *_ in table("files"):
         module, name = FILE_VERSIONS.get(step, FILE_VERSIONS["records in them"])
         assert said.partition(",")[0] == str(constant(module, name)), step
@@ -126,7 +126,7 @@ def test_versions_of_files() -> None:
     assert {item: constant(*item) for item in SAME_ROW} == {item: constant(*row) for item, row in SAME_ROW.items()}
 
 
-def test_versions_of_wires() -> None:
+def test_documented_versions_of_wires_are_those_of_the_code() -> None:
     said = {row[0]: row[1] for row in table("wires")}
     least = constant("pyreplog.net.hello", "MIN_VERSION")
     assert said["bookies"] == f"{least} to {constant('pyreplog.net.hello')}"
@@ -136,7 +136,7 @@ def test_versions_of_wires() -> None:
     assert said["replica groups"] == f"{joining} (of the hello: {least} to {hello}); clients of a group: {clients}"
 
 
-def test_libraries_of_the_project() -> None:
+def test_documented_libraries_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {
         *project["dependencies"],
@@ -205,7 +205,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [CONTRIBUTING, TROUBLESHOOTING, COMPATIBILITY], ids=lambda path: path.stem)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_of_tables_have_targets(path: Path) -> None:
     missing = []
     for link in LINK.findall(path.read_text()):
         file, _, anchor = link.partition("#")

@@ -165,7 +165,7 @@ def test_files_and_classes_that_are_named(document: Path, files: int, names: int
     assert not (missing := wrong(text)), "\n".join(missing)
 
 
-def test_threads_that_are_named() -> None:
+def test_threads_that_documents_name_exist() -> None:
     missing = []
     threads = 0
     for text in texts(ARCHITECTURE.read_text()):
@@ -223,7 +223,7 @@ def test_words_are_sorted_and_stand_once() -> None:
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.stem)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_of_documents_have_targets(document: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(document.read_text())]
     assert not [link for link in links if link and "://" not in link and not (document.parent / link).exists()]
 

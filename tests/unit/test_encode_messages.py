@@ -84,7 +84,7 @@ def test_a_column_takes_no_room_when_nothing_is_in_it() -> None:
     (10, 1000, [10, 10, 5]), (100, 1000, [25]), (100, 30, [10, 10, 5]), (100, 29, [9, 9, 7]), (1, 1000, [1] * 25),
     (5, 2, [1] * 25), (5, -1, [1] * 25),
 ])  # fmt: skip
-def test_slices(messages_max: int, bytes_max: int, counts: list[int]) -> None:
+def test_a_call_is_cut_into_entries_by_messages_and_bytes(messages_max: int, bytes_max: int, counts: list[int]) -> None:
     values = [b"%03d" % i for i in range(25)]
     entries, slices = encode_slices(values, messages_max=messages_max, bytes_max=bytes_max, first_sequence=3)
     assert slices == counts

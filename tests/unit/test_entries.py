@@ -56,7 +56,7 @@ def test_the_twin_reads_what_was_encoded() -> None:
     assert [*entries.offsets] == [record.position for record in actual_in_segment] + [entries.nbytes]
 
 
-def test_the_twin_reads_attributes() -> None:
+def test_attributes_of_entries_are_read_by_the_twin() -> None:
     attributes = [b"\x05\x03\x00abc", None, b"\x02\x00\x00\x05\x01\x00x", b""]
     made = encode_entries([b"value"] * 4, ledger=1, first=0, lac=-1, time=5, attributes=attributes)
     assert [(record.attributes, record.value) for record in in_segment(bytes(made.view))] == [
@@ -75,7 +75,7 @@ def test_the_twin_reads_attributes() -> None:
         ([b"\x05\xfd\xff" + bytes(0xFFFD), None], RecordTooLargeError, "at most 65535 bytes"),
     ],
 )
-def test_attributes_that_are_none(attributes: list[bytes], error: type[Exception], says: str) -> None:
+def test_malformed_attributes_are_refused(attributes: list[bytes], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         encode_entries([b"a", b"b"], ledger=1, first=0, lac=-1, time=5, attributes=attributes)
 
@@ -93,7 +93,7 @@ def test_large_jobs_are_the_same_bytes() -> None:
     assert bytes(whole.view) == b"".join(bytes(sample.view) for sample in single)
 
 
-def test_control_records() -> None:
+def test_control_records_are_encoded_beyond_all_entries() -> None:
     (record,) = in_segment(encode_control(5, 2, b"fence", lac=8, time=3))
     assert (record.kind, record.ledger, record.entry, record.synced, record.value) == (3, 5, 2, 8, b"fence")
     assert CONTROL == 1 << 62
@@ -134,7 +134,7 @@ def test_encode_control_refuses_invalid_arguments(ledger: int, code: int, lac: i
         encode_control(ledger, code, b"", lac=lac, time=0)
 
 
-def test_parsing_gives_columns() -> None:
+def test_parsed_entries_have_columns() -> None:
     batch = parse_entries(records_of(4, 3, 4, 9), ledger=4, first=3, last=9)
     assert batch.entry.tolist() == [3, 4, 9]
     assert [record.raw for record in batch] == [record_of(4, n) for n in (3, 4, 9)]

@@ -20,7 +20,6 @@ import pyreplog.log.commit_log
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
 from tests import samples
-from tests.running import flush_stage
 from tests.tracing import opcodes_traced
 
 
@@ -285,7 +284,7 @@ def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
         log.append_pending(values[-1])
 
         try:
-            came = interrupted_at(step, lambda: flush_stage(log))
+            came = interrupted_at(step, log.commit_stage)
         finally:
             log._leave_if_inside()
         values.append(b"after")

@@ -111,7 +111,7 @@ def test_follower_of_trimmed_entries_raises_trimmed_error(log):
         next(iter(log.follow(0)))
 
 
-def test_asyncio_follow(log):
+def test_a_coroutine_follows_a_log(log):
     async def main() -> list[bytes]:
         seen = []
 
@@ -272,7 +272,7 @@ def test_a_loop_that_was_left_goes_on_where_it_was(log):
 
 
 @pytest.mark.parametrize("by", ["record", "batch"])
-def test_control_records_are_passed(log, by):
+def test_followers_pass_over_control_records(log, by):
     follower = log.follow(0, timeout=0.01) if by == "record" else log.follow_batches(0, timeout=0.01)
     for n in range(3):
         log.append_batch([b"%d" % n], control=b"control")

@@ -41,7 +41,7 @@ def test_the_header_file_is_read() -> None:
     assert CONSTANTS["SEGMENT_MAX"] == 1 << 30 and CONSTANTS["FORM_KEY"] == 0x40 and len(CONSTANTS) > 35
 
 
-def test_kinds_of_records() -> None:
+def test_documented_kinds_of_records_are_those_of_the_code() -> None:
     kinds = {(value, name.removeprefix("KIND_").lower()) for name, value in CONSTANTS.items() if name[:5] == "KIND_"}
     assert words(meaning("Record", "kind").partition(";")[0]) == kinds
 
@@ -58,7 +58,7 @@ def test_the_form_of_a_record() -> None:
     assert f"version ({CONSTANTS['FORMAT_VERSION']})" in text
 
 
-def test_tags_of_attributes() -> None:
+def test_documented_tags_of_attributes_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| (\d) \| ([a-z ]+) \| [^|]*\|$", section("Record"), re.MULTILINE)
     tags = {(value, name[4:].lower().replace("_", " ")) for name, value in CONSTANTS.items() if name[:4] == "TAG_"}
     assert {(int(tag), name) for tag, name in rows} == tags
@@ -85,7 +85,7 @@ def spaced(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def test_limits_and_sizes() -> None:
+def test_documented_limits_of_segments_are_those_of_the_code() -> None:
     low, high = CONSTANTS["SEGMENT_MIN"], CONSTANTS["SEGMENT_MAX"]
     assert f"{spaced(low)} to {spaced(high)}, a multiple of 4096" in meaning("Segment header", "size")
     assert f"Records begin at offset {CONSTANTS['SEGMENT_HEADER']}" in section("Segment header")
@@ -102,7 +102,7 @@ def test_limits_and_sizes() -> None:
     )
 
 
-def test_frames() -> None:
+def test_documented_limits_of_frames_are_those_of_the_code() -> None:
     limits = re.findall(
         r"^\| [a-z ]+ \| ([\d ]+) \| .*`frame\.(\w+)`", section("Frame (version 1; on the wire only)"), re.M
     )
@@ -115,12 +115,12 @@ def test_frames() -> None:
 @pytest.mark.parametrize(
     ("name", "title"), [("SEGMENT", "Segment header"), ("INDEX", "Sparse index"), ("TAIL", "Tail page")]
 )
-def test_magics(name: str, title: str) -> None:
+def test_documented_magics_are_those_of_the_code(name: str, title: str) -> None:
     (number,) = re.findall(rf"REPLOG_{name}_MAGIC +0x(\w+?)ull", HEADER)
     assert meaning(title, "magic") == f"`{int(number, 16).to_bytes(8, 'little').decode()}`"
 
 
-def test_the_checkpoint(tmp_path: Path) -> None:
+def test_the_documented_checkpoint_is_that_of_the_code(tmp_path: Path) -> None:
     text, packed = section("Checkpoint"), checkpoint._SLOT
     assert f"`{packed.format}`" in text and f"`{checkpoint.MAGIC.decode()}`" in text
     assert f"two slots of {checkpoint.SLOT_BYTES} bytes" in text

@@ -51,7 +51,7 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_bytes_of_a_frame() -> None:
+def test_a_frame_has_its_documented_bytes() -> None:
     assert frame.encode(0x0102030405060708, b"ab") == bytes.fromhex("0102030405060708 00000002 6162")
     assert frame.encode(-1, bytearray(b"c")) == bytes.fromhex("ffffffffffffffff 00000001 63")
     assert frame.encode(-(2**63), memoryview(b"")) == bytes.fromhex("8000000000000000 00000000")
@@ -82,7 +82,7 @@ def test_a_size_that_no_peer_would_take_is_refused(size: int) -> None:
         frame.encode_header(0, size)
 
 
-def test_types_are_checked() -> None:
+def test_the_frame_codec_refuses_wrong_types() -> None:
     for number in (1.5, np.float64(2), "3", None):
         for call in (frame.heartbeat, lambda size: FrameParser(max_body=size), FrameParser().received):
             with pytest.raises(TypeError):
@@ -119,7 +119,7 @@ def test_heartbeats_are_frames_without_a_body() -> None:
     assert batch.size.tolist() == [0, 3, 0]
 
 
-def test_columns() -> None:
+def test_a_batch_of_frames_has_columns() -> None:
     batch = receive(FrameParser(), stream_of(FRAMES) + b"\0" * 11)
     assert len(batch) == len(FRAMES)
     assert batch.offset.tolist() == [offset for offset, _ in FRAMES]
@@ -135,7 +135,7 @@ def test_columns() -> None:
             batch.body(i)
 
 
-def test_noting_what_came() -> None:
+def test_a_batch_notes_sizes_of_bodies_by_offset() -> None:
     """By offset, without heartbeats and control bodies; up to one that is negative or known."""
     sizes = {9: 100}
     stream = frame.encode_many([4, -1, 5, 6], [b"four", b"control", b"", b"sixth"])
@@ -170,7 +170,7 @@ def test_frames_that_lie_end_to_end_are_a_run() -> None:
         batch.run(0, 0)
 
 
-def test_an_empty_batch() -> None:
+def test_an_empty_batch_of_frames_has_empty_columns() -> None:
     for batch in (receive(FrameParser(), b""), FrameParser().feed(b"\0"), FrameBatch()):
         assert (len(batch), list(batch), bytes(batch.buffer), batch.error) == (0, [], b"", None)
         assert batch.offset.tolist() == batch.size.tolist() == batch.start.tolist() == []
@@ -302,14 +302,16 @@ ERRORS: list[tuple[Order, Frames, str, str]] = [
 
 
 @pytest.mark.parametrize(("offsets", "frames", "expected", "actual"), ERRORS)
-def test_offsets_out_of_order(offsets: Order, frames: Frames, expected: str, actual: str) -> None:
+def test_frames_with_offsets_out_of_order_are_refused(
+    offsets: Order, frames: Frames, expected: str, actual: str
+) -> None:
     batch = FrameParser(offsets=offsets).feed(stream_of(frames))
     assert copied(batch) == frames[:-1]
     assert batch.error is not None
     assert batch.error.args == FrameError(len(stream_of(frames[:-1])), expected, actual).args
 
 
-def test_offsets_in_order() -> None:
+def test_a_parser_checks_the_order_of_offsets() -> None:
     jumps = [(3, b"abc"), (-1, b"control"), (900, b""), (900, b"x")]
     assert copied(FrameParser(offsets="non-decreasing").feed(stream_of(jumps))) == jumps
     wild = [(2**63 - 1, b"abc"), (-(2**63), b""), (7, b"x")]
@@ -318,7 +320,7 @@ def test_offsets_in_order() -> None:
     assert copied(FrameParser(offsets="contiguous").feed(stream_of(last))) == last
 
 
-def test_the_first_offset() -> None:
+def test_a_parser_checks_the_first_offset() -> None:
     late = frame.encode(8, b"x")
     assert FrameParser(offsets="contiguous").feed(late).error is None
     assert FrameParser(offsets="contiguous", start=8).feed(late).error is None
@@ -337,7 +339,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_out_of_bounds(options: dict[str, Any]) -> None:
+def test_a_frame_parser_refuses_options_out_of_bounds(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         FrameParser(**options)
 

@@ -80,7 +80,7 @@ def test_guide_rows_match_the_native_sources(file: str) -> None:
         assert row.state and row.to_do, "a row names the state that breaks, and the mend"
 
 
-def test_the_summary_counts() -> None:
+def test_the_summary_counts_files_that_need_the_gil() -> None:
     needs = sum(row.guard == "GIL" for row in ROWS.values())
     assert f"<!-- summary -->\n{needs} of {len(ROWS)} files need the GIL;" in DOCUMENT
 

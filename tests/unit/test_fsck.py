@@ -97,7 +97,7 @@ def test_a_truncated_log_is_clean(log):
 
 
 @pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
-def test_beside_a_writer(tmp_path, durability):
+def test_fsck_checks_a_log_that_is_open_for_writing(tmp_path, durability):
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, durability=durability) as writer:
         for _ in range(10):
@@ -204,7 +204,7 @@ def test_a_torn_tail_is_no_damage(log):
     assert report.torn_bytes == 0 and report.notes == ("aside/: keeps 1 set of bytes that were cut or replaced",)
 
 
-def test_leftovers_are_named(log):
+def test_fsck_names_leftover_files(log):
     for name in ("spare-1.seg", "fresh-00000000000000262144.seg", "checkpoint.new", "notes.txt"):
         (log / name).write_bytes(b"")
     (log / f"{1 << 30:020d}.idx").write_bytes(b"")
@@ -269,7 +269,7 @@ def test_a_copy_of_a_record_inside_a_value_is_not_taken_for_one(tmp_path):
     assert (only(report).entry, only(report).resumes, report.lost) == (10, 11, 1)
 
 
-def test_the_blank(log):
+def test_fsck_finds_damage_in_the_blank_of_a_segment(log):
     end = index_end(samples.indexes(log)[1])
     flip(samples.segments(log)[1], end + 9)
     report = fsck.check(log)
@@ -279,7 +279,7 @@ def test_the_blank(log):
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_missing_segment(log, which):
+def test_fsck_counts_entries_of_a_missing_segment(log, which):
     firsts = first_entries(log)
     samples.segments(log)[which].unlink()
     report = fsck.check(log)
@@ -289,14 +289,14 @@ def test_a_missing_segment(log, which):
     assert report.lost == firsts[which + 1] - firsts[which]
 
 
-def test_the_last_segment_missing(log):
+def test_fsck_names_a_missing_last_segment(log):
     firsts = first_entries(log)
     samples.segments(log)[3].unlink()
     damage = only(fsck.check(log))
     assert (damage.part, damage.position, damage.entry, damage.resumes) == (SEGMENT, 3 * SEGMENT_BYTES, firsts[3], None)
 
 
-def test_swapped_segments(log):
+def test_fsck_names_swapped_segments(log):
     a, b = samples.segments(log)[1:3]
     a.rename(log / "x"), b.rename(a), (log / "x").rename(b)
     damages = fsck.check(log).damages
@@ -311,7 +311,7 @@ def test_a_segment_of_another_log(log, tmp_path):
     assert damage.part == SEGMENT and "log" in damage.found and damage.intact_after > 0
 
 
-def test_a_short_segment(log):
+def test_fsck_names_a_short_segment(log):
     with samples.segments(log)[1].open("r+b") as file:
         file.truncate(20_000)
     damage = only(fsck.check(log))
@@ -352,7 +352,7 @@ def test_two_headers_in_a_row(log):
     assert [(d.part, d.entry, d.resumes) for d in damages] == [(HEADER, firsts[1], firsts[3])] * 2
 
 
-def test_index_files(log):
+def test_damaged_index_files_cost_no_entries(log):
     first, second, third = samples.indexes(log)
     flip(first, 100)
     shutil.copy(third, second)
@@ -400,7 +400,7 @@ def test_one_torn_checkpoint_slot_is_noted_by_fsck(log):
     assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one is used",)
 
 
-def test_a_broken_truncation_marker(log):
+def test_fsck_names_a_broken_truncation_marker(log):
     (log / names.TRUNCATION).write_bytes(b"00000000 {}\n")
     assert only(fsck.check(log)).part == MARKER
 

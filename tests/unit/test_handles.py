@@ -110,7 +110,7 @@ WRITING = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_after_close(handle, name):
+def test_a_closed_log_refuses_calls(handle, name):
     handle.close()
     if isinstance(handle, pyreplog.LogReader):
         if name == "stats":
@@ -192,7 +192,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_after_fork(tmp_path, mode, durability):
+def test_a_forked_log_refuses_calls_in_the_child(tmp_path, mode, durability):
     """In the child every call is refused and names the parent; the parent and its lock notice nothing."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SIZE, durability=durability) as log:
         log.append_batch([b"zero", b"one", b"two"])
@@ -238,7 +238,7 @@ def test_a_handle_that_did_not_open_is_not_forgotten(tmp_path, mode):
         gc.collect()
 
 
-def test_pickles_and_copies(handle):
+def test_handles_of_a_log_refuse_pickling_and_copying(handle):
     things = [handle, handle.get(0), next(handle.read()), handle.follow(0), handle.get(0).value_view, handle.read()]
     for thing in things:
         for use in (pickle.dumps, copy.deepcopy):

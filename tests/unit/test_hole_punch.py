@@ -116,7 +116,7 @@ def test_a_reader_that_maps_it_late_goes_on_behind_it(path: Path) -> None:
             assert int(next(reader.read_positions(inside)).position[0]) == base + SEGMENT_BYTES + 4096
 
 
-def test_reads_go_on_meanwhile(path: Path) -> None:
+def test_reads_go_on_while_holes_are_punched(path: Path) -> None:
     """What is removed while it is read is here, or not here; never damage."""
     with open_log(path) as log:
         bases = fill(log)
@@ -207,7 +207,7 @@ def test_a_disk_that_refuses_changes_nothing(error: OSError, path: Path) -> None
         assert len(read_all(log, 2)) < len(expected)
 
 
-def test_backup_and_restore(path: Path) -> None:
+def test_a_hole_punched_log_is_backed_up_and_restored(path: Path) -> None:
     with open_log(path) as log:
         for base in fill(log):
             log.punch_hole(base)

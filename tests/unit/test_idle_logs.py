@@ -481,7 +481,7 @@ def test_record_batches_of_an_idle_log(tmp_path: Path, runtime: LogRuntime):
             assert log.get(first + 5).entry_count == 4
 
 
-def test_idle_ms_is_checked():
+def test_an_impossible_idle_ms_is_refused():
     with pytest.raises(InvalidArgumentError, match="idle_ms"):
         LogRuntime(idle_ms=0)
 

@@ -189,7 +189,7 @@ def test_truncation_inside_a_record_forgets_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_entries_of_a_range(kind: str, tmp_path: Path) -> None:
+def test_an_index_gives_entries_of_a_range(kind: str, tmp_path: Path) -> None:
     ids = [5, 2, 9, 2, 2**40, 7]
     memory = index_of(*((7, entry) for entry in ids))
     with open_sealed(saved(memory, tmp_path / "i")) as sealed:
@@ -275,7 +275,7 @@ def test_a_damaged_directory_is_no_absence(tmp_path: Path) -> None:
             assert (caught.value.path, caught.value.position) == (path, BLOCK)
 
 
-def test_use_after_close(tmp_path: Path) -> None:
+def test_a_closed_index_refuses_calls(tmp_path: Path) -> None:
     sealed = open_sealed(saved(index_of((7, 0)), tmp_path / "i"))
     sealed.entries(7, 0, 1)
     sealed.close()
@@ -295,7 +295,7 @@ def test_use_after_close(tmp_path: Path) -> None:
             call()
 
 
-def test_closing_under_a_reader(tmp_path: Path) -> None:
+def test_an_index_may_be_closed_while_it_is_read(tmp_path: Path) -> None:
     index = index_of(*striped(1, 20_000))
     sealed = open_sealed(saved(index, tmp_path / "i"))
     expected = as_lists(index.entries(10, 0, 10**6))

@@ -45,7 +45,7 @@ def test_the_first_one_on_path_that_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["PYENV_ROOT", "pyenv root"])
-def test_the_latest_of_pyenv(tmp_path: Path, named: str) -> None:
+def test_probe_finds_the_latest_release_of_pyenv(tmp_path: Path, named: str) -> None:
     for version in ("3.1.12", "3.12.9", "3.12.10", "3.13.0"):
         minor = version.rpartition(".")[0]
         python(tmp_path / "root" / "versions" / version / "bin" / f"python{minor}", version)
@@ -76,7 +76,7 @@ def test_find_without_an_interpreter_reports_its_absence(tmp_path: Path) -> None
     assert find("3.12", {"PATH": str(tmp_path), "PYENV_ROOT": str(tmp_path)}) == "not on this machine"
 
 
-def test_a_real_one() -> None:
+def test_probe_finds_the_running_interpreter() -> None:
     version = ".".join(map(str, sys.version_info[:2]))
     path = Path(sys.executable)
     assert probe(version, path) == Interpreter(version, path, platform.python_version())
@@ -99,7 +99,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_report_is_counted() -> None:
+def test_a_report_of_junit_is_counted() -> None:
     outcome = Outcome("3.12")
     count(outcome, ElementTree.fromstring(REPORT))
     assert (outcome.passed, outcome.failed) == (1, ["tests.unit.test_a::test_bad", "tests.unit.test_a::test_worse"])
@@ -119,7 +119,9 @@ def test_a_report_is_counted() -> None:
         ('<t><testcase name="x" /></t>', 139, ["pytest's exit code is 139: see build/interpreters/3.12.log"], False),
     ],
 )
-def test_a_run(tmp_path: Path, report: str, code: int, failed: list[str], is_good: bool) -> None:
+def test_a_run_of_an_interpreter_reports_its_outcome(
+    tmp_path: Path, report: str, code: int, failed: list[str], is_good: bool
+) -> None:
     (tmp_path / "Makefile").write_text(MAKEFILE)
     path = program(
         tmp_path / "python3.12",
@@ -134,14 +136,14 @@ def test_a_run(tmp_path: Path, report: str, code: int, failed: list[str], is_goo
     assert (tmp_path / "build" / "interpreters" / "3.12.log").read_text().rstrip().endswith("tests/unit")
 
 
-def test_a_build_that_fails(tmp_path: Path) -> None:
+def test_a_failed_build_of_an_interpreter_is_reported(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text("# no rule")
     outcome = run(Interpreter("3.12", tmp_path / "python3.12", RELEASE), [], tmp_path)
     assert outcome.build == "failed: see build/interpreters/3.12.log" and not outcome.is_good
     assert "No rule" in (tmp_path / "build" / "interpreters" / "3.12.log").read_text()
 
 
-def test_the_table() -> None:
+def test_the_table_of_interpreters_shows_each_outcome() -> None:
     good = Outcome("3.12", "3.12.1", build_s=61.2, tests_s=1380.4, passed=9000)
     good.skipped["no Java"] += 2
     assert table([good, Outcome("3.13", build="not on this machine")]).splitlines() == [

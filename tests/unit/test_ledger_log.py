@@ -139,7 +139,7 @@ def test_read_end_distinguishes_gaps_from_entries_not_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
-def test_every_third_entry(bytes_max: int, path: Path) -> None:
+def test_every_third_entry_is_lent(bytes_max: int, path: Path) -> None:
     """Of several segments; the bytes are those of what is given out."""
     with open_log(path) as log:
         fill(log, 3, 9, count=300)
@@ -472,7 +472,7 @@ def test_encoded_entries_are_not_for_a_bare_log(path: Path) -> None:
         assert log.append(b"v") == 0
 
 
-def test_retention_is_refused(path: Path) -> None:
+def test_a_ledger_log_refuses_retention(path: Path) -> None:
     for setting in ({"retention_bytes": 1}, {"retention_ms": 1}):
         with pytest.raises(ConfigError):
             LedgerLog(path, LogConfig.of(setting))
@@ -738,7 +738,7 @@ def test_trim_removes_whole_segments(durability: str, path: Path) -> None:
         assert log.last_entry(3) == 300
 
 
-def test_fsck_and_repair(path: Path) -> None:
+def test_a_ledger_log_is_checked_and_repaired(path: Path) -> None:
     with open_log(path) as log:
         fill(log, 3, 9)
     report = check(path)
@@ -750,7 +750,7 @@ def test_fsck_and_repair(path: Path) -> None:
         assert len(read_all(log, 9)) == 120
 
 
-def test_backup_and_restore(path: Path) -> None:
+def test_a_ledger_log_is_backed_up_and_restored(path: Path) -> None:
     with open_log(path) as log:
         fill(log, 3, 9)
         log.append(control_of(3, 1, b"fenced"))

@@ -32,7 +32,7 @@ def address_of(view: bytes | memoryview) -> int:
 
 
 @pytest.mark.parametrize("gaps", [(), (0,), (7, 8, 20), (59,)])
-def test_runs_of_entries(gaps: tuple[int, ...], path: Path) -> None:
+def test_as_many_entries_are_lent_as_fit(gaps: tuple[int, ...], path: Path) -> None:
     """As many as fit, over several segments and between those of another ledger."""
     here = [entry for entry in range(60) if entry not in gaps]
     with open_log(path) as log:

@@ -79,7 +79,7 @@ def test_where_no_cursor_can_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "-a", ".new", "a b", "ä", "x" * 101])
-def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
+def test_malformed_names_of_cursors_are_refused(tmp_path: Path, name: str) -> None:
     with filled(tmp_path / "log", 1) as log, pytest.raises(InvalidArgumentError):
         log.cursor(name)
 
@@ -148,7 +148,7 @@ def test_a_cursor_holds_so_many_bytes_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, True, "1"])
-def test_the_limit_is_checked(wrong: Any) -> None:
+def test_an_impossible_cursor_hold_bytes_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError):
         pyreplog.LogConfig(cursor_hold_bytes=wrong)
 

@@ -42,7 +42,7 @@ def test_the_protocol_has_the_verbs() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in METHODS if name != SUBSCRIPT])
-def test_all_have_its_parameters(kind: type, name: str) -> None:
+def test_all_logs_have_the_parameters_of_log_like(kind: type, name: str) -> None:
     """More of them are keywords that may be left out."""
     expected = [shown(parameter) for parameter in parameters(pyreplog.LogLike, name)]
     actual_parameters = parameters(kind, name)
@@ -96,7 +96,7 @@ def test_the_protocol_of_appenders_has_the_verbs() -> None:
 
 @pytest.mark.parametrize("kind", APPENDERS)
 @pytest.mark.parametrize("name", APPENDING)
-def test_appenders_have_its_parameters(kind: type, name: str) -> None:
+def test_all_appenders_have_the_parameters_of_appender_like(kind: type, name: str) -> None:
     """A keyword of the protocol may have a place as well. More parameters may be left out."""
     parameters_by_name = {parameter.name: parameter for parameter in parameters(kind, name)}
     places = [

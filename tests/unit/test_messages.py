@@ -81,7 +81,7 @@ def test_columns_are_what_the_messages_say() -> None:
 
 
 @pytest.mark.parametrize("chosen", [slice(None), slice(3, 40), slice(0, 0), slice(2, None, 3)])
-def test_packed(chosen: slice) -> None:
+def test_packed_columns_have_the_selected_messages(chosen: slice) -> None:
     rng = random.Random(8)
     messages = some_messages(rng, 60)
     batch = decoded([encoded(messages[:35]), encoded(messages[35:])], [35, 25]).select(np.arange(60)[chosen])
@@ -188,7 +188,7 @@ def test_select_and_slice_share_the_memory() -> None:
         batch.properties(-41)
 
 
-def test_no_entries() -> None:
+def test_a_batch_without_selected_entries_is_empty() -> None:
     records = records_of([b"x"], None).select(np.array([], np.int64))
     batch = decode_messages(records, offset=77, entries=1, size=2)
     assert (len(batch), batch.first, batch.end, batch.ledger, batch.entry_id.tolist()) == (0, -1, 77, -1, [])
@@ -204,7 +204,7 @@ def test_whether_any_entry_has_numbers_of_a_producer() -> None:
     assert [batch.is_numbered for batch in batches] == [False, True, True]
 
 
-def test_bytes_stay_alive() -> None:
+def test_messages_keep_their_bytes_alive() -> None:
     class Data(bytearray):
         """May be referred to weakly."""
 
@@ -224,7 +224,7 @@ def test_bytes_stay_alive() -> None:
     assert gone() is None
 
 
-def test_compressed_bodies() -> None:
+def test_compressed_bodies_decode_to_the_messages() -> None:
     rng = random.Random(4)
     messages = [*some_messages(rng, 30), TwinMessage(b"again " * 500, sequence=1 << 41)]
     if messages[0].sequence < 0:

@@ -76,7 +76,7 @@ def test_a_source_that_fails_is_a_line_in_the_log(
     assert capfd.readouterr().err == ""
 
 
-def test_without_descriptors_it_waits(
+def test_a_metrics_server_without_descriptors_waits(
     server: MetricsServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept, failures = socket.socket.accept, [24, 24]

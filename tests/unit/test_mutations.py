@@ -42,7 +42,7 @@ def changed(folder: Path, source: str, name: str = "sample.py") -> list[str]:
         ("x = f(a)\ny = g(a)\n", []),
     ],
 )
-def test_the_changes(tmp_path: Path, source: str, mutants: list[str]) -> None:
+def test_mutants_of_python_are_the_listed_ones(tmp_path: Path, source: str, mutants: list[str]) -> None:
     assert changed(tmp_path, source) == mutants
 
 
@@ -57,7 +57,7 @@ def test_mutator_leaves_excluded_code_unchanged(tmp_path: Path, source: str) -> 
     assert changed(tmp_path, source) == []
 
 
-def test_cython(tmp_path: Path) -> None:
+def test_mutants_of_cython_leave_declarations_alone(tmp_path: Path) -> None:
     source = "cdef int a\ncdef int f(int b) noexcept nogil:\n    return (<const char *>p)[0] < b\n"
     assert changed(tmp_path, source, "sample.pyx") == [
         source.replace("[0]", "[1]"), source.replace(" < b", " <= b"),

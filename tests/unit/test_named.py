@@ -31,7 +31,7 @@ def matches_in(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[tuple[st
             yield path.relative_to(ROOT).as_posix(), match
 
 
-def test_tests_that_are_named() -> None:
+def test_tests_that_sources_name_exist() -> None:
     names, missing = 0, []
     for where, match in matches_in(NAMED, SOURCES):
         names += 1
@@ -43,7 +43,7 @@ def test_tests_that_are_named() -> None:
     assert names > len(PLANTS) and not missing, "\n".join(missing)
 
 
-def test_modules_that_are_named() -> None:
+def test_modules_that_sources_name_exist() -> None:
     missing = []
     for where, match in matches_in(MODULE, SOURCES):
         path = ROOT / match[1].strip(".").replace(".", "/")
@@ -52,7 +52,7 @@ def test_modules_that_are_named() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_commands_that_are_named(capsys) -> None:
+def test_commands_that_documents_name_exist(capsys) -> None:
     with contextlib.suppress(SystemExit):
         main(["--help"])
     matches = set(re.findall(r"^    ([a-z]+)\b", capsys.readouterr().out, re.MULTILINE))

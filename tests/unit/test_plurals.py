@@ -25,6 +25,6 @@ def test_nouns_and_verbs_agree_with_the_number(count: int, noun: str, verb: str 
     assert counted(count, noun, verb) == text
 
 
-def test_nouns_and_verbs_alone() -> None:
+def test_nouns_and_verbs_agree_with_numbers() -> None:
     assert [plural(count, "boundary") for count in (1, 2)] == ["boundary", "boundaries"]
     assert [agreeing(count, "would be") for count in (1, 2)] == ["would be", "would be"]

@@ -20,7 +20,6 @@ from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError
 from pyreplog.future import AppendFuture, expected_result
 from pyreplog.log.files import RealFiles
-from tests.running import flush_stage
 from tests.waiting import until
 
 PATIENCE_S = 30
@@ -239,7 +238,7 @@ def test_submitted_entry_committed_by_another_thread_completes(tmp_path: Path) -
             """Once for each submission: nobody but the committing thread is there to tell of it afterwards."""
             while turns.acquire() and not over:
                 log.append_pending(b"y")
-                flush_stage(log)
+                log.commit_stage()
 
         disturber = threading.Thread(target=disturb)
         disturber.start()
@@ -262,7 +261,7 @@ def test_entry_committed_in_the_append_path_is_completed_by_the_committing_threa
         submitted.asleep = False  # it is awake
         future = log.submit(b"late")
         submitted.asleep = True  # it has found nothing staged
-        flush_stage(log)
+        log.commit_stage()
         assert future.result(PATIENCE_S) == 1
 
 
@@ -305,7 +304,7 @@ def test_entry_submitted_just_before_the_committing_thread_sleeps_completes(comm
         def then() -> None:
             late.put(log.submit(b"late"))
             if committed:
-                flush_stage(log)
+                log.commit_stage()
 
         for turn in range(5):  # the request for the first ack of all lets it stay awake once
             log.submit(b"early").add_done_callback(lambda _: about.__dict__.update(then=then))

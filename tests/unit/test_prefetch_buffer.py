@@ -65,7 +65,7 @@ def taken(consumer: Consumer) -> list[int] | None:
     return None if offsets is None else offsets.tolist()
 
 
-def test_messages_in_turn() -> None:
+def test_a_consumer_hands_out_messages_in_turn() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(3), {}))
     messages = [consumer.receive(), consumer.receive(timeout=5), consumer.take_next()]
@@ -141,7 +141,7 @@ def test_nothing_is_gathered_before_it_is_wanted() -> None:
     assert taken(consumer) == [0]
 
 
-def test_so_many_are_gathered() -> None:
+def test_acknowledgements_are_gathered_up_to_the_maximum() -> None:
     consumer, batch = Consumer(), batch_of(GATHERED_MAX + 1)
     consumer.gather(True)
     for message in batch:

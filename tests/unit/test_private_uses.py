@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.private_uses import all_uses, private_names, uses
 
-CEILING = 358
+CEILING = 355
 """Uses of private attributes in tests. Lower it when there are fewer; never raise it: ask for a seam instead."""
 
 
@@ -17,7 +17,7 @@ def test_no_more_private_attributes_are_used_than_before() -> None:
     assert len(uses) <= CEILING, f"use what is public, or give the class a documented seam: {files.most_common()}"
 
 
-def test_uses_are_found(tmp_path: Path) -> None:
+def test_uses_of_private_attributes_are_found(tmp_path: Path) -> None:
     package, source = tmp_path / "package", tmp_path / "test_sample.py"
     package.mkdir()
     (package / "a.py").write_text(

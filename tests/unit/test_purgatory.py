@@ -81,7 +81,7 @@ def test_numbers_do_not_go_back() -> None:
     assert done(futures) == []
 
 
-def test_keys_are_apart() -> None:
+def test_operations_wait_for_their_own_key() -> None:
     purgatory = Purgatory()
     orders, flights = watched(purgatory, 1, key="orders"), watched(purgatory, 1, key="flights")
     purgatory.advance_and_drain("orders", 1)
@@ -205,7 +205,7 @@ def test_fail_keeps_reached_positions_and_fails_waiters_beyond_them() -> None:
     assert isinstance(beyond.exception(0), PoisonedError)
 
 
-def test_the_last_failure_counts() -> None:
+def test_the_last_failure_of_a_key_counts() -> None:
     purgatory = Purgatory()
     purgatory.fail("log", PoisonedError("sync failed"))
     purgatory.fail("log", ClosedError("closed"))

@@ -77,12 +77,12 @@ def test_the_smallest_and_the_largest_ensemble() -> None:
 # ---- striping ------------------------------------------------------------------------------------------------------
 
 
-def test_write_sets() -> None:
+def test_write_sets_are_striped_over_the_ensemble() -> None:
     assert [quorum.write_set(entry, 5, 3) for entry in (0, 3, 4, 5)] == [(0, 1, 2), (3, 4, 0), (4, 0, 1), (0, 1, 2)]
     assert quorum.write_set(MAX_ENTRY, 3, 1) == (MAX_ENTRY % 3,)
 
 
-def test_members() -> None:
+def test_entries_of_a_member_are_those_of_its_stripes() -> None:
     assert members(0, 0, 11, 5, 3).tolist() == [0, 3, 4, 5, 8, 9, 10]
     assert members(2, 1, 6, 5, 3).tolist() == [1, 2, 5]
     assert members(1, 4, 4, 3, 2).tolist() == []
@@ -193,7 +193,7 @@ def test_gather_copies_only_what_it_must() -> None:
     assert not shares(gather(BUFFER, OFFSETS, 0, 0, 5, 3))
 
 
-def test_gather_of_much() -> None:
+def test_gather_copies_many_entries_of_a_member() -> None:
     """The copy that releases the GIL."""
     size, count = 1000, 2000
     rows = np.random.default_rng(1).integers(0, 256, (count, size), np.uint8)
@@ -250,7 +250,7 @@ def test_buffers_that_are_not_contiguous_are_refused() -> None:
 # ---- acks ----------------------------------------------------------------------------------------------------------
 
 
-def test_lac_moves_in_order() -> None:
+def test_the_lac_moves_in_order() -> None:
     tracker = tracker_of(3, 3, 2, lap=4)
     assert tracker.lac == tracker.confirm() == -1
     assert tracker.ack_up_to(0, 4)
@@ -422,7 +422,7 @@ def test_coverage_by_write_set_needs_fewer_answers_than_by_ensemble() -> None:
     assert not quorum.coverage(MAX_ENSEMBLE, 2, 2, [0, MAX_ENSEMBLE - 1])
 
 
-def test_a_cohort_is_covered() -> None:
+def test_coverage_of_a_cohort_needs_enough_members() -> None:
     assert quorum.covers_cohort((4, 0, 1), 2, (4, 1))
     assert not quorum.covers_cohort((4, 0, 1), 2, (4, 4, 7, 8))
 
@@ -433,7 +433,7 @@ def test_cohorts_that_are_none_are_refused(cohort: tuple[int, ...], ack: int) ->
         quorum.covers_cohort(cohort, ack, ())
 
 
-def test_kth_largest() -> None:
+def test_kth_largest_counts_equal_values() -> None:
     assert [quorum.kth_largest((5, 3, 9, 3), k) for k in (1, 2, 3, 4)] == [9, 5, 3, 3]
     assert quorum.kth_largest(iter([-(2**63), 2**63 - 1]), 2) == -(2**63)
 

@@ -118,7 +118,7 @@ TestAgainstASet.settings = settings(max_examples=40, stateful_step_count=30, dea
 
 @given(st.lists(st.integers(0, 300), max_size=60), st.lists(st.integers(0, 320), max_size=60))
 @settings(deadline=None)
-def test_mask_in_any_order(members: list[int], asked: list[int]) -> None:
+def test_the_mask_of_a_range_set_follows_the_order_asked(members: list[int], asked: list[int]) -> None:
     ranges = RangeSet()
     ranges.add_offsets(int64s(members))
     assert ranges.mask(int64s(asked)).tolist() == [offset in members for offset in asked]
@@ -155,7 +155,7 @@ def test_the_ends_of_the_world() -> None:
 
 
 @pytest.mark.parametrize("start, end", [(-1, 4), (5, 4), (0, OFFSET_END + 1)])
-def test_impossible_ranges(start: int, end: int) -> None:
+def test_impossible_ranges_are_refused(start: int, end: int) -> None:
     ranges = RangeSet()
     for call in (ranges.add, ranges.remove, ranges.covers, ranges.missing, ranges.intersect):
         with pytest.raises(InvalidArgumentError, match="expected 0 <= start"):
@@ -165,7 +165,7 @@ def test_impossible_ranges(start: int, end: int) -> None:
     assert not ranges
 
 
-def test_wrong_arrays() -> None:
+def test_malformed_arrays_of_ranges_are_refused() -> None:
     ranges = RangeSet()
     with pytest.raises(WrongTypeError, match="float64"):
         ranges.add_offsets(np.array([1.5]))  # type: ignore[arg-type]

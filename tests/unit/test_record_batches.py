@@ -196,7 +196,7 @@ def test_cursors_stand_at_any_entry(filled: tuple[Path, list[Row]]) -> None:
         assert [r.entry for r in cursor.follow(timeout=0)] == [r.last for r in rows if r.first > row.last]
 
 
-def test_columns_by_headers_alone(filled: tuple[Path, list[Row]]) -> None:
+def test_columns_of_record_batches_are_read_by_headers_alone(filled: tuple[Path, list[Row]]) -> None:
     path, rows = filled
     read = []
     for file in samples.segments(path):
@@ -226,7 +226,7 @@ def test_logs_of_single_entries_refuse_them(tmp_path: Path) -> None:
         reader.append_record_batches([b"v"], [1])
 
 
-def test_arguments(tmp_path: Path) -> None:
+def test_impossible_counts_of_record_batches_are_refused(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         for counts, error in (
             ([0], InvalidArgumentError), ([-1], InvalidArgumentError), ([1 << 31], InvalidArgumentError),
@@ -475,7 +475,7 @@ def test_damage_costs_the_entries_of_its_record(filled: tuple[Path, list[Row]]) 
         assert reader.get(row.first - 1).entry == row.first - 1 and reader.position_of(row.last + 1) > position
 
 
-def test_indexes_are_made_again(filled: tuple[Path, list[Row]], rng: Random) -> None:
+def test_index_files_of_record_batches_are_made_again(filled: tuple[Path, list[Row]], rng: Random) -> None:
     path, rows = filled
     for index in samples.indexes(path):
         data = index.read_bytes()
@@ -566,7 +566,9 @@ def test_a_replica_refuses_a_wrong_count(tmp_path: Path) -> None:
         assert mirror.received_mark.entry == 10
 
 
-def test_backup_and_restore(filled: tuple[Path, list[Row]], tmp_path: Path, rng: Random) -> None:
+def test_a_log_of_record_batches_is_backed_up_and_restored(
+    filled: tuple[Path, list[Row]], tmp_path: Path, rng: Random
+) -> None:
     path, rows = filled
     manifest = backup(path, tmp_path / "copy")
     assert (manifest.start, manifest.end, manifest.entries) == (0, rows[-1].last + 1, rows[-1].last + 1)

@@ -122,7 +122,7 @@ def test_a_cluster_with_something_else_among_its_files(put: Callable[[Path], Pat
         pyreplog.Cluster.embedded(path, bookies=1)
 
 
-def test_small_files(put: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_pipes_in_place_of_small_files_are_refused(put: Callable[[Path], Path], tmp_path: Path) -> None:
     for name, look in (
         ("unsynced", lambda path: UncleanShutdownMarker(path.parent, RealFiles()).last_shutdown_was_unclean()),
         ("members", lambda path: MembersFile(path.parent, RealFiles())),
@@ -149,7 +149,7 @@ def test_secrets_certificates_and_settings(put: Callable[[Path], Path], tmp_path
             call()
 
 
-def test_offloaded_objects(put: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_pipes_in_place_of_offloaded_objects_are_refused(put: Callable[[Path], Path], tmp_path: Path) -> None:
     put(tmp_path / "object")
     with pytest.raises(CorruptionError, match=r"found a (pipe|device)"):
         Storage(f"file://{tmp_path}").read("object", 0, 10)

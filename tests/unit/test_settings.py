@@ -34,7 +34,7 @@ NUMBERS = [
 ]
 
 
-def test_numbers_are_found() -> None:
+def test_numeric_settings_of_every_configuration_are_found() -> None:
     assert len(NUMBERS) > 50 and len({param.values[0] for param in NUMBERS}) == len(KINDS)
 
 
@@ -87,7 +87,7 @@ def parameters_of(thing: Any) -> Iterator[str]:
             continue
 
 
-def test_durations_are_milliseconds() -> None:
+def test_durations_of_settings_are_milliseconds() -> None:
     """`timeout=` is in seconds; nothing else that a caller passes is."""
     fields = [f"({field.name})" for kind in KINDS for field in dataclasses.fields(kind)]
     names = {*fields, *(name for thing in PUBLIC for name in parameters_of(thing))}

@@ -132,7 +132,7 @@ def test_pages_are_faulted_in_as_huge_ones_where_they_can_be(tmp_path: Path, not
     assert len(mappings) == 1 and " hg" in flags[0]
 
 
-def test_others_run_meanwhile(tmp_path: Path):
+def test_other_threads_run_while_steps_wait(tmp_path: Path):
     """Opening a pipe waits for its other end, which this thread opens only afterwards."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

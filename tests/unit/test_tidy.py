@@ -177,7 +177,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     ],
     ids=["pyx", "pxd", "py"],
 )
-def test_circles_are_found(
+def test_import_cycles_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, str], second: dict[str, str]
 ) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
@@ -235,7 +235,7 @@ def test_cython_imports_are_found(tmp_path: Path) -> None:
 # ---- what an import costs --------------------------------------------------------------------------------------
 
 
-def test_import_is_light() -> None:
+def test_importing_the_package_loads_no_heavy_library() -> None:
     """A fresh `import pyreplog` loads errors alone; the log no optional, and no heavy, library. Nothing warns.
 
     asyncio is loaded with the log, and ssl and subprocess with it: an AppendFuture can be awaited.

@@ -1,7 +1,8 @@
 # The last batches of idempotent producers; see producer_states_base.pyx.
 from libc.stdint cimport int32_t, int64_t
 
-cdef enum:
+# Of one producer; Python code reads the constant from the module.
+cpdef enum:
     BATCHES_KEPT = 5
 
 

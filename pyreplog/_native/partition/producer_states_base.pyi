@@ -1,6 +1,9 @@
 from collections.abc import Container, ItemsView, Sequence
+from typing import Final
 
 from typing_extensions import disjoint_base
+
+BATCHES_KEPT: Final = 5
 
 @disjoint_base
 class ProducerEntry:

@@ -85,12 +85,16 @@ class _AcksRelease:
 
 @dataclass(frozen=True, slots=True)
 class _HeaderRelease:
+    """A header that may be sent to neighbours once it is durable here. source: the neighbour it came from."""
+
     name: str
     source: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class _TombstoneRelease:
+    """A tombstone that may be sent to neighbours once it is durable here."""
+
     name: str
     token: str
 
@@ -304,7 +308,7 @@ class SubscriptionExchange:
 
     def delete(self, name: str) -> list[Effect]:
         """Delete a subscription, in all clusters."""
-        self._note_buried(name, self._existing(name).delete())
+        self._note_tombstones(name, self._existing(name).delete())
         return self._store_changes()
 
     def move(self, name: str, home: bytes) -> list[Effect]:
@@ -653,8 +657,8 @@ class SubscriptionExchange:
         generation = former.generation if former is not None else None
         home = former.home if former is not None else FIRST_HOME
         change = lifecycle.merge(item.state())
-        if change.is_deleted or change.buried:
-            self._note_buried(name, change)
+        if change.is_deleted or change.changed_tombstones:
+            self._note_tombstones(name, change)
             return
         state = lifecycle.state
         if state is None:  # the neighbour does not know that the birth is dead
@@ -714,7 +718,7 @@ class SubscriptionExchange:
             return  # all clusters had the tombstone, and this one has forgotten it
         if not item.confirmed.issuperset(lifecycle.tombstones.get(item.token, ())):
             peer.lack_tombstone(item.name, item.token)  # its topic was created again, and got it from another neighbour
-        self._note_buried(item.name, lifecycle.bury(item.token, item.confirmed))
+        self._note_tombstones(item.name, lifecycle.add_tombstone(item.token, item.confirmed))
 
     def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:
         for item in items:
@@ -754,13 +758,13 @@ class SubscriptionExchange:
         for peer in self._peers.values():
             peer.drop(name)
 
-    def _note_buried(self, name: str, change: Change) -> None:
+    def _note_tombstones(self, name: str, change: Change) -> None:
         lifecycle = self._lifecycles[name]
         if change.is_deleted:
             self._generation_changed(name)
             self._expired.pop(name, None)
             self._effects.append(Drop(name))
-        for token in sorted(change.buried):
+        for token in sorted(change.changed_tombstones):
             self._records.append(TombstoneItem(name, token, frozenset(lifecycle.tombstones[token])))
             self._releases.append(_TombstoneRelease(name, token))
 

@@ -10,7 +10,7 @@ NOTHING_STORED = OriginState(0, None)
 
 
 class Histories:
-    """What this cluster and one neighbour have reported to each other of origins that belong to neither of them.
+    """The reports that this cluster and one neighbour sent each other about the origins of third clusters.
 
     Each reports its position, with its last entry. A cluster that stores all messages up to the last entry of the other
     one compares that with its own entry there. If the entry was trimmed here, or never sent here, nothing is known; the

@@ -69,7 +69,7 @@ class JournalState:
                 if lifecycle.counts(item.token, item.generation) and lifecycle.state is not None:
                     lifecycle.state.acks.add(item.origin, *item.ranges.intersect())
             case TombstoneItem():
-                lifecycle.bury(item.token, item.confirmed)
+                lifecycle.add_tombstone(item.token, item.confirmed)
             case ForgottenItem():
                 lifecycle.forget(item.token)
         if lifecycle.is_empty:

@@ -32,13 +32,13 @@ class Change:
         merge: the changes of the living state.
         is_born: whether the event created the subscription.
         is_deleted: whether the event deleted the subscription.
-        buried: tokens whose tombstones are new, or name more clusters than before.
+        changed_tombstones: tokens whose tombstones are new, or name more clusters than before.
     """
 
     merge: Merge = field(default_factory=Merge)
     is_born: bool = False
     is_deleted: bool = False
-    buried: set[str] = field(default_factory=set)
+    changed_tombstones: set[str] = field(default_factory=set)
 
 
 class SubscriptionLifecycle:
@@ -77,7 +77,7 @@ class SubscriptionLifecycle:
         """Merge the state of another cluster under the name."""
         change = Change()
         if self.tombstones.keys() & other.tokens:
-            self._bury(other.tokens, change)
+            self._add_tombstones(other.tokens, change)
         elif self.state is None:
             self.state = other.copy()
             change.merge = Merge(other.acks.copy(), is_replaced=True, is_changed=True)
@@ -86,23 +86,23 @@ class SubscriptionLifecycle:
             change.merge = self.state.merge(other)
         return change
 
-    def bury(self, token: str, confirmed: Collection[bytes] = ()) -> Change:
-        """Note that the birth of a token is dead, and which clusters have its tombstone durably."""
+    def add_tombstone(self, token: str, confirmed: Collection[bytes] = ()) -> Change:
+        """Add the tombstone of a token, which ends its birth, and the clusters that have the tombstone durably."""
         change = Change()
-        self._bury([token], change)
+        self._add_tombstones([token], change)
         if not self.tombstones[token].issuperset(confirmed):
             self.tombstones[token].update(confirmed)
-            change.buried.add(token)
+            change.changed_tombstones.add(token)
         return change
 
     def delete(self) -> Change:
         """Delete the subscription, with all births that are known here."""
         change = Change()
         if self.state is not None:
-            self._bury(self.state.tokens, change)
+            self._add_tombstones(self.state.tokens, change)
         return change
 
-    def _bury(self, tokens: Iterable[str], change: Change) -> None:
+    def _add_tombstones(self, tokens: Iterable[str], change: Change) -> None:
         dead = {*tokens}
         if self.state is not None and self.state.tokens & dead:
             dead |= self.state.tokens
@@ -110,7 +110,7 @@ class SubscriptionLifecycle:
             change.is_deleted = True
         for token in sorted(dead - self.tombstones.keys()):
             self.tombstones[token] = set()
-            change.buried.add(token)
+            change.changed_tombstones.add(token)
 
     def confirm(self, token: str, cluster: bytes) -> bool:
         """Note that `cluster` has a tombstone durably; return whether it was unknown before."""

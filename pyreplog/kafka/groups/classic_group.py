@@ -103,6 +103,8 @@ class _StoreGroup(NamedTuple):
 
 
 class _DeleteGroup(NamedTuple):
+    """Append of tombstones for the group and its offsets."""
+
     request: Any
     partitions: Collection[TopicPartition]
 

@@ -231,6 +231,8 @@ _CONSUMER_KEY = StructSchema("ConsumerGroupKey", GroupMetadataKey, [_plain("grou
 
 
 class _MemberKey(NamedTuple):
+    """The key of a record about one member of a consumer group."""
+
     group: str = ""
     member_id: str = ""
 

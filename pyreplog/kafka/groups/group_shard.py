@@ -56,6 +56,8 @@ class Executor(Protocol):
 
 
 class _Status(Enum):
+    """The status of a shard."""
+
     LOADING = "loading"
     ACTIVE = "active"
     OVER = "over"

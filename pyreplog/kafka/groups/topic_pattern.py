@@ -68,10 +68,14 @@ _ASSERTIONS = {
 
 
 class _Sequence(NamedTuple):
+    """Parts that match one after the other."""
+
     parts: list[_Node]
 
 
 class _Choice(NamedTuple):
+    """Branches of which one matches."""
+
     branches: list[_Node]
 
 

@@ -1,4 +1,4 @@
-"""What travels on a connection of a Kafka client.
+"""The wire format of Kafka's protocol: requests and responses as classes, and their encoding.
 
 | file | holds |
 |---|---|

@@ -1,4 +1,4 @@
-"""Partitions: the topic of a client."""
+"""Partitions: a topic as its client has it, as the sequence of its partitions."""
 
 from __future__ import annotations
 

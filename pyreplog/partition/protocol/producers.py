@@ -15,7 +15,6 @@ from typing import NamedTuple
 from pyreplog._native.partition.producer_states_base import ProducerStatesBase
 from pyreplog.partition.protocol.error_codes import ErrorCode
 
-BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
 """Number of sequence numbers: 0 follows 2^31 - 1."""
 NO_PRODUCER_EPOCH = -1

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from pyreplog._native.partition.producer_states_base import BATCHES_KEPT
 from pyreplog.errors import CorruptionError, InvalidMessageError
-from pyreplog.partition.protocol.producers import BATCHES_KEPT, BatchMetadata, ProducerStateEntry
+from pyreplog.partition.protocol.producers import BatchMetadata, ProducerStateEntry
 from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionalProducer, TransactionsSnapshot
 from pyreplog.stream.fields import FieldReader, FieldWriter
 from pyreplog.stream.log_position import LogPosition

@@ -75,7 +75,7 @@ class Subscriptions:
         self._is_held = False  # all wait for a watcher
         self._is_changing = False  # some do not have the present watcher yet
         part = partition_of(context.name)
-        self._is_first_partition = part is None or part[1] == 0  # its homes are those that other partitions begin with
+        self._is_later_partition = part is not None and part[1] > 0  # its subscriptions begin with copied homes
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Subscriptions:
         recovered = self._take_over(name)
         cursor = Cursor.restore(name, recovered.records)
         home = recovered.metadata.home
-        subscription = self._new(cursor, recovered.metadata.config, waits=bool(home) and not self._is_first_partition)
+        subscription = self._new(cursor, recovered.metadata.config, waits=bool(home) and self._is_later_partition)
         subscription.home = home
         subscription.stored_settings = subscription.settings
         subscription.properties = recovered.metadata.properties

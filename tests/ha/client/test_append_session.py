@@ -174,7 +174,7 @@ def test_a_connection_that_ends_while_numbers_change() -> None:
     assert session.send() == [first[1]] and first[1].sequence == 0 and session.number == 2
 
 
-def test_time_runs_out() -> None:
+def test_batches_past_their_deadline_fail_by_whether_they_were_sent() -> None:
     session = Session()
     session.batch(deadline_us=10)
     sent = session.send()
@@ -220,7 +220,7 @@ class Master:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_whatever_happens(seed: int) -> None:
+def test_acknowledged_entries_are_in_the_log_once_in_random_runs(seed: int) -> None:
     """Acknowledged entries are in the log once and in order, refused ones are not, and unknown ones are at most once."""
     chance = random.Random(seed)
     session, master = Session(batch_entries=3), Master()

@@ -35,7 +35,7 @@ def test_a_batch_arrives_as_it_was(log: CommitLog) -> None:
     assert [record.value for record in log.control_records()] == [b"control"]
 
 
-def test_properties_arrive(log: CommitLog) -> None:
+def test_properties_of_a_client_are_in_the_record(log: CommitLog) -> None:
     append_received(log, encode_record(b"v", b"k", 5, {"a": "b", "c": b"d"}), 1, 0, None)
     record = log.get(0)
     assert (record.event_time, dict(record.properties)) == (5, {"a": b"b", "c": b"d"})
@@ -97,7 +97,7 @@ def sealed(attributes: bytes) -> bytes:
         (b"\x07\x01\x00x", True),  # of a later version
     ],
 )
-def test_attributes_are_whole(log: CommitLog, attributes: bytes, is_whole: bool) -> None:
+def test_records_with_cut_attributes_are_refused(log: CommitLog, attributes: bytes, is_whole: bool) -> None:
     record = sealed(attributes)
     if is_whole:
         append_received(log, record, 1, 0, None)

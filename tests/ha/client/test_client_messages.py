@@ -47,14 +47,14 @@ REPLIES = [
 ]
 
 
-def test_golden_bytes() -> None:
+def test_client_messages_have_their_golden_bytes() -> None:
     """The messages that version 3 sends, byte by byte."""
     for expected, encoded in [*REQUESTS, *REPLIES[:2]]:
         assert encoded.hex() == expected
     assert wire.encode_refused(Refused(1, "none", "b:7001")).hex() == "24010006623a3730303100046e6f6e65"
 
 
-def test_the_golden_record() -> None:
+def test_a_record_of_a_client_has_its_golden_bytes() -> None:
     """The members version, the time and its delta are 0, and nothing is claimed to be synced."""
     assert encode_record(b"v").hex() == (
         "21000000" + encode_record(b"v")[4:8].hex() + "00000000" + "0101" + "0000" + "00" * 8 + "00000000" + "ffffffff"
@@ -93,7 +93,7 @@ def test_a_read_at_its_limits(read: Read) -> None:
     assert wire.decode_request(memoryview(wire.encode_read(read))) == read
 
 
-def test_requests_come_back() -> None:
+def test_client_requests_are_decoded_as_encoded() -> None:
     body = memoryview(wire.encode_append(CLIENT, 7, 1) + RECORD)
     append = wire.decode_request(body)
     assert isinstance(append, Append)
@@ -118,7 +118,7 @@ def test_requests_come_back() -> None:
         Refused(1, "this is no master", "host:7001"),
     ],
 )
-def test_replies_come_back(reply: Any) -> None:
+def test_replies_to_clients_are_decoded_as_encoded(reply: Any) -> None:
     body = {
         Appended: lambda: wire.encode_appended(reply),
         CommittedEntries: lambda: wire.encode_entries(reply) + bytes(reply.records),
@@ -157,7 +157,7 @@ def changed(body: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("body", spoiled())
-def test_malformed_requests(body: bytes) -> None:
+def test_malformed_client_requests_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_request(memoryview(body))
 
@@ -192,7 +192,7 @@ def test_malformed_requests(body: bytes) -> None:
         wire.encode_entries(CommittedEntries(2, 8, 3, -1, False, memoryview(b""))) + b"records",
     ],
 )
-def test_malformed_replies(body: bytes) -> None:
+def test_malformed_replies_to_clients_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_reply(body)
 

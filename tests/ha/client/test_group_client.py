@@ -53,7 +53,7 @@ def client(group: Lab) -> Iterator[ha.GroupClient]:
         yield opened
 
 
-def test_appends_and_reads(client: ha.GroupClient, group: Lab) -> None:
+def test_a_client_appends_and_reads_across_a_handover(client: ha.GroupClient, group: Lab) -> None:
     assert client.append(b"one", b"key", event_time=5, properties={"a": "b"}) == 0
     assert client.append_batch([b"two", b"three"], [None, b"k"], [7, None]) == range(1, 3)
     assert client.append_batch([]) == range(0)
@@ -108,7 +108,7 @@ def test_a_read_is_cut_into_answers(group: Lab) -> None:
         assert [record.entry for record in client.follow(200, timeout=0)] == list(range(200, 250))
 
 
-def test_a_follower_is_woken(client: ha.GroupClient, group: Lab) -> None:
+def test_a_follower_of_a_client_is_woken_by_appends(client: ha.GroupClient, group: Lab) -> None:
     got: list[bytes] = []
 
     def follow() -> None:
@@ -126,7 +126,7 @@ def test_a_follower_is_woken(client: ha.GroupClient, group: Lab) -> None:
     assert got == [b"0", b"1", b"2"]
 
 
-def test_coroutines(client: ha.GroupClient) -> None:
+def test_a_client_appends_and_follows_in_coroutines(client: ha.GroupClient) -> None:
     async def use() -> list[bytes]:
         numbers = [client.submit(b"%d" % number) for number in range(5)]
         assert [await number for number in numbers] == list(range(5))
@@ -140,7 +140,7 @@ def test_coroutines(client: ha.GroupClient) -> None:
     assert asyncio.run(use()) == [b"2", b"3", b"4"]
 
 
-def test_the_window_is_bounded(group: Lab) -> None:
+def test_the_window_of_a_client_is_bounded(group: Lab) -> None:
     """No master answers: threads wait, and coroutines get an error."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], window_entries=4, timeout_ms=500) as client:
 
@@ -169,7 +169,7 @@ def test_flush_timeout_error_counts_entries_without_an_outcome(group: Lab) -> No
         client.flush(timeout=0)
 
 
-def test_no_master_in_time(group: Lab) -> None:
+def test_calls_without_a_master_time_out(group: Lab) -> None:
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=200) as client:
         with pytest.raises(NotConnectedError, match="nothing was appended"):
             client.append(b"x")
@@ -178,7 +178,7 @@ def test_no_master_in_time(group: Lab) -> None:
         assert client.master is None
 
 
-def test_too_few_replicas(lab: Lab) -> None:
+def test_appends_wait_or_fail_while_too_few_replicas_follow(lab: Lab) -> None:
     master = lab.master(members="ab", group={"min_in_sync": 1})
     with ha.connect([master.address]) as client:
         with pytest.raises(NotEnoughReplicasError):
@@ -203,7 +203,7 @@ def test_a_record_that_is_too_large(client: ha.GroupClient) -> None:
     assert client.append(b"next") == 0
 
 
-def test_arguments() -> None:
+def test_a_client_refuses_malformed_arguments() -> None:
     with pytest.raises(InvalidArgumentError):
         ha.connect([])
     with pytest.raises(InvalidArgumentError):
@@ -216,7 +216,7 @@ def test_arguments() -> None:
         ha.connect(["127.0.0.1:1"], windows=1)  # type: ignore[call-arg]
 
 
-def test_a_closed_client(client: ha.GroupClient) -> None:
+def test_a_closed_client_refuses_calls(client: ha.GroupClient) -> None:
     future = client.room()
     client.close()
     for call in (lambda: client.append(b"x"), client.end, lambda: client.get(0), client.flush):
@@ -239,7 +239,7 @@ def test_closing_ends_waiting_calls(lab: Lab) -> None:
         never.result()
 
 
-def test_a_secret(lab: Lab) -> None:
+def test_a_client_needs_the_secret_of_the_group(lab: Lab) -> None:
     master = lab.master(members="a", sync_replicas=0, secret=SECRET)
     with ha.connect([master.address], secret=SECRET) as client:
         assert client.append(b"x") == 0
@@ -250,7 +250,7 @@ def test_a_secret(lab: Lab) -> None:
     assert master.log.end == 1
 
 
-def test_a_synced_group(lab: Lab) -> None:
+def test_a_client_of_a_synced_group_gets_synced_entries(lab: Lab) -> None:
     master = lab.master(members="ab", durability="synced")
     lab.replica("b", master, durability="synced")
     with ha.connect([master.address]) as client:
@@ -259,7 +259,7 @@ def test_a_synced_group(lab: Lab) -> None:
         assert master.log.synced_end == 11 and client[0] == b"x"
 
 
-def test_a_planned_change_over(group: Lab) -> None:
+def test_appends_go_on_during_a_planned_change_of_the_master(group: Lab) -> None:
     """Appends go on during the change: each is stored once, and in order."""
     with ha.connect([node.address for node in group.nodes.values()], batch_entries=7) as client:
         futures = []
@@ -275,7 +275,7 @@ def test_a_planned_change_over(group: Lab) -> None:
         assert client[:] == [b"%d" % number for number in range(400)]
 
 
-def test_numbers_for_prometheus(client: ha.GroupClient, group: Lab) -> None:
+def test_a_node_counts_requests_of_clients_for_prometheus(client: ha.GroupClient, group: Lab) -> None:
     client.append_batch([b"x"] * 3)
     assert client[0] == b"x"
 

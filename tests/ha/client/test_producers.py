@@ -138,7 +138,7 @@ def test_an_elected_master_knows_them(lab: Lab) -> None:
     assert values(replica) == [b"a", b"b", b"c"]
 
 
-def test_answers_wait_for_replicas(lab: Lab) -> None:
+def test_answers_to_repeated_batches_wait_for_replicas(lab: Lab) -> None:
     """A repeated batch waits as well, as it may be stored and not committed."""
     master = lab.master(members="ab", ack_timeout_ms=300)
     with Wire(master.address) as wire:
@@ -150,7 +150,7 @@ def test_answers_wait_for_replicas(lab: Lab) -> None:
     assert values(master) == [b"a"]
 
 
-def test_the_scan_knows_batches(log: CommitLog) -> None:
+def test_a_scan_of_the_log_restores_batches_of_producers(log: CommitLog) -> None:
     put(log, ONE, 0, 3)
     put(log, TWO, 0, 2)
     log.append(b"own")

@@ -135,7 +135,7 @@ def test_positions_are_those_of_the_log(relay):
 # ---- ends ------------------------------------------------------------------------------------------------------
 
 
-def test_until_an_entry(relay, workers):
+def test_an_applier_finishes_before_the_entry_of_until(relay, workers):
     memory = Memory()
     fill(relay, 100)
     with applier_of(relay, memory, workers, batch_entries=7) as applier:
@@ -151,7 +151,7 @@ def test_until_an_entry(relay, workers):
 
 
 @pytest.mark.parametrize("end", [10**15 + 1_000_000, datetime(2001, 9, 9, 1, 46, 41, tzinfo=UTC)], ids=str)
-def test_until_a_time(tmp_path, end):
+def test_an_applier_finishes_before_the_time_of_until(tmp_path, end):
     clock = ManualClock(10**15)
     memory = Memory()
     with relay_log(tmp_path / "relay", clock=clock) as relay:
@@ -178,7 +178,7 @@ def test_stop_leaves_no_gap_and_start_goes_on(relay, workers):
     assert memory.numbers() == list(range(300))
 
 
-def test_stop_from_the_callback(relay, workers):
+def test_an_applier_is_stopped_from_its_callback(relay, workers):
     memory = Memory()
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
@@ -291,7 +291,7 @@ def test_a_refused_entry_stops_the_applier_and_is_named(relay, workers):
     assert memory.numbers() == [n for n in range(110) if n != 42]
 
 
-def test_starting_again_tries_again(relay, workers):
+def test_a_restarted_applier_retries_the_failed_entry(relay, workers):
     memory = Memory()
     memory.bad[b"5"] = 2
     fill(relay, 10)
@@ -386,7 +386,7 @@ def test_several_workers_need_a_callback_that_yields(relay):
         Applier(relay, memory.apply, memory, workers=2)
 
 
-def test_settings_are_checked(relay):
+def test_an_applier_refuses_bad_settings(relay):
     with pytest.raises(ConfigError, match="unknown setting 'batch_entrees'"):
         applier_of(relay, Memory(), batch_entrees=3)
     with pytest.raises(ConfigError, match="workers"):
@@ -634,7 +634,7 @@ def test_without_purge_nothing_is_removed(relay):
         assert (relay.start, relay.retention_floor) == (0, 1 << 62)
 
 
-def test_exactly_once_in_sqlite(relay, tmp_path):
+def test_an_applier_applies_each_entry_once_in_sqlite(relay, tmp_path):
     table = Table(tmp_path / "table")
     fill(relay, 300)
     with Applier(relay, table.apply, table.positions, batch_entries=32) as applier:
@@ -653,7 +653,7 @@ def test_exactly_once_in_sqlite(relay, tmp_path):
         ("until_time", datetime(2001, 9, 9), InvalidArgumentError),
     ],
 )
-def test_malformed_ends(relay, name, wrong, error):
+def test_an_applier_refuses_a_malformed_end(relay, name, wrong, error):
     with applier_of(relay, Memory()) as applier:
         with pytest.raises(error, match=name):
             applier.start(**{name: wrong})

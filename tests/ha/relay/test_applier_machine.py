@@ -116,7 +116,7 @@ def test_until_an_entry_is_exact():
     assert machine.limit() == 1
 
 
-def test_until_a_time():
+def test_entries_from_the_time_of_until_on_are_not_allowed():
     machine = started(time_us=30)
     assert machine.allow([10, 20, 30, 40], 0) == Allowance(2)
     assert machine.state is ApplierState.RUNNING
@@ -124,7 +124,7 @@ def test_until_a_time():
     assert machine.state is ApplierState.FINISHED
 
 
-def test_delay():
+def test_entries_are_allowed_after_the_delay():
     machine = started(delay_us=100)
     assert machine.allow([10, 20, 30], 109) == Allowance(0, 1)
     assert machine.allow([10, 20, 30], 110) == Allowance(1)

@@ -13,7 +13,7 @@ import pyreplog
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "departures.py"
 
 
-def test_departures_per_carrier(tmp_path: Path) -> None:
+def test_the_example_counts_departures_per_carrier(tmp_path: Path) -> None:
     draw = random.Random(1)
     flights = [(draw.choice(["NA", "-3", "11"]), draw.choice(["UA", "B6", "HA"])) for _ in range(5000)]
     with pyreplog.open(tmp_path / "log") as log:

@@ -119,18 +119,18 @@ def kill_again_and_again(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_exactly_once(tmp_path: Path, seed: int, workers: int) -> None:
+def test_a_killed_applier_with_transactions_applies_each_entry_once(tmp_path: Path, seed: int, workers: int) -> None:
     assert kill_again_and_again(tmp_path, seed, exactly_once=True, workers=workers) == list(range(ENTRIES))
 
 
-def test_exactly_once_while_receiving(tmp_path: Path, seed: int) -> None:
+def test_a_killed_receiver_and_applier_apply_each_entry_once(tmp_path: Path, seed: int) -> None:
     """The process that receives is killed too, and the relay log is sometimes discarded."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=True, workers=1, receiving=True)
     assert report == list(range(ENTRIES))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_at_least_once(tmp_path: Path, seed: int, workers: int) -> None:
+def test_a_killed_applier_repeats_at_most_its_last_batch(tmp_path: Path, seed: int, workers: int) -> None:
     """No entry is missing, and each kill repeats at most its last batch."""
     report = kill_again_and_again(tmp_path, seed, exactly_once=False, workers=workers)
     expected = repeated = 0

@@ -120,7 +120,7 @@ def test_receiver_is_not_paused_while_records_wait_for_their_commit(tmp_path, ma
     assert memory.values == values(900)
 
 
-def test_discard_and_receive_again(tmp_path, master):
+def test_an_applier_goes_on_after_its_relay_log_was_discarded(tmp_path, master):
     """Records that were received and not applied are discarded. The applier goes on at its position."""
     memory = Memory()
     master.append_batch(values(300))

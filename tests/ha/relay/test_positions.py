@@ -171,7 +171,7 @@ def test_a_row_that_another_applier_moved(row):
     assert row.load() == B
 
 
-def test_rows_of_several_appliers(tmp_path):
+def test_positions_of_several_appliers_share_a_table(tmp_path):
     first, two = (SqlPosition(lambda: sqlite3.connect(tmp_path / "database"), name) for name in ("one", "two"))
     first.begin(A)
     two.begin(B)
@@ -192,7 +192,7 @@ def test_a_row_that_makes_no_sense(tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"name": ""}, {"name": "n" * 256}, {"paramstyle": "named"}, {"table": "a; DROP TABLE b"}, {"table": ""}]
 )
-def test_bad_arguments(tmp_path, wrong):
+def test_a_position_in_sql_refuses_malformed_arguments(tmp_path, wrong):
     arguments = {"name": "one", **wrong}
     with pytest.raises(InvalidArgumentError):
         SqlPosition(lambda: sqlite3.connect(tmp_path / "database"), **arguments)
@@ -205,7 +205,7 @@ def test_columns_are_those_of_a_position():
 # ---- receiving again -------------------------------------------------------------------------------------------
 
 
-def test_where_to_receive_again():
+def test_a_relay_receives_again_from_the_segment_of_its_position():
     assert refetch_from(None, 65536) == 0
     assert refetch_from(Applied(LOG, 65536 * 3 + 4096, 5), 65536) == 65536 * 3
     assert refetch_from(Applied(LOG, 65536 * 3 - 8, 5), 65536) == 65536 * 2

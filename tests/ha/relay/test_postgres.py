@@ -45,7 +45,7 @@ def rows_of(server: Connect) -> list[tuple[int, bytes]]:
         return database.execute("SELECT entry, value FROM applied ORDER BY entry").fetchall()
 
 
-def test_exactly_once(server: Connect, tmp_path: Path) -> None:
+def test_a_failed_callback_rolls_back_rows_and_position_together(server: Connect, tmp_path: Path) -> None:
     """The callback fails after it wrote rows and the position: both are undone. The next attempt finds rows and
     position consistent."""
     positions, refusing = position(server, "exactly"), [True]

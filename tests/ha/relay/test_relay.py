@@ -125,7 +125,7 @@ def test_a_slow_applier_holds_the_master_back(lab: Lab, tmp_path: Path, loses_co
     assert first_of(memory.values) == list(range(2010))
 
 
-def test_over_a_failover(lab: Lab, tmp_path: Path) -> None:
+def test_a_relay_applies_each_entry_once_over_a_failover(lab: Lab, tmp_path: Path) -> None:
     memory, a = Memory(), lab.master(members="ab", sync_replicas=1)
     b = lab.replica("b", a)
     a.append_batch(values(100))
@@ -223,7 +223,7 @@ class Life:
             assert relay.applier.wait_ended(60) is ApplierState.FINISHED, relay.applier.error
 
 
-def test_killed_again_and_again(lab: Lab, tmp_path: Path, seed: int) -> None:
+def test_a_relay_that_is_killed_repeatedly_applies_each_entry_once(lab: Lab, tmp_path: Path, seed: int) -> None:
     """Each record is applied exactly once. The process that receives is killed too, and the relay log is sometimes
     discarded."""
     rng, master = Random(seed), lab.master(members="a", sync_replicas=0)

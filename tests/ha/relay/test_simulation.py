@@ -21,14 +21,14 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
-def test_crash_at_every_step(exactly_once: bool, seed: int) -> None:
+def test_an_applier_survives_a_crash_at_every_step(exactly_once: bool, seed: int) -> None:
     """Crash three schedules at every third step, or at every step (tests/thorough.py)."""
     stride = one_in(3)
     assert sum(explore((seed << 8) + n, exactly_once=exactly_once, stride=stride) for n in range(3)) > 300
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
-def test_schedules(exactly_once: bool, seed: int) -> None:
+def test_random_schedules_of_an_applier_hold_its_guarantees(exactly_once: bool, seed: int) -> None:
     """Run many schedules without a crash, and count failures and groups that were prepared side by side."""
     failures = side_by_side = 0
     for n in range(200 // one_in(2)):

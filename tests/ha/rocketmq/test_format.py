@@ -40,7 +40,7 @@ def test_the_formats_are_those_of_the_code() -> None:
     assert record == ">" + "".join(part.format.lstrip(">") for part in parts)
 
 
-def test_magics() -> None:
+def test_magics_of_rocketmq_are_those_of_format_md() -> None:
     for magic in (records.MAGIC_V1, records.MAGIC_V2, records.MAGIC_BLANK):
         assert f"`0x{magic:08X}`" in FORMAT
     assert synced_position.MAGIC.decode() in FORMAT

@@ -46,7 +46,7 @@ def master(ram_path: Path) -> Path:
     return ram_path / "master"
 
 
-def test_an_empty_log(tmp_path: Path) -> None:
+def test_an_empty_raw_log_is_opened_again(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         assert (log.start, log.end, log.whole, log.synced, log.empty) == (0, 0, 0, 0, True)
         assert (bytes(log.view(0, 10)), list(log.records()), log.sync(), log.trim(100)) == (b"", [], 0, 0)
@@ -54,7 +54,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
         assert log.file_bytes == FILE_BYTES
 
 
-def test_messages_are_found_again(master: Path) -> None:
+def test_messages_of_a_reopened_raw_log_are_read(master: Path) -> None:
     with RawLog(master) as log:
         decoded_records = [decode(record) for _, record in log.records()]
     assert decoded_records == [message(number) for number in range(80)]
@@ -180,7 +180,7 @@ def test_records_from_a_position_without_a_record(master: Path) -> None:
         list(log.records(1))
 
 
-def test_many_files(tmp_path: Path) -> None:
+def test_a_raw_log_may_have_more_files_than_are_mapped(tmp_path: Path) -> None:
     """The log has more files than are kept mapped."""
     with opened(tmp_path) as log:
         fill(log, 160, size=1000)
@@ -241,7 +241,7 @@ def test_a_power_cut_takes_what_was_not_synced(master: Path, tmp_path: Path) -> 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lost=st.sets(st.integers(0, FILE_BYTES // 512 - 1), min_size=1), size=st.sampled_from([0, 10, 100, 700]))
-def test_torn_pages(ram_path: Path, lost: set[int], size: int) -> None:
+def test_a_raw_log_with_torn_pages_recovers_a_prefix(ram_path: Path, lost: set[int], size: int) -> None:
     """A power cut loses any of the sectors that were not synced: the log is then a prefix of the former one."""
     for name in ("log", "crashed"):
         shutil.rmtree(ram_path / name, ignore_errors=True)
@@ -317,26 +317,26 @@ def test_damage_in_a_brokers_files_is_not_cut(master: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log", "notes.txt", "123", "-0000000000000000001"])
-def test_foreign_names(master: Path, name: str) -> None:
+def test_a_folder_with_foreign_file_names_is_no_raw_log(master: Path, name: str) -> None:
     (master / "commitlog" / name).write_bytes(b"")
     with pytest.raises(NotALogError, match=name):
         RawLog(master)
 
 
 @pytest.mark.parametrize("size", [0, 1, FILE_BYTES - 1, FILE_BYTES + 1])
-def test_foreign_sizes(master: Path, size: int) -> None:
+def test_a_file_of_another_size_is_no_raw_log(master: Path, size: int) -> None:
     os.truncate(master / "commitlog" / f"{FILE_BYTES:020d}", size)
     with pytest.raises(NotALogError, match=f"found {size}"):
         RawLog(master)
 
 
-def test_a_missing_file(master: Path) -> None:
+def test_a_raw_log_with_a_missing_file_is_refused(master: Path) -> None:
     (master / "commitlog" / f"{FILE_BYTES:020d}").unlink()
     with pytest.raises(NotALogError, match="a file is missing"):
         RawLog(master)
 
 
-def test_foreign_contents(tmp_path: Path) -> None:
+def test_a_file_without_rocketmq_records_is_refused_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "commitlog"
     folder.mkdir()
     data = b"something else".ljust(FILE_BYTES, b".")
@@ -346,7 +346,7 @@ def test_foreign_contents(tmp_path: Path) -> None:
     assert (folder / f"{0:020d}").read_bytes() == data
 
 
-def test_another_size_of_files(master: Path) -> None:
+def test_a_raw_log_with_another_size_of_files_is_refused(master: Path) -> None:
     with pytest.raises(
         InvalidArgumentError, match=f"file_bytes: expected {FILE_BYTES}, the size of the existing files"
     ):
@@ -362,7 +362,7 @@ def test_second_writer_raises_locked_error(master: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 13, 31])
-def test_a_damaged_checkpoint(master: Path, at: int) -> None:
+def test_a_damaged_checkpoint_of_a_raw_log_is_a_corruption_error(master: Path, at: int) -> None:
     path = master / synced_position.NAME
     data = bytearray(path.read_bytes())
     data[at] ^= 1
@@ -400,7 +400,7 @@ class FailingFiles(RealFiles):
         super().sync(fd)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_raw_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     files = FailingFiles()
     with opened(tmp_path, files=files) as log:
         end = fill(log, 1)

@@ -32,7 +32,7 @@ def chain(count: int, base: int = BASE) -> list[bytes]:
     return records
 
 
-def test_bytes_of_a_record() -> None:
+def test_a_rocketmq_record_has_its_documented_bytes() -> None:
     given = message(7, 5)
     record = encode(given, BASE)
     fields = LAYOUT.unpack_from(record)
@@ -113,7 +113,7 @@ def ipv6(record: bytes, version_2: bool) -> bytes:
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_ipv6_and_version_2(version_2: bool) -> None:
+def test_rocketmq_records_with_ipv6_and_version_2_are_decoded(version_2: bool) -> None:
     record = ipv6(encode(message(3), BASE), version_2)
     assert walk(file_of([record]), 0, len(record), BASE) == (len(record), None)
     decoded = decode(record)
@@ -204,7 +204,7 @@ def test_the_fast_scan_and_the_slow_one_agree(at: int, flip: int, six: bool) -> 
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_judged(data: bytes) -> None:
+def test_arbitrary_bytes_are_no_rocketmq_records(data: bytes) -> None:
     end, _ = walk(file_of([data]), 0, len(data), BASE)
     assert end == 0
     with pytest.raises(InvalidRecordsError):

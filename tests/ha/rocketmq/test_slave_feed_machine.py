@@ -134,7 +134,7 @@ def test_an_ack_of_bytes_that_are_there_but_were_not_sent() -> None:
     assert "1000 to 1000" in refused(machine, words(3000), 5000)
 
 
-def test_a_rewind() -> None:
+def test_a_report_below_an_earlier_one_is_refused() -> None:
     machine = feeding(1000, 5000)
     sends(machine, 5000)
     machine.received(words(4000), 1, 0, 5000)
@@ -205,5 +205,5 @@ def test_slave_feed_accepts_only_ascending_acks_within_sent_bytes(reads: list[by
         sends(machine, end)
 
 
-def test_times_are_rocketmqs() -> None:
+def test_default_time_outs_are_those_of_rocketmq() -> None:
     assert Timeouts() == Timeouts(heartbeat_ms=5000, silence_ms=20_000, connect_ms=5000, retry_ms=5000)

@@ -70,7 +70,7 @@ def test_a_start_is_the_beginning_of_a_file(start: int) -> None:
         pulling(0, start, connected=False)
 
 
-def test_all_from_the_beginning() -> None:
+def test_an_empty_slave_asks_for_the_whole_log() -> None:
     """RocketMQ sends only its last file to an empty slave that asks from 0; from position 1 it sends the whole log."""
     machine = pulling(0, 0)
     assert receive(machine, heartbeat(1)) == []
@@ -119,7 +119,7 @@ def test_the_largest_frame_of_rocketmq() -> None:
     assert receive(machine, encode(0, body)) == [AppendToLog(0, body), ReportToMaster(4_194_292)]
 
 
-def test_reports_when_idle() -> None:
+def test_an_idle_slave_reports_its_offset() -> None:
     machine = pulling(10)
     assert machine.tick(4_999_999) == []
     assert machine.tick(5_000_000) == [ReportToMaster(10)]

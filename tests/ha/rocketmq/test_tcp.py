@@ -101,7 +101,9 @@ def slave_of(opened: ExitStack) -> Callable[..., StockSlave]:
     return slave_of
 
 
-def test_files_are_identical(make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path) -> None:
+def test_slaves_have_the_files_of_their_master(
+    make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path
+) -> None:
     log, all_of_it, last_file = make_log("master"), make_log("all"), make_log("last")
     fill(log, 200)
     master = serve(log)
@@ -129,7 +131,9 @@ def test_heartbeats_keep_an_idle_pair(make_log: MakeLog, serve: Serve, copy: Cop
     until(lambda: [(fed.acked, fed.lag_bytes) for fed in master.slaves()] == [(log.end, 0)])
 
 
-def test_a_chain(make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path) -> None:
+def test_a_slave_serves_a_slave_of_its_own(
+    make_log: MakeLog, serve: Serve, copy: Copy, until: Until, tmp_path: Path
+) -> None:
     """A slave serves a slave of its own."""
     log, middle, last = make_log("master"), make_log("middle"), make_log("last")
     fill(log, 50)
@@ -215,7 +219,7 @@ def test_messages_of_many_frames_are_acknowledged(
     assert master.replicated == log.end
 
 
-def test_the_second_slave_decides(
+def test_commit_needs_the_second_of_two_slaves(
     make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
     log = make_log("master")
@@ -343,7 +347,7 @@ def test_hole_3_the_throttle_counts_bodies(
 
 
 @pytest.mark.parametrize("settings", [{"slaves": 0}, {"max_bytes_per_s": 0}])
-def test_settings_are_checked(make_log: MakeLog, reactor: Reactor, settings: dict[str, int]) -> None:
+def test_a_rocketmq_master_refuses_bad_settings(make_log: MakeLog, reactor: Reactor, settings: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError):
         RocketMQMaster(reactor, make_log("master"), **settings)  # type: ignore[arg-type]
 
@@ -390,7 +394,9 @@ def test_hole_2_another_master_is_noticed(make_log: MakeLog, copy: Copy, until: 
 
 
 @pytest.mark.parametrize("cut", [5, 11, 12, 13, 100, 400])
-def test_reconnect_mid_frame(cut: int, make_log: MakeLog, copy: Copy, until: Until, tmp_path: Path) -> None:
+def test_a_slave_reconnects_after_a_cut_frame(
+    cut: int, make_log: MakeLog, copy: Copy, until: Until, tmp_path: Path
+) -> None:
     source, log = make_log("source"), make_log("log")
     fill(source, 3)
     data = data_of(source)
@@ -497,7 +503,7 @@ def test_a_slave_ahead_of_its_master(make_log: MakeLog, serve: Serve, copy: Copy
     assert (slave.state is SlaveState.STOPPED, other.end) == (False, end)
 
 
-def test_a_slave_behind_retention(make_log: MakeLog, serve: Serve, copy: Copy, until: Until) -> None:
+def test_a_slave_behind_retention_is_refused(make_log: MakeLog, serve: Serve, copy: Copy, until: Until) -> None:
     log, other = make_log("master"), make_log("copy")
     fill(log, 100)
     fill(other, 5)
@@ -518,7 +524,7 @@ def test_a_master_that_is_not_there(make_log: MakeLog, copy: Copy, until: Until)
         slave.follow(address)
 
 
-def test_files_of_another_size(
+def test_a_slave_with_files_of_another_size_stops(
     make_log: MakeLog, opened: ExitStack, serve: Serve, copy: Copy, until: Until, tmp_path: Path
 ) -> None:
     """The protocol has no field for the size: it shows at the first frame or record that does not fit."""

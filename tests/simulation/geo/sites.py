@@ -492,13 +492,11 @@ class Site:
             self.journal = []
         self.journal.append(effect.data)
         count = int.from_bytes(effect.data[4:8], "little")
-        buried = {
-            item.token for item in decode_items(Reader(effect.data, 16), count) if isinstance(item, TombstoneItem)
-        }
-        self.seen_dead |= buried
+        dead = {item.token for item in decode_items(Reader(effect.data, 16), count) if isinstance(item, TombstoneItem)}
+        self.seen_dead |= dead
         if any(link.withdrawn for link in self.schedule.links):
-            self.truth.lost_tombstones |= buried
-        for token in buried:
+            self.truth.lost_tombstones |= dead
+        for token in dead:
             self.truth.dead.setdefault(token, set()).add(self.letter)
         if self.world.chance(self.schedule.plan.crash_at_write / 2):
             self.crash()

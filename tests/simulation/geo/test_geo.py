@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 SCHEDULES = 320 // one_in(16)
 
 
-def test_schedules(seed: int) -> None:
+def test_sampled_schedules_of_replicated_subscriptions_pass(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
@@ -109,7 +109,7 @@ def test_pip33_loses_nothing_when_messages_are_acknowledged_in_order() -> None:
     assert compare(in_order) == (FailOver(3, [], [], []), FailOver(3, [], [], []))
 
 
-def test_the_table_of_both() -> None:
+def test_the_table_of_fail_overs_is_that_of_the_guide() -> None:
     """The command prints it and finds no broken promise; docs/geo.md has the rows of stories as they are printed."""
     done = simulate(FAIL_OVERS, "--seeds", "2")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,13 +18,13 @@ PROGRAM = "tests.simulation.ha"
 SCHEDULES = 2000 // one_in(8)
 
 
-def test_schedules(seed: int) -> None:
+def test_sampled_schedules_of_replica_groups_pass(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
 
 
-def test_promotion_at_every_step(seed: int) -> None:
+def test_each_member_is_promoted_at_every_step(seed: int) -> None:
     """Of each member, before any event of three schedules, whatever else goes wrong in them: one try in 32, or each
     one (tests/thorough.py)."""
     drawn = (seed << 20 | number for number in itertools.count())

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyreplog._native.partition.producer_states_base import BATCHES_KEPT
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
-from pyreplog.partition.protocol.producers import BATCHES_KEPT, SEQUENCES, ProducerBatch
+from pyreplog.partition.protocol.producers import SEQUENCES, ProducerBatch
 
 from .brokers import Broker
 

@@ -6,8 +6,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyreplog._native.partition.producer_states_base import BATCHES_KEPT
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
-from pyreplog.partition.protocol.producers import BATCHES_KEPT, ProducerBatch
+from pyreplog.partition.protocol.producers import ProducerBatch
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.transaction_machine import (
     AppendState,

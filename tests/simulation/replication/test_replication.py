@@ -10,7 +10,7 @@ PROGRAM = "tests.simulation.replication"
 SCHEDULES = 300
 
 
-def test_schedules(seed: int) -> None:
+def test_sampled_schedules_of_replication_pass(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout

@@ -59,7 +59,7 @@ def expected_ages(sample: World, rows: list[Row] | None = None) -> list[Row]:
     return items
 
 
-def test_backlogs(sample: World, spark: SparkSession) -> None:
+def test_backlogs_by_subscription_are_those_of_plain_python(sample: World, spark: SparkSession) -> None:
     options = {"path": str(sample.path)}
     rows = expected_backlogs(sample)
     assert len(rows) == 15
@@ -68,7 +68,7 @@ def test_backlogs(sample: World, spark: SparkSession) -> None:
     check(BacklogBySubscription(), options, sample.snapshot(), rows, spark=spark, cuts=({"minPartitions": "5"},))
 
 
-def test_ages(sample: World, spark: SparkSession) -> None:
+def test_the_histogram_of_backlog_ages_is_that_of_plain_python(sample: World, spark: SparkSession) -> None:
     rows = expected_ages(sample)
     assert len({row["bucket"] for row in rows}) >= 4
     check(BacklogAgeHistogram(), {"path": str(sample.path)}, sample.snapshot(), rows)

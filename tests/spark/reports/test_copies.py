@@ -99,7 +99,7 @@ def cluster(tmp_path: Path) -> Striped:
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_random_ledgers(cluster: Striped, seed: int, turn: int) -> None:
+def test_holes_and_shortages_of_random_ledgers_are_found(cluster: Striped, seed: int, turn: int) -> None:
     rng = random.Random(f"{seed}/{turn}")
     fill(cluster, rng, 14)
     holes, shortages = check_all(cluster, cluster.snapshot())
@@ -107,7 +107,7 @@ def test_random_ledgers(cluster: Striped, seed: int, turn: int) -> None:
     assert shortages
 
 
-def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
+def test_copies_on_damaged_bookies_are_reported(cluster: Striped, seed: int, spark: SparkSession) -> None:
     """Flipped bits, a torn tail, a segment and a bookie's directory that are gone: in Spark, too."""
     rng = random.Random(seed)
     fill(cluster, rng, 10, is_whole=True)
@@ -127,7 +127,7 @@ def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
     assert {row["bookie"] for row in holes} >= {names[2]} & wanted
 
 
-def test_whole_ledgers(cluster: Striped, seed: int) -> None:
+def test_whole_ledgers_have_no_holes_or_shortages(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 12, is_whole=True)
     snapshot = cluster.snapshot()
     assert check_all(cluster, snapshot) == ([], [])
@@ -198,7 +198,7 @@ def test_replica_holes_of_selected_ledgers(cluster: Striped, seed: int) -> None:
     check(ReplicaHoles(), options, cluster.snapshot(ledgers="3,5-6"), expected)
 
 
-def test_mistakes(cluster: Striped, tmp_path: Path) -> None:
+def test_reports_on_copies_refuse_options_that_cut_ledgers(cluster: Striped, tmp_path: Path) -> None:
     stripe(cluster, 9, 10)
     snapshot = cluster.snapshot()
     for options in ({"startingOffsets": "3"}, {"replica": "bookie-1"}, {"endingTimestamp": "5"}):

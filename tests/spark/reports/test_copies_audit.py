@@ -66,14 +66,14 @@ def rows_of(cluster: Striped, ends: Ends, torn: dict[str, int]) -> list[Row]:
     return rows
 
 
-def test_whole(cluster: Striped) -> None:
+def test_crc_audit_of_sound_bookies_finds_no_damage(cluster: Striped) -> None:
     rows = rows_of(cluster, ends_of(cluster), {})
     assert len(rows) > len(cluster.names)
     check(CrcAudit(), {"path": str(cluster.path)}, NOW, rows)
     assert not any(row["bad_records"] or row["torn_tail_bytes"] for row in rows)
 
 
-def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
+def test_crc_audit_counts_damage_as_plain_python_does(cluster: Striped, seed: int, spark: SparkSession) -> None:
     rng = random.Random(seed)
     torn = {cluster.names[1]: tear(cluster, cluster.names[1])}
     ends = ends_of(cluster)
@@ -104,7 +104,7 @@ def test_a_file_that_is_gone(cluster: Striped) -> None:
     check(CrcAudit(), {"path": str(cluster.path)}, NOW, rows)
 
 
-def test_a_log_by_itself(tmp_path: Path) -> None:
+def test_crc_audit_reads_a_log_by_itself(tmp_path: Path) -> None:
     samples.make_log(tmp_path / "orders")
     rows = local_engine.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
     assert sum(row["records"] for row in rows) == samples.ENTRIES
@@ -134,6 +134,6 @@ def test_nothing_but_a_torn_tail(tmp_path: Path) -> None:
     assert row["torn_tail_bytes"] > 0
 
 
-def test_mistakes(cluster: Striped) -> None:
+def test_crc_audit_refuses_to_read_one_replica(cluster: Striped) -> None:
     with pytest.raises(ConfigError, match="crc_audit checks all copies"):
         local_engine.run(CrcAudit(), {"path": str(cluster.path), "replica": "bookie-1"}, NOW)

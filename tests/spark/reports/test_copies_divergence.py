@@ -37,7 +37,7 @@ def differing(cluster: Striped) -> list[Row]:
 
 
 @pytest.mark.parametrize("turn", range(2))
-def test_random_ledgers(
+def test_divergent_copies_of_random_ledgers_are_found(
     cluster: Striped, seed: int, turn: int, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With holes, and copies of bookies that are to have none; once with small blocks."""

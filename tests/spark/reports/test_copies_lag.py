@@ -61,7 +61,7 @@ def write(path: Path, count: int, end: int = 0) -> None:
             log.append(b"%d" % n * (n % 90 + 1))
 
 
-def test_logs(tmp_path: Path, spark: SparkSession) -> None:
+def test_replication_lag_compares_logs(tmp_path: Path, spark: SparkSession) -> None:
     """The copy has lost its first segments, and is behind."""
     write(tmp_path / "here", 3000)
     write(tmp_path / "there", 2200)
@@ -124,7 +124,7 @@ def test_a_master_and_its_replica(tmp_path: Path) -> None:
 # ---- topics ----------------------------------------------------------------------------------------------------
 
 
-def test_topics(tmp_path: Path, seed: int) -> None:
+def test_replication_lag_compares_topics_of_two_clusters(tmp_path: Path, seed: int) -> None:
     """Messages with a producer's numbers, which come in another order; and without, by their original offsets."""
     rng = random.Random(seed)
     rows: set[tuple[str, Any]] = set()
@@ -160,7 +160,7 @@ def test_topics(tmp_path: Path, seed: int) -> None:
     check(mirror, {**given, "topics": "orders"}, NOW, [row for row in expected if row["topic"] == "orders"])
 
 
-def test_clusters_over_tcp(tmp_path: Path) -> None:
+def test_replication_lag_compares_clusters_over_tcp(tmp_path: Path) -> None:
     """Each has a secret of its own."""
     secrets, urls = ("of the source, 16 bytes", "of the copy, 16 bytes"), list[str]()
     with ExitStack() as stack:
@@ -188,7 +188,9 @@ def test_clusters_over_tcp(tmp_path: Path) -> None:
         ({"path": "x"}, {"path": "data"}, "replication_lag compares topics or logs; expected the option topics for"),
     ],
 )
-def test_mistakes(tmp_path: Path, to: dict[str, str], given: dict[str, str], says: str) -> None:
+def test_replication_lag_refuses_impossible_targets(
+    tmp_path: Path, to: dict[str, str], given: dict[str, str], says: str
+) -> None:
     with embedded(tmp_path / "data"):
         pass
     write(tmp_path / "log", 3)

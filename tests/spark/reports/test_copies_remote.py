@@ -56,7 +56,7 @@ def all_copies(nodes: Nodes) -> Copies:
     }
 
 
-def test_all_are_there(nodes: Nodes) -> None:
+def test_copies_on_remote_bookies_are_complete(nodes: Nodes) -> None:
     snapshot = facts_of(nodes)
     for report in (ReplicaHoles(), UnderReplicated(), ReplicaDivergence()):
         assert rows(report, nodes, snapshot) == []
@@ -66,7 +66,7 @@ def test_all_are_there(nodes: Nodes) -> None:
     assert {(row["segment"], row["bad_records"], row["complete"]) for row in audit} == {(None, 0, True)}
 
 
-def test_bookies_that_are_away(nodes: Nodes) -> None:
+def test_copies_on_absent_bookies_are_unknown(nodes: Nodes) -> None:
     """Two of them: of some entries all copies are unknown, and none is lost."""
     snapshot, ledgers = facts_of(nodes), survey(nodes.store)[0]
     away = frozenset(ledgers[0].fragments[0].ensemble[:2])  # places are drawn: those of entry 0

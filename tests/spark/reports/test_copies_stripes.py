@@ -56,7 +56,7 @@ def test_a_bookie_is_a_stripe() -> None:
 
 
 @given(st.integers(0, 1 << 30))
-def test_slots(seed: int) -> None:
+def test_slots_are_those_of_their_entries(seed: int) -> None:
     """Entry by entry: which slot it is, and which slots some entries cover."""
     rng = random.Random(seed)
     ledgers = [random_metadata(NAMES, rng, ledger) for ledger in range(3)]
@@ -90,7 +90,7 @@ def test_a_stripe_that_fits_another_fragment() -> None:
 
 
 @given(ranges, ranges, st.lists(st.integers(0, 45), max_size=5))
-def test_intervals(some: np.ndarray, others: np.ndarray, borders: list[int]) -> None:
+def test_intervals_behave_as_sets_of_numbers(some: np.ndarray, others: np.ndarray, borders: list[int]) -> None:
     def members(array: np.ndarray) -> set[int]:
         return {number for low, stop in array.tolist() for number in range(low, stop)}
 

@@ -63,7 +63,7 @@ def live(world: World, rng: random.Random) -> None:
     world.upto(topics[0], "keen", topics[0].end)
 
 
-def test_rates(tmp_path: Path, spark: SparkSession) -> None:
+def test_drain_rates_are_those_of_plain_python(tmp_path: Path, spark: SparkSession) -> None:
     with world(tmp_path / "data") as environment:
         live(environment, random.Random(7))
         seen = set()
@@ -82,7 +82,7 @@ def test_rates(tmp_path: Path, spark: SparkSession) -> None:
         assert seen == {None, "done", "stalled", "growing", "draining"}
 
 
-def test_once_it_is_closed(tmp_path: Path) -> None:
+def test_the_drain_of_a_closed_topic_is_estimated(tmp_path: Path) -> None:
     """What is known then is when the mark last moved: if that was before the window, it stood still."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t")
@@ -101,7 +101,7 @@ def test_once_it_is_closed(tmp_path: Path) -> None:
         check(DrainEstimate(), {"path": str(environment.path)}, environment.snapshot(150), rows, cuts=())
 
 
-def test_a_seek_back(tmp_path: Path) -> None:
+def test_a_seek_back_is_not_counted_as_draining(tmp_path: Path) -> None:
     with world(tmp_path / "data") as environment:
         known = environment.make("t")
         environment.publish(known, [1] * 10)
@@ -119,6 +119,6 @@ def test_a_seek_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window_ms", [0, -1, 10**15])
-def test_no_window(window_ms: int) -> None:
+def test_impossible_windows_of_a_snapshot_are_refused(window_ms: int) -> None:
     with pytest.raises(InvalidArgumentError, match="window_ms: expected 1 to"):
         Snapshot(as_of_us=0, window_ms=window_ms)

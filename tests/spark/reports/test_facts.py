@@ -37,7 +37,7 @@ def made_of(mark: int, end: int, acked: set[int]) -> SubscriptionSnapshot:
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.sets(st.integers(0, 24)))
-def test_oldest_and_newest(mark: int, more: int, some: set[int]) -> None:
+def test_a_snapshot_has_the_oldest_and_newest_unacknowledged_offsets(mark: int, more: int, some: set[int]) -> None:
     end = mark + more
     acked = {offset for offset in some if mark < offset < end}
     fact = made_of(mark, end, acked)
@@ -45,7 +45,7 @@ def test_oldest_and_newest(mark: int, more: int, some: set[int]) -> None:
     assert (fact.oldest, fact.newest) == ((left[0], left[-1]) if left else (None, None))
 
 
-def test_where_a_mark_was(tmp_path: Path) -> None:
+def test_a_snapshot_knows_where_a_mark_was(tmp_path: Path) -> None:
     """As far as the window reaches; and no further back than the cursor ledger that has its state."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t")
@@ -65,7 +65,7 @@ def test_where_a_mark_was(tmp_path: Path) -> None:
         assert fact.moved_us == marks[-1][0]
 
 
-def test_over_tcp(tmp_path: Path) -> None:
+def test_a_snapshot_over_tcp_has_subscriptions_and_ledgers(tmp_path: Path) -> None:
     """What is acknowledged, and when; every ledger; the same for all who are told."""
     with Nodes(tmp_path, ("b0", "b1", "b2")) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
@@ -94,7 +94,7 @@ def test_over_tcp(tmp_path: Path) -> None:
             assert reports.run(name, {"cluster": nodes.url})["subscription"].to_pylist()[0] == "s"
 
 
-def test_which_are_asked_for(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_topics_that_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         others = {ledger for ledger, _ in fill(cluster, [3, 4])}
@@ -120,7 +120,7 @@ def test_which_are_asked_for(tmp_path: Path) -> None:
         gather(options_of(path, topics="c"), 0)
 
 
-def test_open_ledgers(tmp_path: Path) -> None:
+def test_a_snapshot_counts_confirmed_entries_of_open_ledgers(tmp_path: Path) -> None:
     """Of one that is written, what is confirmed; of one that nobody can be asked about, that it is not known."""
     path = tmp_path / "data"
     with embedded(path) as cluster, cluster.create_ledger(1, 1, 1, password=b"p") as ledger:
@@ -172,5 +172,5 @@ def test_times_of_moves_in_metadata() -> None:
         SubscriptionMetadata.decode(subscription_metadata.encode().replace(b'"moved_us":7', b'"moved_us":-7'))
 
 
-def test_facts_of_nothing() -> None:
+def test_an_empty_snapshot_has_the_start_of_its_window() -> None:
     assert Snapshot(as_of_us=5 * SECOND, window_ms=2500).since_us == 2_500_000

@@ -85,7 +85,7 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Flown:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_records(flown: Flown, name: str) -> None:
+def test_reports_on_flights_are_those_of_plain_python(flown: Flown, name: str) -> None:
     options = {"path": str(flown.path), "topics": "flights"}
     cuts = ({"minPartitions": "3"}, {"minPartitions": "17"})
     check(report_of(name), options, Snapshot(as_of_us=flown.records[-1].time), ORACLES[name](flown.records), cuts=cuts)
@@ -108,7 +108,7 @@ def test_backlog_reports_of_lagging_subscriptions(flown: Flown) -> None:
     assert sum(row["bytes"] for row in ages) == sum(len(record.value) for record in waiting)
 
 
-def test_which_bookie_lost_copies(flown: Flown, tmp_path: Path) -> None:
+def test_the_bookie_that_lost_copies_is_reported(flown: Flown, tmp_path: Path) -> None:
     stored = Counter(read_table(flown.path, columns="bookie", replica="all")["bookie"].to_pylist())
     assert len(set(stored.values())) == 1, "three copies of all"
     shutil.copytree(flown.path, tmp_path / "data")
@@ -229,7 +229,7 @@ def test_crc_audit_counts_damaged_records_by_file(flown: Flown, tmp_path: Path) 
     assert sum(row["bad_records"] for row in result) == len(spoilt)
 
 
-def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
+def test_a_changed_copy_of_an_entry_is_reported(flown: Flown, tmp_path: Path) -> None:
     """A bookie has another line than the two others, and its CRC is right."""
     shutil.copytree(flown.path, tmp_path / "data")
     new_copy = next(copy for copy in copies_in(tmp_path / "data") if (copy.bookie, copy.entry) == ("bookie-1", 42))

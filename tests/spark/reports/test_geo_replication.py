@@ -53,7 +53,7 @@ def rows(config: ReplicationConfig, *cursors: SubscriptionSnapshot) -> list[dict
 CLUSTERS = {name: RemoteCluster(uuid=UUID, url="pyreplog://b.invalid:1") for name in "bcd"}
 
 
-def test_lag_states_and_alarms() -> None:
+def test_reports_on_replication_have_lag_states_and_alarms() -> None:
     config = ReplicationConfig(
         CLUSTERS, {"t": policy("b", "c", "d", "e")}, controls={"t": TopicControls(paused=("c",))}
     )

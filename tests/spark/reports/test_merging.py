@@ -79,14 +79,16 @@ def test_report_equals_plain_python_for_any_batches_and_tasks(
 
 @settings(max_examples=15, deadline=None, phases=AS_DRAWN)
 @given(drawn=tasks_of(), top=st.integers(1, 3))
-def test_so_many_keys(drawn: tuple[list[Record], list[list[list[Record]]]], top: int) -> None:
+def test_key_skew_is_right_however_tasks_are_cut(
+    drawn: tuple[list[Record], list[list[list[Record]]]], top: int
+) -> None:
     records, tasks = drawn
     assert_rows(report_on(report_of("key_skew", top=top), tasks, FACTS).to_pylist(), key_skew(records, top))
 
 
 @pytest.mark.parametrize("name", ORACLES)
 @pytest.mark.parametrize("other", [("t", 0, None), ("u", -1, None), ("tt", -1, None)])
-def test_streams_in_one_batch(name: str, other: tuple[str | None, int, None]) -> None:
+def test_streams_of_one_batch_are_kept_apart(name: str, other: tuple[str | None, int, None]) -> None:
     """Two that differ in one thing only."""
     records = [
         Record(n, BEGIN_US + n, b"v" * n, b"k", "a", n, *stream, None)

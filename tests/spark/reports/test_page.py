@@ -264,7 +264,7 @@ def test_bars_by_rank_are_the_largest() -> None:
     ("seconds", "text"),
     [(0.0123, "12.3 ms"), (5.0, "5 s"), (59.99, "60 s"), (61.0, "1 min 1 s"), (7200.0, "2 h"), (90_000.0, "1 d 1 h")],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_on_a_page_have_fitting_units(seconds: float, text: str) -> None:
     assert pagecells.duration(seconds) == text
 
 

@@ -76,7 +76,7 @@ def test_partitions_and_what_is_wrong_with_them() -> None:
     ]  # fmt: skip
 
 
-def test_replicas_that_lag() -> None:
+def test_replica_lag_names_replicas_that_lag() -> None:
     values = rows("replica_lag", partitions=(partition(0), partition(1, lag=1200)))
     assert [(row["broker"], row["role"], row["lag"]) for row in values[:2]] == [
         ("a", "leader", 0),
@@ -94,7 +94,7 @@ def test_replicas_that_lag() -> None:
     assert findings_of("replica_lag", dead, LED) == fine, "leader_skew names the broker"
 
 
-def test_the_leader_skew() -> None:
+def test_leader_skew_names_brokers_that_lead_too_little() -> None:
     brokers = (BrokerStatus("a", "alive", 6, 2, 6, 2.0), BrokerStatus("b", "alive", 0, 4, 6, 0.0),
                BrokerStatus("c", "dead", 0, 0, 6, 0.0), BrokerStatus("d", "dead", 0, 0, 0, 0.0))  # fmt: skip
     values = rows("leader_skew", brokers=brokers)
@@ -106,7 +106,7 @@ def test_the_leader_skew() -> None:
     assert findings_of("leader_skew", rows("leader_skew", brokers=(brokers[1], brokers[3])), LED) == even
 
 
-def test_consumer_groups_that_lag() -> None:
+def test_consumer_lag_names_groups_that_lag() -> None:
     settings = {"end": 100, "start": 0, "oldest_us": NOON_US - 90 * SECOND, "moved_us": NOON_US - 5 * SECOND}
     groups = (
         group("billing", 60, rate_in=2.0, rate_out=6.0, **settings), group("audit", 50, rate_in=2.0, rate_out=0.0, **settings),

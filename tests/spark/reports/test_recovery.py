@@ -92,7 +92,7 @@ def test_the_state_in_one_row() -> None:
     assert rows("recovery_state", replace(OVERVIEW, hold=None))[0]["hold"] is None
 
 
-def test_orders_with_their_rates() -> None:
+def test_recovery_orders_are_reported_with_their_rates() -> None:
     first, other = actual_rows = rows("recovery_orders")
     assert (first["bookie"], first["phase"], us(first["since_ts"]), first["left_bytes"], first["left_s"]) == (
         "b2@x", "away", NOON_US - 60 * SECOND, 3 << 20, 3.0,
@@ -138,7 +138,7 @@ def test_without_a_cluster_they_are_left_out(name: str) -> None:
     assert rows(name, None) == []
 
 
-def test_a_cluster_over_tcp(tmp_path: Path) -> None:
+def test_recovery_of_a_cluster_is_reported_over_tcp(tmp_path: Path) -> None:
     with Nodes(tmp_path, ("b1", "b2", "b3")) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
             with cluster.create_ledger(3, 2) as ledger:

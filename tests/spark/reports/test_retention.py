@@ -88,7 +88,7 @@ def test_deletable_segments_equal_those_that_retention_would_trim(sample: World)
 
 
 @pytest.mark.parametrize("window_s", [30.0, 300.0, 2000.0])
-def test_dead(sample: World, spark: SparkSession, window_s: float) -> None:
+def test_dead_subscriptions_are_those_of_plain_python(sample: World, spark: SparkSession, window_s: float) -> None:
     snapshot = sample.snapshot(window_s)
     rows = expected_dead(sample, snapshot.since_us)
     actual_rows = check(
@@ -103,12 +103,12 @@ def test_dead(sample: World, spark: SparkSession, window_s: float) -> None:
     assert moved == sorted(moved)
 
 
-def test_that_some_are_dead(sample: World) -> None:
+def test_longer_windows_find_fewer_dead_subscriptions(sample: World) -> None:
     counts = [len(expected_dead(sample, sample.snapshot(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
     assert counts[0] > counts[1] > counts[2] >= 1
 
 
-def test_closed_and_opened_again(tmp_path: Path) -> None:
+def test_the_time_of_a_mark_outlives_the_owner(tmp_path: Path) -> None:
     """When a mark last moved is known without an owner, too, and to the next one."""
     path = tmp_path / "data"
     with world(path) as environment:
@@ -135,7 +135,7 @@ def test_closed_and_opened_again(tmp_path: Path) -> None:
         check(DeadSubscriptions(), {"path": str(path)}, environment.snapshot(20), rows, cuts=())
 
 
-def test_duplicate_detection_pins(tmp_path: Path) -> None:
+def test_the_cursor_of_duplicate_detection_pins_ledgers(tmp_path: Path) -> None:
     """It is no subscription of anybody's, and yet needs what its cursor has not passed."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t", roll_entries=1, deduplicate=True)
@@ -174,7 +174,7 @@ def test_cursors_of_other_versions_pin(tmp_path: Path, record: bytes | None, pin
         assert [row["deletable"] for row in closed] == [name is None for name in expected]
 
 
-def test_logs(tmp_path: Path) -> None:
+def test_segments_of_a_log_are_reported_for_retention(tmp_path: Path) -> None:
     """A log has segments, and no subscription. Each was closed after its last record."""
     path = tmp_path / "log"
     samples.make_log(path)

@@ -11,11 +11,13 @@ import pytest
 
 import pyreplog
 from pyreplog import reports
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, InvalidArgumentError
 from pyreplog.reports import spark_engine
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of, report_of_view
+from pyreplog.reports.export import export
 from pyreplog.reports.local_engine import ReportProgress
 from pyreplog.reports.snapshot import Snapshot
+from pyreplog.tables.options import ReadOptions
 from tests import samples
 from tests.spark.reports.both import check
 from tests.spark.reports.oracle import ORACLES
@@ -33,7 +35,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_by_name(log: Path) -> None:
+def test_reports_are_run_by_name_and_as_objects(log: Path) -> None:
     (row,) = reports.run("partition_skew", log).to_pylist()
     assert (row["topic"], row["entries"], row["ratio_to_mean"]) == ("orders", samples.ENTRIES, 1.0)
     some = reports.run("partition_skew", {"path": log, "startingOffsets": 1000, "failOnDataLoss": False})
@@ -52,7 +54,7 @@ def test_each_is_a_function_in_spark(spark: SparkSession, log: Path) -> None:
         _ = spark_engine.key_skews
 
 
-def test_progress(log: Path) -> None:
+def test_a_running_report_tells_its_progress(log: Path) -> None:
     told = list[ReportProgress]()
     reports.run("rate_by_minute", {"path": log, "minPartitions": 4}, progress=told.append)
     assert [notice.done for notice in told] == [1, 2, 3, 4]
@@ -60,6 +62,15 @@ def test_progress(log: Path) -> None:
     sizes = [notice.done_bytes for notice in told]
     assert sizes == sorted(sizes)
     assert 0 < sizes[0] < sizes[-1] == told[0].bytes
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_reports_and_exports_without_threads_are_refused(log: Path, tmp_path: Path, workers: int) -> None:
+    says = f"workers: expected 1 or more threads, found {workers}"
+    with pytest.raises(InvalidArgumentError, match=says):
+        reports.run("rate_by_minute", log, workers=workers)
+    with pytest.raises(InvalidArgumentError, match=says):
+        export(ReadOptions.of({"path": str(log)}), tmp_path / "out", workers=workers)
 
 
 @pytest.mark.parametrize("name", ORACLES)
@@ -80,7 +91,7 @@ def test_reports_say_what_they_are() -> None:
 # ---- mistakes --------------------------------------------------------------------------------------------------
 
 
-def test_unknown_reports_and_parameters(log: Path) -> None:
+def test_unknown_reports_and_parameters_are_refused(log: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown report 'rates'; there are .*key_skew.*size_histogram"):
         reports.run("rates", log)
     with pytest.raises(ConfigError, match="unknown parameter 'bottom' of report key_skew; there are top"):
@@ -105,7 +116,9 @@ def test_unknown_reports_and_parameters(log: Path) -> None:
         ({"replica": "all"}, "replica: log_gaps reads each entry once; expected any, found 'all'"),
     ],
 )
-def test_options_that_are_none(spark: SparkSession, log: Path, options: dict[str, str], says: str) -> None:
+def test_impossible_options_of_a_report_are_refused(
+    spark: SparkSession, log: Path, options: dict[str, str], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         reports.run("log_gaps", {"path": log, **options})
     with pytest.raises(ConfigError, match=says):
@@ -119,7 +132,7 @@ def test_an_unknown_view_in_spark(spark: SparkSession, log: Path) -> None:
         spark.read.format("pyreplog").option("view", "gaps").load(str(log)).count()
 
 
-def test_damage(log: Path, tmp_path: Path) -> None:
+def test_a_report_passes_over_damage_when_asked(log: Path, tmp_path: Path) -> None:
     samples.make_log(tmp_path / "log")
     segment = samples.segments(tmp_path / "log")[1]
     samples.flip(
@@ -149,7 +162,7 @@ def test_importing_reports_loads_neither_pyspark_nor_pyarrow() -> None:
     assert "Spark needs pyspark: pip install 'pyreplog[spark]'" in run_python(code)
 
 
-def test_without_pyarrow() -> None:
+def test_reports_without_pyarrow_name_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import pyreplog, pyreplog.reports\n"

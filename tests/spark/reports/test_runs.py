@@ -35,7 +35,7 @@ def counted(runs: list[Run]) -> Counter[tuple[str | None, int]]:
 
 @settings(max_examples=300, deadline=None)
 @given(runs=RUNS)
-def test_holes(runs: list[Run]) -> None:
+def test_holes_between_runs_are_found(runs: list[Run]) -> None:
     behind, after, before = holes(table_of(runs), ["who"])
     rows = list(zip(behind["who"].to_pylist(), after.tolist(), before.tolist(), strict=True))
     count = counted(runs)
@@ -53,14 +53,14 @@ def test_holes(runs: list[Run]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(runs=RUNS)
-def test_repeated(runs: list[Run]) -> None:
+def test_repeated_numbers_of_runs_are_found(runs: list[Run]) -> None:
     actual_runs = runs_of(repeated(table_of(runs), ["who"]))
     assert counted(actual_runs) == Counter({place: 1 for place, count in counted(runs).items() if count > 1})
 
 
 @settings(max_examples=300, deadline=None)
 @given(runs=RUNS)
-def test_joined(runs: list[Run]) -> None:
+def test_adjacent_runs_are_joined(runs: list[Run]) -> None:
     actual_runs = runs_of(joined(table_of(runs), ["who"]))
     assert counted(actual_runs) == counted(runs)
     assert len(actual_runs) <= len(runs)
