@@ -7,6 +7,7 @@
 | `api_versions` | ApiVersions |
 | `metadata` | Metadata, DescribeCluster |
 | `produce`, `fetch` | Produce, Fetch |
+| `read_replicas` | the replica in the rack of a consumer, for Fetch |
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes of refused changes |
