@@ -998,9 +998,10 @@ class Partition(PartitionBase):
         with self._lock:
             if self._producers is not None:
                 self._producers.expire(before_us)
-            elif self._stored_loss is not None and self._stored_loss[0] is not None:
-                if self._stored_loss[0].accepted_us < before_us:
-                    self._stored_loss = (None,)
+                return
+            stored = None if self._stored_loss is None else self._stored_loss[0]
+            if stored is not None and stored.accepted_us < before_us:
+                self._stored_loss = (None,)
 
     def write_producer_snapshots(self) -> None:
         """Write durable producer snapshots for the segments that were begun since the last call. Appends continue."""

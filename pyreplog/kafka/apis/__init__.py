@@ -8,6 +8,7 @@
 | `metadata` | Metadata, DescribeCluster |
 | `produce`, `fetch` | Produce, Fetch |
 | `mixed_fetch` | a fetch that waits for partitions of brokers and for topics on ledgers |
+| `read_replicas` | the replica in the rack of a consumer, for Fetch |
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes of refused changes |

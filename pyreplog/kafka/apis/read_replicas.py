@@ -33,8 +33,8 @@ def preferred_replicas(
         fetches: its fetches, by partition.
 
     Returns:
-        A replica for each partition that this broker leads from another rack, if a follower in the consumer's rack is in
-        sync, has the offset, and can be reached by Kafka clients. Other partitions are missing: they are read here.
+        A replica for each partition that this broker leads from another rack, if a follower in the consumer's rack is
+        in sync, has the offset, and can be reached by Kafka clients. Other partitions are missing: they are read here.
     """
     own = api.metadata.broker(api.broker.name)
     if not rack or own is None or own.rack == rack:

@@ -159,9 +159,10 @@ class LeadingReplica(LeadingReplicaBase):
         ends: dict[str, int] = {}
         for member in self.isr.committed.isr:
             follower = self._followers.get(member)
-            if member != self.member and follower is not None and follower.last_epoch == self.epoch:
-                if follower.log_start <= offset <= follower.received.entry and may_join_isr(member, self._brokers):
-                    ends[member.broker] = follower.received.position
+            if follower is None or follower.last_epoch != self.epoch or not may_join_isr(member, self._brokers):
+                continue
+            if follower.log_start <= offset <= follower.received.entry:
+                ends[member.broker] = follower.received.position
         return sorted(ends, key=lambda name: -ends[name])
 
     # ---- fetches --------------------------------------------------------------------------------------------

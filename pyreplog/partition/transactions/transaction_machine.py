@@ -142,8 +142,10 @@ class _Pending:
 
 
 class TransactionMachine:
-    """One transactional id. Not for several threads at once. Times are milliseconds since 1970-01-01 UTC, but for the time
-    by which a transaction times out, which is monotonic: a clock that is set neither aborts it early nor keeps it open.
+    """One transactional id. Not for several threads at once.
+
+    Times are milliseconds since 1970-01-01 UTC, but for the time by which a transaction times out, which is monotonic:
+    a clock that is set neither aborts it early nor keeps it open.
 
     Args:
         coordinator_epoch: leader epoch of the coordinator's partition.
