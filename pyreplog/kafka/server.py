@@ -195,11 +195,13 @@ class KafkaServer(Handle):
         return self._coordinators.groups
 
     def ledger_topics_of(self, name: str) -> LedgerTopics | None:
-        """Return the topics on ledgers that are served, if a topic of that name could be one of them; None: it can
-        only have brokers.
+        """Return the topics on ledgers that are served, if a topic of that name could be one of them.
 
         Args:
             name: name of the topic.
+
+        Returns:
+            The topics; None: there are none, or a topic of brokers has the name.
         """
         return self._api.topics_of(name)
 
