@@ -11,8 +11,7 @@
 | `sasl` | users and their authentication |
 | `quotas` | quotas of clients, and what the clients have used |
 | `groups`, `coordinators` | consumer groups; the driver of their coordinator |
-| `ledger_topics`, `ledger_partition`, `ledger_requests` | topics on ledgers, served beside partitions |
-| `ledger_records`, `producer_sequences` | Kafka's records as messages; which batches of a producer are stored |
+| `ledgers` | topics on ledgers, served beside partitions |
 | `auto_topic_creation` | creates topics that clients ask for |
 | `metrics` | metrics for Prometheus, also of groups and their lag |
 | `error_codes`, `node_ids` | Kafka's error codes, and ids of brokers |

@@ -22,7 +22,7 @@ from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.kafka.ledgers.topics import LedgerTopics
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pyreplog.kafka.groups.group_requests import (
 )
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
 from pyreplog.kafka.groups.group_trends import Place
-from pyreplog.kafka.ledger_requests import LedgerPosition
+from pyreplog.kafka.ledgers.requests import LedgerPosition
 from pyreplog.kafka.quotas.client_quotas import QUOTAS
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.metrics import Labels, Metric

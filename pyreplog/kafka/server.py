@@ -61,7 +61,7 @@ from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.kafka.ledgers.topics import LedgerTopics
     from pyreplog.topic.client.remote.client import Client
     from pyreplog.topic.owner.topics import Topics
 
@@ -195,11 +195,13 @@ class KafkaServer(Handle):
         return self._coordinators.groups
 
     def ledger_topics_of(self, name: str) -> LedgerTopics | None:
-        """Return the topics on ledgers that are served, if a topic of that name could be one of them; None: it can
-        only have brokers.
+        """Return the topics on ledgers that are served, if a topic of that name could be one of them.
 
         Args:
             name: name of the topic.
+
+        Returns:
+            The topics; None: there are none, or a topic of brokers has the name.
         """
         return self._api.topics_of(name)
 
@@ -447,7 +449,7 @@ class KafkaServer(Handle):
 def _ledger_topics(topics: Topics | Client | None, name_of_cluster: str) -> LedgerTopics | None:
     if topics is None:
         return None
-    from pyreplog.kafka.ledger_topics import LedgerTopics  # most listeners have none, and do not load it
+    from pyreplog.kafka.ledgers.topics import LedgerTopics  # most listeners have none, and do not load it
 
     return LedgerTopics(topics, f"kafka-{name_of_cluster}")
 

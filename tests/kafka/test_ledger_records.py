@@ -9,7 +9,7 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidRecordBatchError
-from pyreplog.kafka.ledger_records import PROPERTY, decode_produced, encode_fetched
+from pyreplog.kafka.ledgers.records import PROPERTY, decode_produced, encode_fetched
 from pyreplog.record_batches.batches import build_batch, read_batch
 from pyreplog.topic.owner.topic import Topic
 

@@ -24,11 +24,11 @@ from confluent_kafka.admin import (
 )
 
 import pyreplog.kafka
-import pyreplog.kafka.ledger_topics
+import pyreplog.kafka.ledgers.topics
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, WrongTypeError
-from pyreplog.kafka.ledger_partition import LedgerPartition
+from pyreplog.kafka.ledgers.partition import LedgerPartition
 from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.wire.messages import (
     AlterConfigsAlterableConfig,
@@ -907,7 +907,7 @@ def test_a_failure_of_a_client_that_has_gone_is_counted(embedded: Topics, caplog
 
 
 def test_a_producer_that_waits_for_no_answer_is_slowed_down(embedded: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyreplog.kafka.ledger_topics, "PENDING_BYTES_MAX", 100_000)
+    monkeypatch.setattr(pyreplog.kafka.ledgers.topics, "PENDING_BYTES_MAX", 100_000)
     topic = embedded.create()
     data = build_batch([bytes(10_000)], timestamps_ms=[TIME_MS])
     with embedded.raw() as client:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.kafka.producer_sequences import RECENT, WRAP, ProducerSequences, SequencedBatch, SequenceVerdict
+from pyreplog.kafka.ledgers.producer_sequences import RECENT, WRAP, ProducerSequences, SequencedBatch, SequenceVerdict
 
 NEW, DUPLICATE, OUT_OF_ORDER = SequenceVerdict.NEW, SequenceVerdict.DUPLICATE, SequenceVerdict.OUT_OF_ORDER
 

@@ -31,7 +31,7 @@ from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.kafka.ledgers.topics import LedgerTopics
 
 logger = logging.getLogger(__name__)
 

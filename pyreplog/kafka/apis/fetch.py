@@ -12,7 +12,7 @@ from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.apis.mixed_fetch import MixedFetch
 from pyreplog.kafka.apis.read_replicas import PreferredReplica, preferred_replicas
-from pyreplog.kafka.ledger_requests import LedgerFetchData
+from pyreplog.kafka.ledgers.requests import LedgerFetchData
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,

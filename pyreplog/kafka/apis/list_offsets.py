@@ -11,7 +11,7 @@ from pyreplog.errors import InvalidRecordBatchError, ReplogError
 from pyreplog.future import AppendFuture, all_done, set_result, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica, exists
-from pyreplog.kafka.ledger_requests import LedgerOffset
+from pyreplog.kafka.ledgers.requests import LedgerOffset
 from pyreplog.kafka.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -30,7 +30,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import read_batch
 
 if TYPE_CHECKING:
-    from pyreplog.kafka.ledger_topics import LedgerTopics
+    from pyreplog.kafka.ledgers.topics import LedgerTopics
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _WITHOUT_SEARCH = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)

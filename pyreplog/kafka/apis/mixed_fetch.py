@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pyreplog.clock import Clock
 from pyreplog.future import AppendFuture, transform
-from pyreplog.kafka.ledger_requests import LedgerFetchData
+from pyreplog.kafka.ledgers.requests import LedgerFetchData
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, FetchResponses
 from pyreplog.partition.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from pyreplog.kafka.ledger_topics import GrowthWatch, LedgerTopics
+    from pyreplog.kafka.ledgers.topics import GrowthWatch, LedgerTopics
 
 LedgerResponses: TypeAlias = "Mapping[TopicPartition, LedgerFetchData]"
 

@@ -18,8 +18,8 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.groups.topic_catalog import KnownTopic
-from pyreplog.kafka.ledger_partition import AnyTopic, FoundOffset, LedgerPartition, code_of
-from pyreplog.kafka.ledger_requests import LedgerFetchData, LedgerOffset, LedgerPosition
+from pyreplog.kafka.ledgers.partition import AnyTopic, FoundOffset, LedgerPartition, code_of
+from pyreplog.kafka.ledgers.requests import LedgerFetchData, LedgerOffset, LedgerPosition
 from pyreplog.net.sockets import weak_callback
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionProduceResponse, ProduceResponses

@@ -35,8 +35,8 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.refusals import RefusedError
-from pyreplog.kafka.ledger_records import ProducedRecords, decode_produced, encode_fetched
-from pyreplog.kafka.producer_sequences import ProducerSequences, SequencedBatch, SequenceVerdict
+from pyreplog.kafka.ledgers.producer_sequences import ProducerSequences, SequencedBatch, SequenceVerdict
+from pyreplog.kafka.ledgers.records import ProducedRecords, decode_produced, encode_fetched
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.topic.client.consumer import Consumer
