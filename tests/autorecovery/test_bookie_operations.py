@@ -317,7 +317,7 @@ def test_a_lost_bookie_is_named_until_its_copies_are_made_again(bench: RecoveryB
     assert {"lost", "garbled"} <= bench.codes(), "it may be named there"
 
 
-def test_lost_entries_make_it_red(bench: RecoveryBench) -> None:
+def test_lost_entries_make_the_cluster_red(bench: RecoveryBench) -> None:
     note_lost(bench.store, bench.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
     begin_hold(bench.store, TimedReason(bench.clock.now_us(), "the list stays as it is"))
     bench.step()

@@ -102,7 +102,7 @@ def test_cluster_audit_counts_copies_entry_by_entry(cluster: LedgerCluster) -> N
     assert audit.health.colour is Colour.AMBER
 
 
-def test_lost_entries_and_copies_on_lost_bookies_make_it_red(cluster: LedgerCluster) -> None:
+def test_lost_entries_and_copies_on_lost_bookies_make_the_cluster_red(cluster: LedgerCluster) -> None:
     note_lost(cluster.metadata, 7, [LostRange(3, 9, 2, "b@1", 0)])
     audit = audit_cluster(cluster.runtime)
     assert (audit.health.colour, audit.lost) == (Colour.RED, {7: 3})
@@ -257,7 +257,7 @@ def test_a_bookie_that_lacks_copies_is_named(cluster: LedgerCluster) -> None:
     assert "copies-lacking" in codes(audit)
 
 
-def test_entries_that_no_member_has_make_it_red(cluster: LedgerCluster) -> None:
+def test_entries_that_no_member_has_make_the_cluster_red(cluster: LedgerCluster) -> None:
     ledger = filled(cluster, 2, 1)
     wrong, _ = swapped(cluster, ledger)
     cluster.metadata.put(metadata_key(ledger), wrong.encode(), load_ledger(cluster.metadata, ledger).version)

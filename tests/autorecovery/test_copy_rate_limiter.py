@@ -8,7 +8,7 @@ from pyreplog.clock import ManualClock
 LIMIT = 1_000_000
 
 
-def test_without_a_limit_nothing_waits() -> None:
+def test_copies_without_a_limit_do_not_wait() -> None:
     rate_limiter = CopyRateLimiter(None, ManualClock(0))
     rate_limiter.slow_down(0)
     assert rate_limiter.rate is None and rate_limiter.spend(1 << 30) == 0.0
@@ -23,7 +23,7 @@ def test_spend_beyond_the_rate_returns_the_time_to_wait() -> None:
     assert 0.45 < rate_limiter.spend(0) < 0.55
 
 
-def test_copies_that_fail_together_halve_it_once() -> None:
+def test_copies_that_fail_together_halve_the_rate_once() -> None:
     """A bookie that stops ends all copies that read from it. With 64 at a time, nothing would be left of the rate."""
     clock = ManualClock(0)
     rate_limiter = CopyRateLimiter(LIMIT, clock)

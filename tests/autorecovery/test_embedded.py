@@ -148,7 +148,7 @@ def test_a_bookie_that_is_no_member_any_more_is_asked_for_what_its_successor_los
         assert [record.value for batch in reader.read() for record in batch] == values(ledger)
 
 
-def test_nothing_is_copied_while_it_is_on_hold(tmp_path: Path, rounds: Any) -> None:
+def test_nothing_is_copied_while_auto_recovery_is_on_hold(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=4)
     lose(tmp_path, "bookie-1")
     bench = rounds(bookies=4, replace=True)

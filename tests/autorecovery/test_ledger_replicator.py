@@ -247,7 +247,7 @@ def test_a_deleted_ledger_is_no_error() -> None:
     assert bench.result.is_deleted
 
 
-def test_metadata_that_were_damaged_meanwhile_end_it() -> None:
+def test_metadata_damaged_meanwhile_end_a_replicator() -> None:
     lab = closed_lab()
     bench = replicator(lab, lost="a")
     while not bench.stores:
@@ -285,7 +285,7 @@ def test_a_member_without_entries_is_replaced(count: int) -> None:
         assert source not in lab.metadata.bookies()
 
 
-def test_no_spare_bookie_ends_it_at_once() -> None:
+def test_a_replicator_without_a_spare_bookie_ends_at_once() -> None:
     """BookKeeper #3905."""
     lab = closed_lab()
     bench = replicator(lab, lost="a", spares="")

@@ -323,7 +323,7 @@ def test_garbled_and_deleted_open_ledgers_are_passed_over(bench: RecoveryBench) 
     assert list(report.failed) == [garbled.id] and report.waiting == report.recovering == ()
 
 
-def test_so_many_are_recovered_at_a_time(bench: RecoveryBench) -> None:
+def test_recoveries_of_open_ledgers_at_a_time_are_bounded(bench: RecoveryBench) -> None:
     ledgers = [dead(bench, 1) for _ in range(2 * RECOVERIES_AT_ONCE + 1)]
     bench.check(0, 10, 10)
     report = bench.check(10)

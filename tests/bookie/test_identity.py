@@ -357,7 +357,7 @@ def test_a_bookie_unknown_to_the_metadata_is_refused(path: Path, store: MemorySt
 
 
 @pytest.mark.parametrize("done", ["claimed", "log made", "registered"])
-def test_a_crash_while_it_was_made(done: str, path: Path, store: MemoryStore) -> None:
+def test_a_start_after_a_crash_completes_the_identity(done: str, path: Path, store: MemoryStore) -> None:
     """The next start goes on, with the same incarnation; also when it replaces another."""
     for make_new in (False, True):
         identity = claim(path, "b1", store, make_new=make_new)

@@ -670,7 +670,7 @@ def test_an_interval_of_0_verifies_nothing_unless_asked(ram_path: Path) -> None:
         assert (progress.asked, lab.scrubber.verified_bytes > 2 * SEGMENT) == (False, True)
 
 
-def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> None:
+def test_a_clock_that_is_set_does_not_change_a_running_scrub(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     with closing(
         Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, scrub_bytes_per_s=1000, durability="synced")
@@ -721,7 +721,7 @@ def test_a_restart_keeps_the_time_at_which_the_last_pass_ended(ram_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "another log's", "newer"])
-def test_without_its_file_it_begins_anew(how: str, ram_path: Path) -> None:
+def test_a_scrub_without_its_file_begins_anew(how: str, ram_path: Path) -> None:
     path = ram_path / "b"
     with closing(Lab(path)) as lab:
         lab.fill(range(60))

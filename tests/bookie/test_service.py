@@ -273,7 +273,7 @@ def test_a_second_one_on_the_same_directory(start: Start) -> None:
         assert client.ask(add(0)).status == ReplyStatus.OK
 
 
-def test_a_disk_that_fails_ends_it(start: Start) -> None:
+def test_a_failed_disk_ends_a_bookie(start: Start) -> None:
     node = start()
 
     def fail() -> None:

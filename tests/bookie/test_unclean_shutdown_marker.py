@@ -73,7 +73,9 @@ def test_a_tail_that_is_cleanly_lost_is_unknown(
     bookie.close()
 
 
-def test_limbo_is_entered_until_it_was(path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_marker_stays_until_limbo_was_entered(
+    path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mark stays as it is until the ledgers are in limbo: a start that fails before is no start."""
 
     class Away(Facts):

@@ -186,7 +186,9 @@ def test_two_sources_each_go_on_where_they_were(run: Run, log: Path, tmp_path: P
     assert values(log).count(b"foreign") == 3
 
 
-def test_a_cut_batch_with_another_source_behind_it(run: Run, log: Path, source: Path, tmp_path: Path) -> None:
+def test_a_cut_batch_is_completed_behind_entries_of_another_source(
+    run: Run, log: Path, source: Path, tmp_path: Path
+) -> None:
     run("ingest", log, source, "--batch", 50)
     with pyreplog.open(log) as writer:
         writer.truncate(70)

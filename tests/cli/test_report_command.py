@@ -154,7 +154,7 @@ def test_metadata_that_are_not_there_are_not_made(run: Run, tmp_path: Path) -> N
         assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
-def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_reads_nothing(run: Run, filled: Path, tmp_path: Path) -> None:
     for output in (tmp_path / "none" / "r.html", tmp_path):
         done = run("report", filled, "-o", output)
         assert done.code == 2

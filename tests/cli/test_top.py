@@ -324,7 +324,7 @@ def test_top_prints_frames_without_a_terminal(run: Run, folder: Path, monkeypatc
     assert done.code == 130 and done.out.count("1 topic, 1 subscription") == 2 and "\x1b" not in done.out
 
 
-def test_on_a_terminal_without_rich(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_draws_its_table_without_rich(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "find_spec", lambda _: None)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for once in (False, True):

@@ -341,7 +341,7 @@ def test_a_deleted_subscription_does_not_come_back() -> None:
     assert clusters["c"].exchange.names() == []
 
 
-def test_created_again_it_inherits_nothing() -> None:
+def test_a_subscription_created_again_inherits_nothing() -> None:
     clusters = linked()
     clusters["a"].acknowledge("s", "a", 1, 2)
     clusters.settle()

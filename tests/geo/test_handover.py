@@ -192,7 +192,7 @@ def test_handover_is_cancelled_at_its_timeout_and_delivery_resumes(sides: tuple[
             assert sorted(take(other, 3)) == [6, 7, 8]
 
 
-def test_consumers_that_hold_for_long_have_it_taken_back(sides: tuple[Side, Side]) -> None:
+def test_messages_held_for_long_are_taken_back_from_consumers(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 6)
     with a.subscribe() as consumer:
@@ -215,9 +215,7 @@ def cut_at_move(sides: tuple[Side, Side], patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionExchange, "move", cut)
 
 
-def test_once_the_other_cluster_is_to_deliver_it_is_not_taken_back(
-    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_home_is_not_taken_back(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = sides
     a.publish(0, 6)
     with a.subscribe() as consumer:
@@ -394,7 +392,7 @@ def test_subscription_is_taken_over_from_a_lost_cluster(sides: tuple[Side, Side]
     assert not waits(a) and not waits(b)
 
 
-def test_an_order_is_ended_by_taking_it_over(sides: tuple[Side, Side]) -> None:
+def test_a_take_over_ends_a_handover(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 3)
     with a.subscribe() as consumer:
@@ -406,7 +404,7 @@ def test_an_order_is_ended_by_taking_it_over(sides: tuple[Side, Side]) -> None:
         assert sorted(take(consumer, 3)) == [3, 4, 5]
 
 
-def test_the_other_cluster_takes_it_over_meanwhile(sides: tuple[Side, Side]) -> None:
+def test_a_take_over_by_the_other_cluster_ends_a_handover(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 3)
     with a.subscribe() as consumer:

@@ -62,7 +62,7 @@ def sent(clusters: Clusters, kind: type) -> list[str]:
 # ---- what proves a history -------------------------------------------------------------------------------------------
 
 
-def test_equal_last_entries_prove_it_without_reading() -> None:
+def test_equal_last_entries_prove_a_history_without_reading() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)))
     clusters["a"].acknowledge("s", "a", 5, 7)
     clusters.settle()
@@ -184,7 +184,7 @@ def test_the_first_messages_of_an_origin_are_compared_when_they_arrive() -> None
     assert clusters["c"].acked("s", "a") == [3]
 
 
-def test_topics_of_the_two_clusters_themselves_are_not_compared_so() -> None:
+def test_histories_of_the_two_clusters_themselves_are_not_compared() -> None:
     """A topic of one of the two has other checks; under a former identity nothing is exchanged with the cluster that
     published it."""
     clusters = Clusters("ab")

@@ -265,7 +265,7 @@ def test_no_message_that_a_cluster_stores_is_passed_over_unless_it_was_acknowled
             assert state is not None and state.acks.ranges <= MOST and not side.exchange.excess_holes
 
 
-def test_messages_that_expire_between_acknowledged_ones_are_bounded_in_both(tmp_path: Path) -> None:
+def test_holes_of_expired_messages_are_bounded_in_both_clusters(tmp_path: Path) -> None:
     """The first cluster removes the messages before the other one, which delivers them until they expire there, too."""
     with two(tmp_path) as (a, b):
         trims_soon(a, b)

@@ -381,7 +381,7 @@ def test_all_pages_of_a_topic_are_bounded(world: World, monkeypatch: pytest.Monk
         assert view_of(world.positions) == view_of(world.scanned())
 
 
-def test_pages_that_were_removed_stay_so(world: World) -> None:
+def test_removed_pages_stay_removed(world: World) -> None:
     world.waits = True
     world.roll()
     world.publish(0, 0, 1)

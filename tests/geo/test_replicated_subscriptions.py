@@ -99,7 +99,7 @@ def test_skipped_messages_are_acknowledged_in_the_other_cluster(sides: tuple[Sid
         assert rest(consumer, 8) == [4, 5, 6, 7, 8]
 
 
-def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Side]) -> None:
+def test_a_subscription_begins_at_the_same_message_in_both_clusters(sides: tuple[Side, Side]) -> None:
     """The subscription exists in the other cluster without a consumer, and keeps messages there."""
     a, b = sides
     a.publish(0, 9)
@@ -174,7 +174,7 @@ def test_early_acknowledgements_pass_no_message_that_has_arrived(sides: tuple[Si
         assert rest(other, 9) == [8, 9]
 
 
-def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
+def test_a_seek_moves_a_subscription_in_both_clusters(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 20)
     with a.subscribe() as consumer:
@@ -351,7 +351,7 @@ def test_messages_are_kept_until_their_acknowledgements_are_durable_in_the_journ
     until(lambda: a.topic.trim() >= 20, pause_s=0.05)
 
 
-def test_a_deleted_one_is_deleted_in_both_and_stays_so(sides: tuple[Side, Side]) -> None:
+def test_a_deleted_subscription_stays_deleted_in_both_clusters(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 6)
     a.topic.create_subscription("s", start="earliest")
@@ -518,7 +518,7 @@ def test_status_reports_a_cluster_without_the_policy(tmp_path: Path) -> None:
         until(first.is_ready)
 
 
-def test_a_message_is_acknowledged_there_before_it_was_read_here(
+def test_a_message_may_be_acknowledged_elsewhere_before_it_was_read_here(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner here is slow to read its own messages, which the other cluster has got and acknowledged meanwhile."""

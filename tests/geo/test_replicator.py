@@ -96,7 +96,7 @@ def test_replicated_entries_arrive_in_order_and_byte_for_byte_equal(a: Site, b: 
     assert (status.state, status.unsent_messages, status.unsent_bytes, status.sent_messages) == ("running", 0, 0, 200)
 
 
-def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
+def test_rows_of_two_tables_are_in_both_clusters(a: Site, b: Site) -> None:
     """Flights are published in one cluster and the weather in the other, with keys, properties and times, also
     compressed."""
     tables = {a: rows("flights.csv.zip", 6000), b: rows("weather.csv", 6000)}
@@ -605,7 +605,7 @@ def test_new_target_begins_at_the_start_of_the_policy(a: Site, b: Site) -> None:
     assert values(b.topic()) == sent
 
 
-def test_a_partition_makes_the_topic_there_with_all_of_them(a: Site, b: Site) -> None:
+def test_a_partition_creates_the_target_topic_with_all_partitions(a: Site, b: Site) -> None:
     a.cluster.topic("p", partitions=3, **SYNCED)
     name = partition_name("p", 1)
     a.topic(name).publish(b"x")

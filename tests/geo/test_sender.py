@@ -155,7 +155,7 @@ def test_a_gap_that_the_target_finds_makes_it_ask_again_at_once_and_then_after_a
     ],
     ids=["ahead", "bytes", "time", "messages"],
 )
-def test_another_history_stops_it_until_people_decide(stored: int, last: object, words: str) -> None:
+def test_another_history_stops_the_sender_until_an_operator_decides(stored: int, last: object, words: str) -> None:
     sending = Sending(*map(entry, range(4)))
     sending.open(stored, last)  # type: ignore[arg-type]
     if last is not None:
@@ -217,7 +217,7 @@ def test_a_trimmed_entry_is_compared_with_what_was_noted() -> None:
         assert sending.sender.state is state
 
 
-def test_a_history_error_of_the_gate_stops_it() -> None:
+def test_a_history_error_of_the_gate_stops_the_sender() -> None:
     sending = Sending(entry(0))
     sending.open()
     sending.read()
@@ -643,7 +643,7 @@ def test_resync_gives_another_identity_if_the_target_has_what_is_not_here() -> N
     assert sending.sender.state is SenderState.DIVERGED and not sending.all(OpenOrigin)
 
 
-def test_messages_of_the_former_identity_are_sent_as_those_of_it() -> None:
+def test_messages_of_the_former_identity_keep_it() -> None:
     """Also with forward=own. The cursor waits for them, although the target has all messages of the present identity."""
     former = [formerly(0), formerly(1), foreign(2, 7), formerly(3)]
     sending = Sending(*former, entry(4), mark=1, begin=1, former=4, withheld=GapCause.DUPLICATE)

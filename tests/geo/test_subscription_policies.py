@@ -36,7 +36,9 @@ def places(tmp_path: Path) -> Iterator[tuple[Place, Place]]:
         yield Place(stack, tmp_path / "a"), Place(stack, tmp_path / "b")
 
 
-def test_policies_switch_it_on_and_off(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_switch_replicated_subscriptions_on_and_off(
+    places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = places
     for place, other in ((a, b), (b, a)):
         place.cluster.geo.add_cluster(other.path.name, f"pyreplog://{other.server.address}")

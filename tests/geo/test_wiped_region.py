@@ -117,7 +117,7 @@ def test_recreated_cluster_gets_its_own_former_messages_from_a_peer(tmp_path: Pa
         until(lambda: numbers(a) == numbers(b) == ALL | {20, 21, 123, 124})
 
 
-def test_a_topic_that_no_process_has_open_is_opened_for_it(tmp_path: Path) -> None:
+def test_a_topic_that_no_process_has_open_is_opened_for_the_wiped_region(tmp_path: Path) -> None:
     """The lost cluster had all messages of the topic, and the new cluster has none."""
     with ExitStack() as first:
         b, a = Region(first, tmp_path / "b"), Region(first, tmp_path / "lost" / "a")

@@ -85,7 +85,7 @@ def lines(count: int) -> list[bytes]:
     return [b"line %d " % i + b"." * 900 for i in range(count)]
 
 
-def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
+def test_a_replica_killed_at_any_step_of_its_promotion_recovers(lab: Lab, tmp_path: Path) -> None:
     """After each step the node is a replica, or a master of the term that it won. It has all records, and can be
     promoted."""
     a = lab.master(members="ab")
@@ -135,7 +135,7 @@ def _fresh(lab: Lab, tmp_path: Path, files: Snapshots) -> Node:
     return lab.replica("a", None)
 
 
-def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
+def test_a_replica_killed_at_any_step_of_a_cut_recovers(lab: Lab, tmp_path: Path) -> None:
     files = Snapshots(tmp_path / "a")
     a = opened(lab, "a", files, ack_timeout_ms=50)
     a.open_as_master(list("abc"), 1)
@@ -174,7 +174,7 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
             assert_same_files(b, node)
 
 
-def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
+def test_a_master_killed_at_any_step_of_founding_a_group_recovers(lab: Lab, tmp_path: Path) -> None:
     files = Snapshots(tmp_path / "a")
     a = opened(lab, "a", files)
     (tmp_path / "a").mkdir(exist_ok=True)

@@ -116,7 +116,7 @@ class Ahead:
         monkeypatch.setattr(pyreplog.ha.failover, "monotonic", lambda: time.monotonic() + self.seconds)
 
 
-def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) -> None:
+def test_a_disk_error_does_not_end_failover(stack: ExitStack, store: MetadataStore) -> None:
     node = Stub(role="master")
     node.failures = [io_error(), io_error()]
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
@@ -404,7 +404,7 @@ def test_elected_master_is_promoted_again_after_a_concurrent_candidacy(
     assert is_between.is_set()
 
 
-def test_a_look_while_it_is_being_promoted_by_command(
+def test_failover_leaves_a_node_alone_that_a_command_promotes(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At that moment the node was neither replica nor master: the check had it follow the holder of the lease, and it

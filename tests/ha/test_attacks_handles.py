@@ -132,7 +132,7 @@ def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", ["members", "terms"])
-def test_ctrl_c_while_it_is_promoted(lab: Lab, name: str) -> None:
+def test_ctrl_c_during_a_promotion_leaves_a_usable_replica(lab: Lab, name: str) -> None:
     a = lab.master()
     b, files = faulty_replica(lab, "b", a)
     c = lab.replica("c", a)

@@ -186,7 +186,7 @@ def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
 # ---- not winning -----------------------------------------------------------------------------------------------
 
 
-def test_a_higher_term_ends_it() -> None:
+def test_a_higher_term_ends_an_election() -> None:
     candidate, _ = election()
     error = lost(candidate.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T3, "no", None)))
     assert isinstance(error, HigherTermError) and error.term == T3
@@ -219,7 +219,7 @@ def test_nodes_that_cannot_be_elected(members: Members | None, history: History,
 # ---- by force --------------------------------------------------------------------------------------------------
 
 
-def test_by_force_with_what_answers_there_are() -> None:
+def test_a_forced_election_reports_members_that_did_not_answer() -> None:
     candidate, effects = election(force=True)
     assert effects == [StorePromise(Term(3, "a"))]
     assert isinstance(lost(election(force=True)[0].deadline()), PromotionRefusedError), "the log must be synced first"
@@ -229,7 +229,7 @@ def test_by_force_with_what_answers_there_are() -> None:
     assert "1 more promises" in won.possible_loss
 
 
-def test_by_force_past_a_member_with_more_records() -> None:
+def test_a_forced_election_reports_a_member_with_more_records() -> None:
     candidate, _ = election(force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.promised("b", promise())
@@ -238,7 +238,7 @@ def test_by_force_past_a_member_with_more_records() -> None:
     assert "c holds" in won.possible_loss
 
 
-def test_by_force_as_soon_as_all_reachable_members_have_answered() -> None:
+def test_a_forced_election_ends_when_all_reachable_members_have_answered() -> None:
     candidate, _ = election(force=True)
     refused = VoteRejected(RefusalCode.FOREIGN, T2, "not here", None)
     candidate.stored(mark(20), HISTORY, None)
@@ -249,7 +249,7 @@ def test_by_force_as_soon_as_all_reachable_members_have_answered() -> None:
     assert candidate.unreachable("b") == candidate.deadline() == []
 
 
-def test_without_force_unreachable_members_are_waited_for() -> None:
+def test_an_election_without_force_waits_for_unreachable_members() -> None:
     candidate = binding()
     for member in "bcde":
         assert candidate.unreachable(member) == []
@@ -257,7 +257,7 @@ def test_without_force_unreachable_members_are_waited_for() -> None:
     assert only(ElectionWon, candidate.promised("c", promise())), "it could be reached later"
 
 
-def test_by_force_newer_members_are_asked_before_it_is_over() -> None:
+def test_a_forced_election_asks_newer_members_before_it_ends() -> None:
     candidate, _ = election(Members.first("abc", 1), force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.unreachable("b")

@@ -10,7 +10,7 @@ tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #
 (tests/ha/test_master_machine.py::test_commit_point_is_the_kth_largest_mark_of_the_others); #7017, #6662
 (tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #6728
 (tests/ha/test_master_machine.py::test_nothing_counts_before_the_first_report); #5663
-(tests/ha/test_master_machine.py::test_while_members_change_both_quorums_acknowledge); PR 9942
+(tests/ha/test_master_machine.py::test_both_quorums_acknowledge_while_members_change); PR 9942
 (tests/ha/test_terms.py::test_histories_have_a_common_point_where_they_diverge); #10666
 (tests/ha/test_mirror_log.py::test_a_cut_of_a_mirror_log_survives_reopening,
 tests/ha/rocketmq/test_raw_log.py::test_truncated_bytes_of_a_raw_log_are_zeroed); #10017

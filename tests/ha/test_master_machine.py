@@ -49,7 +49,7 @@ def test_commit_point_is_the_kth_largest_mark_of_the_others(k: int, committed: i
     assert lab.committed == committed
 
 
-def test_without_synchronous_replicas_its_own_end_counts() -> None:
+def test_the_end_of_a_master_without_synchronous_replicas_counts() -> None:
     lab = Lab(k=0)
     assert commits(lab.append(25, synced=22)) == [22]
     received = Lab(k=0, ack="received")
@@ -206,7 +206,7 @@ def accepted(effects: list[Any]) -> int:
     return int(accepts[0].resume.entry)
 
 
-def test_where_a_replica_goes_on() -> None:
+def test_a_joining_replica_goes_on_at_the_common_point() -> None:
     lab = Lab()
     assert accepted(lab.join("a", 20)) == 20
     assert accepted(lab.join("b", 7)) == 7
@@ -297,7 +297,7 @@ def test_a_replica_that_lost_its_disk_does_not_count_after_retention_either() ->
 # ---- who is in sync --------------------------------------------------------------------------------------------
 
 
-def test_in_sync_by_bytes_and_time() -> None:
+def test_a_replica_is_in_sync_by_bytes_and_time() -> None:
     lab = Lab(in_sync_bytes=500, in_sync_ms=100)
     lab.follow("a", 15)
     assert lab.group.in_sync(lab.now_us) == ["a"], "5 entries of 100 bytes behind"
@@ -402,7 +402,7 @@ def test_waits_as_long_as_something_moves() -> None:
         assert lab.group.tick(lab.now_us) == []
 
 
-def test_without_a_limit_it_never_falls_back() -> None:
+def test_a_master_without_a_limit_never_falls_back() -> None:
     lab = Lab()
     lab.append(30)
     lab.wait(1e9)
@@ -433,7 +433,7 @@ def test_a_member_that_promised_more_fences_the_master() -> None:
     check_is_fenced(lab, effects)
 
 
-def test_its_own_promise_fences_it() -> None:
+def test_the_own_promise_of_a_master_fences_it() -> None:
     lab = Lab()
     lab.follow("b")
     assert lab.group.fence(T2, lab.now_us) == [] == lab.group.fence(T1, lab.now_us)
@@ -470,7 +470,7 @@ def stored(effects: list[Any]) -> list[Members]:
     return [effect.members for effect in only(StoreMembers, effects)]
 
 
-def test_while_members_change_both_quorums_acknowledge() -> None:
+def test_both_quorums_acknowledge_while_members_change() -> None:
     lab = Lab(members="mab", k=1)
     for name in "ab":
         lab.follow(name, 20)
@@ -635,7 +635,7 @@ def admits(lab: Lab) -> bool:
     return True
 
 
-def test_while_it_hands_over_it_admits_nothing() -> None:
+def test_a_master_that_hands_over_admits_nothing() -> None:
     lab = Lab()
     lab.follow("a")
     lab.group.hold("a", lab.now_us)

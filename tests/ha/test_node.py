@@ -215,7 +215,7 @@ def test_a_member_with_fewer_records_is_not_elected(lab: Lab) -> None:
     until(lambda: values(b) == [b"first", b"second"])
 
 
-def test_without_enough_members_promotion_takes_force(lab: Lab) -> None:
+def test_a_promotion_without_enough_members_takes_force(lab: Lab) -> None:
     old = lab.master(members="abcde", sync_replicas=1)
     b = lab.replica("b", old, election_timeout_ms=200)
     old.append(b"one")
@@ -306,7 +306,7 @@ def test_a_replica_serves_observers(lab: Lab) -> None:
     until(lambda: "no master" in refused.stats()["trouble"])
 
 
-def test_members_are_changed_while_it_runs(lab: Lab) -> None:
+def test_members_are_changed_while_a_node_runs(lab: Lab) -> None:
     master = lab.master(members="ab")
     b = lab.replica("b", master)
     master.append(b"one")

@@ -204,7 +204,7 @@ def test_a_promise_ends_the_stream_of_a_lower_term() -> None:
     check_left(following, following.message_received(accept(20)), RefusalCode.HIGHER_TERM, False)
 
 
-def test_a_promise_while_it_joins() -> None:
+def test_a_promise_ends_a_join() -> None:
     following = replica()
     connected(following)
     following.message_received(accept(20))
@@ -275,7 +275,7 @@ def test_members_are_stored_before_they_are_answered() -> None:
     ]
 
 
-def test_after_a_break_it_joins_anew() -> None:
+def test_a_replica_joins_anew_after_a_break() -> None:
     following = streaming()
     following.disconnected()
     assert following.progressed(mark(30), mark(30)) is None

@@ -58,7 +58,7 @@ def test_members_that_never_came_may_need_anything_for_a_while(after_us: int, ex
     assert floor(hold, replica("a", 40), members="ab", now_us=BEGAN_US + after_us) == (expected or mark(40).position)
 
 
-def test_so_many_bytes_are_kept_at_most() -> None:
+def test_bytes_kept_for_replicas_are_bounded() -> None:
     limit = END.position - mark(40).position
     for hold_bytes, expected in (
         (limit + 1, 40 * 100),
@@ -102,7 +102,7 @@ def test_progress_of_a_replica_is_reset_when_it_joins() -> None:
     assert (progress.connection, progress.left_us, progress.synced) == (None, BEGAN_US + 9, mark(55))
 
 
-def test_when_a_replica_is_in_sync() -> None:
+def test_a_replica_is_in_sync_within_its_limits() -> None:
     limits = InSyncLimits(1000, 500)
     progress = replica("a", 40)
     near, far = LogPosition(END.position - 1000, 90), LogPosition(END.position - 1001, 89)

@@ -114,7 +114,7 @@ def commit(stored: StoredGroups, offset: int | None, second: int, *, group: str 
     stored.add(encode_offset_key(group, *ORDERS), value)
 
 
-def test_where_an_offset_is_and_was() -> None:
+def test_stored_groups_know_where_an_offset_is_and_was() -> None:
     stored = StoredGroups(60 * SECOND)
     for offset, second in ((5, 10), (5, 20), (7, 30), (30, 100)):
         commit(stored, offset, second)

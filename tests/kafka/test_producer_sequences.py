@@ -54,7 +54,7 @@ def test_a_batch_that_is_no_longer_known_is_a_duplicate() -> None:
     assert ProducerSequences(10, deduplicates=True).check(5, 5) is DUPLICATE
 
 
-def test_of_a_batch_that_is_stored_in_part_the_topic_drops_what_it_has() -> None:
+def test_the_topic_drops_the_stored_part_of_a_batch() -> None:
     assert ProducerSequences(3, deduplicates=True).check(0, 5) is NEW
     assert ProducerSequences(3, deduplicates=False).check(0, 5) is OUT_OF_ORDER
 

@@ -165,7 +165,7 @@ def test_another_bookie_takes_the_place_as_soon_as_there_is_one() -> None:
     assert writer.noted == [BadCopy("a", 1)]
 
 
-def test_registrations_make_it_look_at_once() -> None:
+def test_registrations_make_a_degraded_writer_look_for_bookies_at_once() -> None:
     lab = Lab(spares=1)
     lab.down.add("d")
     writer = degraded(lab)

@@ -244,7 +244,7 @@ def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(
     assert entries == WINDOW // 168 + 1, "each is 168 bytes long, encoded"
 
 
-def test_so_does_the_number_of_entries(
+def test_the_number_of_entries_bounds_the_window(
     cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_handle, "WINDOW_ENTRIES", 10)

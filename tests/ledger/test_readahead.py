@@ -53,7 +53,7 @@ def test_readahead_returns_every_entry_once_and_in_order(guess: int, most: int, 
     assert entries(source.read(start, end)) == list(range(start, end))
 
 
-def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
+def test_readahead_begins_anew_when_records_are_much_larger_than_expected() -> None:
     """Otherwise each of the long ranges would be read alone, one batch at a time."""
     source = Source(100_000, most=40)
     batches = source.read(0, 10**6)

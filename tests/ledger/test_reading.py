@@ -84,7 +84,7 @@ def test_a_missing_copy_is_read_elsewhere() -> None:
     assert len(values(lab.reading(0, 2).run())) == 2
 
 
-def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
+def test_one_bookie_that_lacks_an_entry_does_not_prove_its_absence() -> None:
     """Qw - Qa + 1 bookies must lack it; here the others do not answer."""
     lab = Lab()
     written(lab, 2)
@@ -131,7 +131,7 @@ def test_entries_that_were_not_asked_for_are_refused() -> None:
     assert values(reading.run()) == [value_of(0), value_of(1)]
 
 
-def test_a_wrong_password_ends_it() -> None:
+def test_a_wrong_password_ends_a_read() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)
@@ -141,7 +141,7 @@ def test_a_wrong_password_ends_it() -> None:
     assert len(reading.finished) == 1
 
 
-def test_a_refused_password_ends_it_though_another_replica_answers() -> None:
+def test_a_refused_password_ends_a_read_though_another_replica_answers() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)

@@ -728,7 +728,7 @@ def test_a_recovery_of_a_deleted_ledger_fails() -> None:
     assert len(recovery.finished) == 1
 
 
-def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
+def test_a_bookie_with_another_key_does_not_stop_a_recovery() -> None:
     """It counts as a bookie that does not answer; the others determine the end."""
     lab = Lab()
     lab.ask("a", Request(RequestKind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
@@ -803,7 +803,7 @@ def test_recovery_restores_entries_of_a_bookie_in_limbo() -> None:
     assert lab.holders(4) == "abc"
 
 
-def test_by_force_what_is_left_is_the_ledger() -> None:
+def test_a_forced_recovery_closes_the_ledger_with_what_is_left() -> None:
     """All bookies have lost entries: the ledger becomes the longest readable prefix, even below a known LAC."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 6)

@@ -175,7 +175,7 @@ def test_a_member_that_lags_is_replaced_from_what_it_lacks() -> None:
     assert all(set("abd") <= set(lab.holders(entry)) for entry in range(1, 4))
 
 
-def test_a_delayed_writer_does_not_delay_it() -> None:
+def test_a_delayed_writer_does_not_delay_a_replacement() -> None:
     lab = striped()
     writer = lab.writer(delay_ensemble_change=True)
     writer.append(4)
@@ -221,7 +221,7 @@ def test_failed_member_is_replaced_before_a_leaving_one() -> None:
     assert lab.fragments == {0: "abcd", 4: "ebcd"} and writer.machine.degraded == ()
 
 
-def test_a_pause_of_ensemble_changes_holds_for_it() -> None:
+def test_a_pause_of_ensemble_changes_holds_for_a_replacement() -> None:
     lab = Lab(3, 3, 3, spares=2)
     lab.choose = lambda metadata, places, taken, last_resort: dict(  # type: ignore[method-assign]
         zip(places, [name for name in lab.bookies if name not in taken], strict=False)

@@ -720,7 +720,7 @@ def test_giving_up_during_a_change() -> None:
     assert len(writer.finished) == 1
 
 
-def test_closing_one_that_has_failed_waits_for_what_it_stores() -> None:
+def test_closing_a_failed_writer_waits_for_its_stores() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))

@@ -94,7 +94,9 @@ def test_an_offload_that_would_leave_a_gap_is_refused(folder: Place, log: Path) 
     assert folder.manifest == before
 
 
-def test_trimmed_while_it_is_copied(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trim_during_an_offload_moves_its_start_or_is_a_gap(
+    folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first segment goes when it is looked at: the copy begins behind it. The last one goes: that is a gap."""
     first, verify_segment = samples.first_entries(log), copying._Offload._verify_segment
 

@@ -78,7 +78,7 @@ def test_a_power_cut_makes_another_one(directory: Path, store: MemoryStore, monk
     assert [start(directory, store) for _ in range(2)] == [Member("a", 2)] * 2
 
 
-def test_a_clean_stop_keeps_it_over_a_reboot(
+def test_a_clean_stop_keeps_the_incarnation_over_a_reboot(
     directory: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(directory, store)
@@ -187,7 +187,7 @@ def test_an_older_copy_of_the_directory_is_refused(
         start(tmp_path / "copy", store)
 
 
-def test_a_store_that_does_not_know_it(directory: Path, store: MemoryStore) -> None:
+def test_a_store_that_does_not_know_the_broker_is_refused(directory: Path, store: MemoryStore) -> None:
     start(directory, store)
     stored = store.get(broker_key("a"))
     assert stored is not None

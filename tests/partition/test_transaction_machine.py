@@ -419,7 +419,7 @@ def test_requests_wait_for_a_refresh() -> None:
     assert driver.answer().code is NONE and driver.metadata.state is TransactionState.COMPLETE_COMMIT
 
 
-def test_whatever_comes_in_any_order(seed: int) -> None:
+def test_told_decisions_stand_in_random_runs(seed: int) -> None:
     """A log that loses answers and coordinators that are replaced: a decision that was told stands, and markers agree
     with it."""
     rng = Random(seed)

@@ -176,7 +176,7 @@ marks_of = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=5)
 
 
 @given(steps=marks_of, time=st.integers(-1, 12))
-def test_where_a_mark_was_at_a_time(steps: list[tuple[int, int]], time: int) -> None:
+def test_the_mark_at_a_time_is_found(steps: list[tuple[int, int]], time: int) -> None:
     """A move counts from its own moment on."""
     marks, at = [], 0
     for step, mark in steps:

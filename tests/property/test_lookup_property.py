@@ -160,7 +160,7 @@ def test_records_are_found_by_offset_in_tables(filled: Filled) -> None:
             assert rows.column("offset").to_pylist() == list(range(low, high))
 
 
-def test_by_append_time_in_tables(filled: Filled) -> None:
+def test_records_are_found_by_append_time_in_tables(filled: Filled) -> None:
     path, entries, draw = filled
     for low in beside({entry.time for entry in entries}, draw, 5):
         high = low + draw.choice((0, 1, 2, 5000))

@@ -232,7 +232,7 @@ def test_ledgers_with_passwords_are_read_with_the_option(tmp_path: Path) -> None
         plan(options_of(tmp_path / "data"))
 
 
-def test_an_executor_that_does_not_see_it(sample: Made) -> None:
+def test_an_executor_that_does_not_see_the_directory_says_so(sample: Made) -> None:
     path, _ = sample
     options = options_of(path, columns="value")
     tasks = plan(options)

@@ -40,7 +40,7 @@ def test_failfast_names_the_place(log: Path) -> None:
     assert caught.value.position == position
 
 
-def test_drop_malformed_goes_on_behind_it(log: Path) -> None:
+def test_drop_malformed_goes_on_behind_damage(log: Path) -> None:
     for entry in (3, 500, 501, 900):
         path, offset = place(log, entry)
         samples.flip(path, offset + 40)

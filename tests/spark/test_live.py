@@ -60,7 +60,7 @@ def trimmed_behind_a_plan(path: Path, **options: object) -> tuple[int, list[int]
         return first, read_slices(new_options, tasks)["offset"].to_pylist()
 
 
-def test_trimmed_before_it_is_read(tmp_path: Path) -> None:
+def test_a_log_trimmed_before_it_is_read_fails_or_goes_on(tmp_path: Path) -> None:
     with pytest.raises(TrimmedError, match=r"\.log was (removed|replaced).*; set failOnDataLoss to false"):
         trimmed_behind_a_plan(tmp_path / "a")
     first, report = trimmed_behind_a_plan(tmp_path / "b", failOnDataLoss=False)
@@ -68,7 +68,7 @@ def test_trimmed_before_it_is_read(tmp_path: Path) -> None:
     assert report == list(range(first, 3000))
 
 
-def test_trimmed_while_it_is_read(tmp_path: Path) -> None:
+def test_a_log_trimmed_while_it_is_read_keeps_the_segment_at_hand(tmp_path: Path) -> None:
     """The segment at hand stays as it is: its file is not recycled under a reader."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
         append(log, 1000)
@@ -94,7 +94,7 @@ def cut_behind_a_plan(path: Path, **options: object) -> list[int]:
         return read_slices(new_options, tasks)["offset"].to_pylist()
 
 
-def test_truncated_before_it_is_read(tmp_path: Path) -> None:
+def test_a_log_truncated_before_it_is_read_fails_or_goes_on(tmp_path: Path) -> None:
     with pytest.raises((TruncatedError, TrimmedError), match=r"were cut|was removed"):
         cut_behind_a_plan(tmp_path / "a")
     assert cut_behind_a_plan(tmp_path / "b", failOnDataLoss=False) == list(range(900))

@@ -109,7 +109,7 @@ def place_of(row: Mapping[str, Any] | Row) -> Place:
 # ---- rows ------------------------------------------------------------------------------------------------------
 
 
-def test_where_each_message_was_published(place: tuple[Path, list[Place]]) -> None:
+def test_origin_columns_tell_where_each_message_was_published(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     with StoredMetadata(path / METADATA) as metadata:
         assert load_subscription(metadata, "orders", ORIGINS).cursor_ledger >= 0
@@ -119,13 +119,13 @@ def test_where_each_message_was_published(place: tuple[Path, list[Place]]) -> No
     assert {cluster for _, cluster, *_ in places} == {None, *(source.cluster.hex() for source in SOURCES)}
 
 
-def test_from_the_middle_of_entries(place: tuple[Path, list[Place]]) -> None:
+def test_origin_columns_are_right_from_the_middle_of_entries(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     for low in range(len(places)):
         assert places_of(path, startingOffsets=low, endingOffsets=min(low + 5, len(places))) == places[low : low + 5]
 
 
-def test_with_all_columns_they_are_the_last(place: tuple[Path, list[Place]]) -> None:
+def test_origin_columns_are_the_last_of_all_columns(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     table = read_table(path, topics="orders", includeMetadata=True)
     assert table.column_names[-3:] == ["originCluster", "originOffset", "originPublishTime"]

@@ -91,7 +91,7 @@ def test_planning_asks_no_bookie(tmp_path: Path) -> None:
             values(None, cluster=nodes.url)
 
 
-def test_a_bookie_dies_while_it_is_read(tmp_path: Path) -> None:
+def test_a_cluster_is_read_while_a_bookie_dies(tmp_path: Path) -> None:
     """There is more than what is read ahead."""
     size, count = 64 << 10, 500
     with Nodes(tmp_path, NAMES[:3]) as nodes:

@@ -174,7 +174,7 @@ def test_the_owner_that_a_server_names_is_asked_once(pool: ConnectionPool) -> No
     assert answer(DONE) == A, "of no topic"
 
 
-def test_a_server_that_owns_it_not_and_knows_no_other_is_not_remembered(pool: ConnectionPool) -> None:
+def test_a_server_that_knows_no_owner_is_not_remembered(pool: ConnectionPool) -> None:
     outcomes = Outcomes()
     for error in (TopicOwnedError("news", "nobody knows"), PeerError("strange")):
         pool.ask("news", OPEN, outcomes)

@@ -34,7 +34,7 @@ def delivered(topic: Topic, mark: int = 0) -> Cursor:
 # ---- acknowledging and backlog -------------------------------------------------------------------------------------
 
 
-def test_backlog_from_wherever_it_was_opened() -> None:
+def test_the_backlog_counts_from_the_mark_at_opening() -> None:
     topic = Topic([1] * 4)
     cursors = [Cursor(f"sub{mark}", topic.total(mark)) for mark in range(5)]
     assert [cursor.backlog(topic.end) for cursor in cursors] == [Backlog(n, n, 10 * n) for n in (4, 3, 2, 1, 0)]

@@ -170,7 +170,7 @@ def test_ledgers_that_were_read_are_forgotten_each_time(
             until(lambda: not kept)
 
 
-def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
+def test_attempts_to_open_a_cursor_ledger_become_less_frequent(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(cluster, "t")

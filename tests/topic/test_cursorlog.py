@@ -215,7 +215,7 @@ def test_a_former_owner_that_never_wrote_cannot_begin(cluster: LedgerCluster) ->
         assert ledger_of(cluster, "t") == -1
 
 
-def test_opened_again_by_the_same_process_it_goes_on_in_the_open_ledger(cluster: LedgerCluster) -> None:
+def test_a_cursor_log_reopened_by_its_process_goes_on_in_the_open_ledger(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, persister = attach(log, "t")

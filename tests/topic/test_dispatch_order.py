@@ -24,7 +24,7 @@ def rig(messages: int = 100, entry: int = 10, *, is_prompt: bool = True, **setti
     return Rig(log, is_prompt=is_prompt, **settings)
 
 
-def test_in_order_and_never_more_than_asked_for() -> None:
+def test_messages_are_delivered_in_order_and_never_beyond_the_permits() -> None:
     harness = rig()
     harness.attach(1, 7)
     assert harness.got(1) == list(range(7))

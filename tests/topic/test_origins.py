@@ -181,7 +181,7 @@ async def awaited(topic: TopicLike, subscription: str, count: int) -> list[Messa
         return [await consumer.receive_async() for _ in range(count)]
 
 
-def test_when_messages_were_published_at_their_origin(cluster: Cluster) -> None:
+def test_consumers_get_publish_times_of_the_origin(cluster: Cluster) -> None:
     """Consumers that wait at the end, and later ones, here and at a client, get the times that readers get."""
     with TopicServer(cluster) as server, connect(f"pyreplog://{server.address}") as client:
         with cluster.topic(NAME, **SETTINGS) as topic, client.topic(NAME) as remote:

@@ -42,7 +42,7 @@ def test_a_consumer_asks_for_few_large_messages() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 30])
 @given(queue=st.integers(1, 5000), taken=st.lists(st.integers(1, 300), max_size=80))
-def test_no_more_wait_than_may_and_it_never_stops(size: int, queue: int, taken: list[int]) -> None:
+def test_waiting_messages_are_bounded_and_permits_never_run_out(size: int, queue: int, taken: list[int]) -> None:
     permits = Permits(queue)
     waiting = permits.first
     for wanted in taken:

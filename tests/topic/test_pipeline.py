@@ -125,7 +125,7 @@ def test_entries_are_grouped_up_to_the_stage_and_group_sizes() -> None:
     assert [item.entry_bytes for item in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
 
 
-def test_when_a_ledger_is_full() -> None:
+def test_a_pipeline_tells_when_a_ledger_is_full() -> None:
     config = TopicConfig(roll_entries=10, roll_bytes=100, roll_ms=1000)
     for entries, size, age_us, full in (
         (0, 0, 10**9, False), (1, 1, 999_999, False), (1, 1, 1_000_000, True), (9, 9, 0, False), (10, 10, 0, True),

@@ -50,7 +50,7 @@ def test_a_message_that_was_stored_is_dropped() -> None:
     assert bench.publisher.flush_async().done()
 
 
-def test_without_deduplication_numbers_are_only_kept() -> None:
+def test_sequence_numbers_are_only_kept_without_deduplication() -> None:
     bench = Bench(holds=False)
     assert [bench.publisher.publish(b"", sequence=5, producer="p") for _ in range(2)] == [0, 1]
     assert bench.publisher.last_sequence("p") == -1 and bench.publisher.snapshot() is None
@@ -181,7 +181,7 @@ def test_a_batch_in_doubt_waits_as_a_whole() -> None:
     assert bench.ledgers.values() == [b"1", b"2", b"3"]
 
 
-def test_an_outcome_that_is_unknown_ends_it_all() -> None:
+def test_an_unknown_outcome_ends_a_publisher_that_deduplicates() -> None:
     """Only the stored messages show what was stored: no message is accepted before the topic is opened again."""
     bench = make()
     bench.submit(b"1", sequence=1, producer="p")

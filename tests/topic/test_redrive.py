@@ -178,7 +178,7 @@ def test_redrive_leaves_dead_letters_published_meanwhile_to_the_next_run(place: 
     assert len(topic) == 3 and backlog(dead, "people") == 6
 
 
-def test_to_a_topic_with_partitions(place: Any, name: str) -> None:
+def test_dead_letters_are_redriven_to_a_topic_with_partitions(place: Any, name: str) -> None:
     _, dead = topic_and_dead_letters(place, name)
     several = place.topic(f"{name}-several", partitions=2, **PLAIN, deduplicate=True)
     dead.publish_batch(**letters_of(name, range(10)))
@@ -284,7 +284,7 @@ def test_dead_letters_held_by_another_consumer_are_redriven_after_it_closed(plac
     assert sorted(map(int, values(topic))) == list(range(8))
 
 
-def test_a_seek_in_the_middle_ends_it(place: Any, name: str) -> None:
+def test_a_seek_during_a_redrive_ends_it(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     for first in range(0, 3000, 500):
         dead.publish_batch(**letters_of(name, range(first, first + 500)))

@@ -65,7 +65,9 @@ def test_acknowledgements_sent_before_a_seek_became_known_are_ignored(
 
 
 @pytest.mark.parametrize("how", ["some", "a range"])
-def test_between_a_seek_and_what_follows_from_it(served: ServedCluster, came: threading.Event, how: str) -> None:
+def test_acknowledgements_before_a_seek_takes_effect_do_not_count(
+    served: ServedCluster, came: threading.Event, how: str
+) -> None:
     """The deliveries of the consumer are not discarded yet, as another thread is about to do that."""
     topic = served.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
@@ -154,7 +156,7 @@ def test_acknowledgements_after_a_known_seek_count(served: ServedCluster, how: s
 
 
 @pytest.mark.parametrize("how", ACKNOWLEDGE)
-def test_when_messages_go_to_another_without_a_seek(
+def test_acknowledgements_count_when_messages_went_to_another_consumer(
     served: ServedCluster, wire: Wire, came: threading.Event, how: str
 ) -> None:
     """The messages belong to another consumer now, but their acknowledgements still count."""

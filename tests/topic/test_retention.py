@@ -84,7 +84,7 @@ limits = st.none() | st.integers(0, 300)
 
 
 @given(ledgers_of, st.none() | st.integers(0, 300), st.integers(0, 50), limits, limits)
-def test_against_the_rule_as_it_is_written(drawn, slowest, open_size, bytes_, seconds) -> None:
+def test_retention_follows_the_documented_rule(drawn, slowest, open_size, bytes_, seconds) -> None:
     ledgers = [
         ledger._replace(closed_us=NOW - age * S)
         for ledger, (_, age) in zip(chain(*[size for size, _ in drawn]), drawn, strict=True)

@@ -114,7 +114,7 @@ class Port:
         self.send(first, size, is_awaited=True, encoding=enter_others)
 
 
-def test_where_it_takes_a_while_everything_is_sent() -> None:
+def test_every_batch_is_sent_at_once_to_a_slow_sink() -> None:
     port = Port(at_once=False)
     for name in (b"a", b"b", b"c"):
         port.send(name)
@@ -122,7 +122,7 @@ def test_where_it_takes_a_while_everything_is_sent() -> None:
     assert port.soon == []
 
 
-def test_where_it_is_confirmed_at_once_others_are_waited_for() -> None:
+def test_batches_are_gathered_for_a_sink_that_confirms_at_once() -> None:
     port = Port(at_once=True)
     for name in (b"a", b"b", b"c"):
         port.send(name)

@@ -161,7 +161,7 @@ def test_subscription_is_created_once_in_spite_of_lost_replies(memory: MemorySto
         create_subscription(store, "t", "u", MADE)  # type: ignore[arg-type]
 
 
-def test_only_its_owner_changes_it(memory: MemoryStore, store: FailingStore) -> None:
+def test_only_the_owner_changes_subscription_metadata(memory: MemoryStore, store: FailingStore) -> None:
     assert change_subscription(memory, "t", "s", "o/1", cleared) == cleared(MADE)
     assert take_over(memory, "t", "s", "o/2").owner == "o/2"
     with pytest.raises(TopicFencedError, match="o/2"):
@@ -283,7 +283,7 @@ def test_damaged_page_raises_invalid_entry_error_with_its_position() -> None:
 
 
 @pytest.mark.parametrize("process", ["a", "b"])
-def test_a_former_owner_of_the_topic_does_not_take_it_back(memory: MemoryStore, process: str) -> None:
+def test_a_former_owner_does_not_take_a_subscription_back(memory: MemoryStore, process: str) -> None:
     create_subscription(memory, "t", "s", MADE)
     latest = owner_token("a", 1, TopicEpoch("t1", 10))
     assert take_over(memory, "t", "s", latest).owner == latest
@@ -300,7 +300,7 @@ def test_a_former_owner_of_the_topic_does_not_take_it_back(memory: MemoryStore, 
         owner_token("b", 1, TopicEpoch("created again", 1)), owner_token("b", 1, None), "b/1/x/t1", "b/1/" + "0" * 9999 + "/t1",
     ],
 )  # fmt: skip
-def test_all_others_take_it_over(memory: MemoryStore, owner: str) -> None:
+def test_later_owners_take_a_subscription_over(memory: MemoryStore, owner: str) -> None:
     """These are a later owner, the same one, an owner of a topic that was created again, and owners with an unknown
     epoch."""
     create_subscription(memory, "t", "s", MADE)

@@ -223,7 +223,7 @@ def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
 # ---- acknowledgements ------------------------------------------------------------------------------------------
 
 
-def test_in_any_order_across_ledgers(topic: Topic) -> None:
+def test_messages_are_acknowledged_in_any_order_across_ledgers(topic: Topic) -> None:
     """Scenarios 7, 9 and 10: each acknowledgement lowers the backlog by one, and the mark jumps over acknowledged
     messages."""
     with topic.subscribe("s", start="earliest", type="shared") as consumer:

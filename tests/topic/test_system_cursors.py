@@ -330,7 +330,7 @@ def test_two_that_begin_at_the_same_time(cluster: Cluster) -> None:
         assert stored == ["a", "b"]
 
 
-def test_a_client_sees_it_and_deletes_it(served: ServedCluster) -> None:
+def test_a_client_sees_and_deletes_an_unknown_system_cursor(served: ServedCluster) -> None:
     store_mark(served.cluster, make(served.cluster))
     with served.client() as client:
         topic = client.topic(NAME)

@@ -91,7 +91,7 @@ def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: LedgerCluster, nam
 
 
 @pytest.mark.parametrize("call", ["trim", "set_config", "clear", "roll"])
-def test_whatever_writes_the_chain_is_fenced(cluster: LedgerCluster, name: str, call: str) -> None:
+def test_a_former_owner_that_writes_the_chain_is_fenced(cluster: LedgerCluster, name: str, call: str) -> None:
     with ManagedLedger.open(cluster, name, config=config()) as managed_ledger:
         for _ in range(4):
             result(publish(managed_ledger, [b"a"]))

@@ -204,7 +204,7 @@ def test_topic_returns_the_same_handle_until_it_is_closed(cluster: Cluster) -> N
     cluster.topic("same").close()
 
 
-def test_opening_it_while_it_is_being_closed_waits(cluster: Cluster) -> None:
+def test_opening_a_topic_that_is_being_closed_waits(cluster: Cluster) -> None:
     closing = 0
     with ThreadPoolExecutor(2) as pool:
         for at in range(20):
@@ -357,7 +357,7 @@ def test_ctrl_c_while_receiving_loses_nothing(topic: Topic) -> None:
             assert received(consumer, 1) == [at]
 
 
-def test_ctrl_c_just_before_it_waits_loses_nothing(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_just_before_a_consumer_waits_loses_nothing(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 

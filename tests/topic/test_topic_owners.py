@@ -234,7 +234,7 @@ def test_a_waiting_read_at_a_former_owner_fails(cluster: Cluster, monkeypatch: p
             owner.topic(NAME)
 
 
-def test_a_call_while_it_closes_names_the_cause(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_on_a_closing_topic_names_the_cause(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[object] = []
     let_go = Topic._do_close
     monkeypatch.setattr(Topic, "_do_close", lambda topic: (errors.append(topic._error), let_go(topic)))
@@ -375,7 +375,7 @@ def test_a_topic_returns_to_its_former_owner(cluster: Cluster) -> None:
             assert drain(topic, "s", 10) == list(range(10))
 
 
-def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_taken_over_while_it_is_opened_is_fenced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process opens the topic between reading the chain and reading the subscriptions: the loser gets an error
     at once."""
     with killable_process(cluster) as owner, killable_process(cluster) as other:

@@ -55,7 +55,7 @@ def test_a_thread_that_waits_for_its_message_syncs(cluster: Cluster) -> None:
     assert syncs.threads == [threading.get_ident()] * 3
 
 
-def test_a_thread_that_does_not_wait_leaves_it_to_the_bookie(cluster: Cluster) -> None:
+def test_a_thread_that_does_not_wait_leaves_the_commit_to_the_bookie(cluster: Cluster) -> None:
     topic = cluster.topic("a")
     topic.publish(b"0")
     syncs = watched(cluster)

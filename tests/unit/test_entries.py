@@ -99,7 +99,7 @@ def test_control_records_are_encoded_beyond_all_entries() -> None:
     assert CONTROL == 1 << 62
 
 
-def test_nothing_is_a_batch_of_none() -> None:
+def test_encoding_no_entries_gives_an_empty_batch() -> None:
     entries = encode_entries([], ledger=0, first=0, lac=-1, time=0, ledger_bytes=5)
     assert (len(entries), entries.nbytes, bytes(entries.view), entries.last, entries.ledger_bytes) == (0, 0, b"", -1, 5)
     assert len(parse_entries(b"", ledger=0, first=0, last=9)) == 0

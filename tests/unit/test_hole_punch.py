@@ -96,7 +96,7 @@ def test_readers_keep_what_they_hold(path: Path) -> None:
         assert len(seen) < len(before) and set(seen) < set(before)
 
 
-def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
+def test_a_scan_inside_a_punched_segment_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
         scan = log.commit_log.read_positions(base, batch_bytes=5000)
@@ -107,7 +107,7 @@ def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
         assert positions[0] == base + SEGMENT_BYTES + 4096
 
 
-def test_a_reader_that_maps_it_late_goes_on_behind_it(path: Path) -> None:
+def test_a_reader_that_maps_a_punched_segment_late_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
         inside = int(next(log.commit_log.read_positions(base)).position[3])

@@ -178,7 +178,7 @@ def test_truncation_brings_back_the_copy_before() -> None:
     assert index.get(8, 6) == offset_of(1)
 
 
-def test_truncation_inside_a_record_forgets_it() -> None:
+def test_a_truncation_inside_a_record_forgets_the_record() -> None:
     index = index_of((7, 0), (7, 1))
     index.remove_from(offset_of(2))
     assert index.get(7, 1) == offset_of(1)
@@ -383,7 +383,7 @@ def test_every_way_in_which_three_stretches_overlap() -> None:
         assert as_lists(index.entries(7, 0, 6)) == (sorted(where), [where[e] for e in sorted(where)])
 
 
-def test_a_ledger_as_it_was_before_an_offset() -> None:
+def test_an_index_tells_a_ledger_as_it_was_before_an_offset() -> None:
     index = index_of((7, 3), (7, 4), (8, 0), (7, 9))
     assert as_lists(index.entries(7, 0, 10, offset_of(3))) == ([3, 4], [offset_of(0), offset_of(1)])
     assert as_lists(index.entries(7, 0, 10, offset_of(0) + 1)) == ([3], [offset_of(0)])

@@ -766,7 +766,7 @@ def test_a_ledger_log_is_backed_up_and_restored(path: Path) -> None:
     assert check(path.with_name("restored")).damages == ()
 
 
-def test_the_command_line_looks_at_it(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_read_a_ledger_log(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_log(path) as log:
         fill(log, 3, 9)
     assert main(["fsck", str(path)]) == 0

@@ -60,12 +60,12 @@ def test_reading_goes_on_where_the_cursor_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "entry"), [("earliest", 0), ("latest", 10), (0, 0), (7, 7), (10, 10)])
-def test_where_a_new_cursor_begins(tmp_path: Path, start: Any, entry: int) -> None:
+def test_a_new_cursor_begins_at_its_start(tmp_path: Path, start: Any, entry: int) -> None:
     with filled(tmp_path / "log", 10) as log, log.cursor("c", start) as cursor:
         assert cursor.entry == entry and log.cursors() == {"c": entry}
 
 
-def test_where_no_cursor_can_begin(tmp_path: Path) -> None:
+def test_a_cursor_at_an_impossible_start_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log:
         first = log.trim(100)
         for start, error in ((first - 1, TrimmedError), (301, OutOfRangeError), ("soon", InvalidArgumentError)):

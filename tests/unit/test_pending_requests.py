@@ -304,7 +304,7 @@ def test_a_plain_ok_is_settled(scene: SimpleNamespace, wire: Wire) -> None:
     [FENCED, OK + OK, encode(6, b"x"), heartbeat(0), encode(-1, b"control")],
     ids=["refused", "two", "unknown", "a heartbeat", "control"],
 )
-def test_all_else_comes_as_it_was_taken_in(scene: SimpleNamespace, wire: Wire, data: bytes) -> None:
+def test_frames_without_a_pending_request_are_passed_on(scene: SimpleNamespace, wire: Wire, data: bytes) -> None:
     wire.theirs.send(data)
     scene.replies(READ)
     assert scene.connection.taken == [(len(data), [(number, bytes(body)) for number, body in FrameParser().feed(data)])]

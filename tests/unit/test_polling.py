@@ -110,7 +110,7 @@ def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_ends_it_and_its_handler_is_called(
+def test_a_signal_ends_a_poll_and_its_handler_is_called(
     epoll: Epoll, alarm: Callable[[Callable[[], object]], None]
 ) -> None:
     came: list[None] = []

@@ -124,7 +124,7 @@ def test_the_mask_of_a_range_set_follows_the_order_asked(members: list[int], ask
     assert ranges.mask(int64s(asked)).tolist() == [offset in members for offset in asked]
 
 
-def test_chunks_are_all_of_it() -> None:
+def test_chunks_of_a_range_set_cover_all_of_it() -> None:
     ranges = RangeSet()
     ranges.add_offsets(np.arange(0, 30_000, 3))
     chunks = list(ranges.chunks(999))

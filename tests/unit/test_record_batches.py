@@ -212,7 +212,7 @@ def test_columns_of_record_batches_are_read_by_headers_alone(filled: tuple[Path,
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_logs_of_single_entries_refuse_them(tmp_path: Path) -> None:
+def test_logs_of_single_entries_refuse_record_batches(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES) as log:
         for call in (log.append_record_batches, log.append_record_batches_pending):
             with pytest.raises(RecordBatchesError, match="record_batches") as caught:
@@ -284,7 +284,7 @@ def test_an_event_loop_does_not_wait_where_numbers_need_the_next_segment(tmp_pat
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_log_begins_to_hold_them(tmp_path: Path, durability: str, rng: Random) -> None:
+def test_a_log_begins_to_hold_record_batches(tmp_path: Path, durability: str, rng: Random) -> None:
     """Segments of before keep their bytes, and the log stays one that holds record batches."""
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, durability=durability) as log:
         log.append_batch([b"v" * 1000] * 100)
@@ -322,7 +322,7 @@ def test_a_log_that_only_begins_to_hold_them_is_synced_and_cut(tmp_path: Path, d
     assert check.check(log.path).clean
 
 
-def test_an_empty_log_begins_to_hold_them(tmp_path: Path, rng: Random) -> None:
+def test_an_empty_log_begins_to_hold_record_batches(tmp_path: Path, rng: Random) -> None:
     """A reader that has the segment mapped goes on."""
     pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES).close()
     with pyreplog.open(tmp_path / "log", "r") as reader:
@@ -335,7 +335,7 @@ def test_an_empty_log_begins_to_hold_them(tmp_path: Path, rng: Random) -> None:
     assert set(versions(log.path)) == {COUNTED}
 
 
-def test_single_entries_have_the_same_bytes_in_both(tmp_path: Path) -> None:
+def test_single_entries_have_the_same_bytes_in_both_versions(tmp_path: Path) -> None:
     contents = []
     for name, record_batches in (("one", False), ("other", True)):
         clock = pyreplog.ManualClock(1_000_000)

@@ -215,7 +215,7 @@ def taken(pool: SegmentPool, count: int) -> list[tuple[int, Segment | None]]:
 
 
 @pytest.mark.parametrize("ready", [0, 1, 2])
-def test_so_many_files_are_kept_for_later(ready: int, tmp_path: Path) -> None:
+def test_files_kept_for_later_segments_are_bounded(ready: int, tmp_path: Path) -> None:
     """Twice the spare ones, with those that are ready."""
     pool = pool_of(tmp_path)
     removed = taken(pool, 6)

@@ -42,7 +42,7 @@ def test_no_segment_is_prepared_while_files_are_removed(tmp_path: Path, monkeypa
 # ---- the marker ------------------------------------------------------------------------------------------------
 
 
-def test_the_marker_comes_back_and_each_byte_of_it_counts(tmp_path: Path) -> None:
+def test_the_truncation_marker_is_decoded_and_each_byte_of_it_counts(tmp_path: Path) -> None:
     assert truncation.pending(tmp_path) is None
     wanted = Truncation(123456, 78, 9)
     truncation.announce(tmp_path, RealFiles(), wanted)

@@ -70,7 +70,7 @@ def test_sequence_numbers_are_consecutive() -> None:
     assert [(batch.sequence, batch.count) for batch in session.send()] == [(0, 3), (3, 1), (4, 2)]
 
 
-def test_so_many_are_on_their_way() -> None:
+def test_batches_in_flight_are_bounded() -> None:
     session = Session()
     for _ in range(BATCHES_MAX + 3):
         session.batch()

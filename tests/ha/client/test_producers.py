@@ -110,7 +110,7 @@ def test_a_connection_of_the_older_version_takes_no_requests(lab: Lab) -> None:
     assert master.log.tail.end_entry == 0
 
 
-def test_a_master_that_is_opened_again_knows_them(lab: Lab) -> None:
+def test_a_reopened_master_knows_batches_of_producers(lab: Lab) -> None:
     master = lab.master(members="a", sync_replicas=0)
     with Wire(master.address) as wire:
         wire.append(ONE, 0, [b"a", b"b"])
@@ -125,7 +125,7 @@ def test_a_master_that_is_opened_again_knows_them(lab: Lab) -> None:
     assert values(master) == [b"a", b"b", b"own", b"c"]
 
 
-def test_an_elected_master_knows_them(lab: Lab) -> None:
+def test_an_elected_master_knows_batches_of_producers(lab: Lab) -> None:
     master = lab.master(members="ab")
     replica = lab.replica("b", master)
     with Wire(master.address) as wire:
@@ -163,7 +163,7 @@ def test_a_scan_of_the_log_restores_batches_of_producers(log: CommitLog) -> None
     assert first.position == log.end_position
 
 
-def test_entries_behind_the_batch_are_none_of_it(log: CommitLog) -> None:
+def test_entries_behind_a_batch_do_not_belong_to_it(log: CommitLog) -> None:
     put(log, ONE, 0, 2)
     log.append_batch([b"own"] * 3)
     producer = ProducerStateManager.of(log).get(ONE)

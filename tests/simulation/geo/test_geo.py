@@ -81,7 +81,7 @@ def test_a_crash_at_any_write_of_either_cluster_breaks_nothing(seed: int) -> Non
     assert len(tried) == 1 and int(tried[0]) > 60 // one_in(4)
 
 
-def test_both_clusters_have_moments_of_crashes() -> None:
+def test_moments_of_crashes_are_found_in_both_clusters() -> None:
     letters = Counter(letter for seed in range(5) for letter, _ in crashes.moments(seed))
     assert {*letters} == {"a", "b"} and min(letters.values()) > 40
 

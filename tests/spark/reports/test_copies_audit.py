@@ -117,7 +117,7 @@ def test_crc_audit_reads_a_log_by_itself(tmp_path: Path) -> None:
     assert (bad["segment"], bad["bad_records"], bad["first_bad_position"]) == (third.name, 1, position)
 
 
-def test_nothing_but_a_torn_tail(tmp_path: Path) -> None:
+def test_crc_audit_reports_a_torn_tail_alone(tmp_path: Path) -> None:
     """An empty log that was never closed: its first record was not finished."""
     with pyreplog.open(tmp_path / "live", durability="appended") as log:
         shutil.copytree(

@@ -211,7 +211,7 @@ def test_an_empty_report_is_a_page(name: str) -> None:
     assert any("No rows." in text for text in page.texts)
 
 
-def test_where_all_is_nothing_nothing_is_drawn() -> None:
+def test_a_page_draws_no_chart_of_zeros() -> None:
     page = Strict(html(outcome("backlog_by_subscription", [backlog("a", 0), backlog("b", 0)])))
     assert page.seen["figure"] == 0
     assert page.seen["tr"] == 3

@@ -132,7 +132,7 @@ def test_the_page_has_the_curve() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_cluster_they_are_left_out(name: str) -> None:
+def test_reports_on_recovery_are_left_out_without_a_cluster(name: str) -> None:
     assert "TCP" in suite.left_out(name, Snapshot(as_of_us=0))
     assert suite.left_out(name, Snapshot(as_of_us=0, recovery=OVERVIEW)) == ""
     assert rows(name, None) == []
