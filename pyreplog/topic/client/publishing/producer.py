@@ -76,17 +76,9 @@ class Producer(Closeable):
             ReplogError: as `Publisher.publish`.
         """
         return self._open.publish(
-            value,
-            key,
-            properties=properties,
-            event_time=event_time,
-            deliver_at=deliver_at,
-            delay=delay,
-            sequence=sequence,
-            replicate_to=replicate_to,
-            producer=self.name,
-            timeout=timeout,
-        )
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, replicate_to=replicate_to, producer=self.name, timeout=timeout,
+        )  # fmt: skip
 
     def submit(
         self,
@@ -110,17 +102,9 @@ class Producer(Closeable):
             ReplogError: as `Publisher.submit`.
         """
         return self._open.submit(
-            value,
-            key,
-            properties=properties,
-            event_time=event_time,
-            deliver_at=deliver_at,
-            delay=delay,
-            sequence=sequence,
-            replicate_to=replicate_to,
-            producer=self.name,
-            timeout=timeout,
-        )
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, replicate_to=replicate_to, producer=self.name, timeout=timeout,
+        )  # fmt: skip
 
     def publish_batch(
         self,
@@ -147,17 +131,9 @@ class Producer(Closeable):
             ReplogError: as `Publisher.publish_batch`.
         """
         return self._open.publish_batch(
-            values,
-            keys,
-            properties=properties,
-            event_times=event_times,
-            deliver_at=deliver_at,
-            delay=delay,
-            sequences=sequences,
-            replicate_to=replicate_to,
-            producer=self.name,
-            timeout=timeout,
-        )
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, replicate_to=replicate_to, producer=self.name, timeout=timeout,
+        )  # fmt: skip
 
     def submit_batch(
         self,
@@ -181,17 +157,9 @@ class Producer(Closeable):
             ReplogError: as `Publisher.submit_batch`.
         """
         return self._open.submit_batch(
-            values,
-            keys,
-            properties=properties,
-            event_times=event_times,
-            deliver_at=deliver_at,
-            delay=delay,
-            sequences=sequences,
-            replicate_to=replicate_to,
-            producer=self.name,
-            timeout=timeout,
-        )
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, replicate_to=replicate_to, producer=self.name, timeout=timeout,
+        )  # fmt: skip
 
     async def _awaited(self, producer: str | None) -> Publisher:
         return self._open
