@@ -514,6 +514,33 @@ def test_idle_producers_are_forgotten(cluster: Cluster, a: Broker) -> None:
     assert a.partition.producer_count == 0
 
 
+def test_clock_that_is_set_forward_makes_no_producer_idle(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    a.manager.expire_producers(DAY_US)
+    cluster.clock.set(cluster.clock.now_us() + 3 * DAY_US)
+    a.manager.expire_producers(DAY_US)
+    assert append(a, of_producer(7, 0)).base_offset == 0, "a duplicate"
+    for step_us in (-3 * DAY_US, 2 * DAY_US):  # in all two days ahead
+        cluster.clock.set(cluster.clock.now_us() + step_us)
+        a.manager.expire_producers(DAY_US)
+    cluster.clock.advance(DAY_US - 1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 1
+    cluster.clock.advance(1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 0
+
+
+def test_clock_that_is_set_back_and_forward_keeps_no_producer_for_longer(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    for step_us in (-DAY_US, DAY_US) * 5:
+        cluster.clock.set(cluster.clock.now_us() + step_us)
+        a.manager.expire_producers(DAY_US)
+    cluster.clock.advance(DAY_US + 1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 0
+
+
 def test_transactions_of_a_follower_are_forgotten_when_they_are_committed(cluster: Cluster, a: Broker) -> None:
     """Else the snapshots of a follower would grow for ever."""
     for number in range(40):
