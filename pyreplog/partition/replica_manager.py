@@ -71,7 +71,6 @@ FETCH_BYTES_MAX = 55 << 20
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
 """Called with a partition and a committed marker in it."""
 
-
 _CLOCK_STEPS_MAX = 1024
 """Most steps of the clock that are remembered, within `producer.id.expiration.ms`."""
 
@@ -94,7 +93,8 @@ class ReplicaManager:
     def __init__(self, purgatory: Purgatory, clock: Clock) -> None:
         self._purgatory, self._clock = purgatory, clock
         self._clock_watch = ClockWatch(clock)
-        self._clock_steps: deque[tuple[int, int]] = deque(maxlen=_CLOCK_STEPS_MAX)  # when the clock was set, monotonic, and by how much
+        # when the clock was set, monotonic, and by how many microseconds
+        self._clock_steps: deque[tuple[int, int]] = deque(maxlen=_CLOCK_STEPS_MAX)
         self._partitions: dict[TopicPartition, Partition] = {}
         self.durable_partitions: tuple[Partition, ...] = ()
         """The partitions whose topics count only synced records (`requires_sync`)."""
