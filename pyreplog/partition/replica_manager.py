@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.append_arguments import longest_of
-from pyreplog.clock import Clock
+from pyreplog.clock import Clock, ClockWatch
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.config import TopicConfig
@@ -70,6 +71,9 @@ FETCH_BYTES_MAX = 55 << 20
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
 """Called with a partition and a committed marker in it."""
 
+_CLOCK_STEPS_MAX = 1024
+"""Most steps of the clock that are remembered, within `producer.id.expiration.ms`."""
+
 
 class ReplicaManager:
     """The partitions of a broker, as Kafka's replica manager: `append_records`, `fetch_messages`, `fetch_for_replicas`.
@@ -88,6 +92,9 @@ class ReplicaManager:
 
     def __init__(self, purgatory: Purgatory, clock: Clock) -> None:
         self._purgatory, self._clock = purgatory, clock
+        self._clock_watch = ClockWatch(clock)
+        # when the clock was set, monotonic, and by how many microseconds
+        self._clock_steps: deque[tuple[int, int]] = deque(maxlen=_CLOCK_STEPS_MAX)
         self._partitions: dict[TopicPartition, Partition] = {}
         self.durable_partitions: tuple[Partition, ...] = ()
         """The partitions whose topics count only synced records (`requires_sync`)."""
@@ -211,14 +218,30 @@ class ReplicaManager:
             partition.check_isr()
 
     def expire_producers(self, idle_us: int) -> None:
-        """Forget producers that were idle for a time, but none with an open transaction.
+        """Forget producers that were idle for a time, but none with an open transaction. One thread at a time.
+
+        When the clock was set forward meanwhile, producers that were used before stay for the time, counted from then.
 
         Args:
             idle_us: the time, microseconds.
         """
-        before_us = self._clock.now_us() - idle_us
+        before_us = self._clock.now_us() - idle_us - self._forward_us(idle_us)
         for partition in self:
             partition.expire_producers(before_us)
+
+    def _forward_us(self, idle_us: int) -> int:
+        """Return by how much the clock is ahead at most of what it would be, had it not been set since a moment within
+        the last `idle_us`."""
+        monotonic_us, steps = self._clock.monotonic_us(), self._clock_steps
+        if (step_us := self._clock_watch.step_us()) != 0:
+            steps.append((monotonic_us, step_us))
+        while steps and monotonic_us - steps[0][0] >= idle_us:
+            steps.popleft()
+        forward_us = total_us = 0
+        for _, step_us in reversed(steps):
+            total_us += step_us
+            forward_us = max(forward_us, total_us)
+        return forward_us
 
     def write_producer_snapshots(self) -> None:
         """Write durable producer snapshots for the segments that were begun since the last call, in all partitions."""

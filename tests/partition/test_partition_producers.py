@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -10,17 +11,20 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidMessageError
+from pyreplog.future import AppendFuture
 from pyreplog.partition import partition as partition_module
 from pyreplog.partition import producer_snapshot_fetcher
+from pyreplog.partition.producer_snapshot_fetcher import ProducerSnapshotFetcher
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, end_marker
 from pyreplog.partition.protocol.transactions import TransactionMarker
-from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.requests import PartitionProduceResponse, ProducerSnapshotPiece, ProducerSnapshotRequest
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import decode_snapshot, snapshot_bases, snapshot_path
 from pyreplog.partition.store.producer_state_manager import ProducerStateManager
 from tests.ha.streams import SEGMENT_BYTES
+from tests.waiting import PATIENCE_S
 
 from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, batch, messages
 
@@ -248,6 +252,31 @@ def test_elected_replica_without_its_snapshot_does_not_wait_for_brokers_that_are
     cluster.registered = {name: each for name, each in cluster.registered.items() if name != "c"}
     b.manager.brokers_changed(cluster.registered)
     cluster.settle()
+    assert b.partition.is_leader and b.partition.has_lost_producers
+
+
+def test_search_ends_as_soon_as_the_broker_that_it_waits_for_counts_as_dead(
+    cluster: Cluster, a: Broker, trimmed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HangingTransport:
+        """Takes requests that are never answered, from then on the others know that the brokers are dead."""
+
+        def producer_snapshot(
+            self, broker: str, request: ProducerSnapshotRequest
+        ) -> AppendFuture[ProducerSnapshotPiece]:  # fmt: skip
+            cluster.register(broker, 1, is_fenced=True)
+            return AppendFuture[ProducerSnapshotPiece]()
+
+    monkeypatch.setattr(producer_snapshot_fetcher, "_ANSWER_S", 2 * PATIENCE_S)
+    b = cluster.brokers["b"]
+    lose_snapshots(b)
+    cluster.inbox.clear()
+    b.partition.state_changed(cluster.states[EVENTS][0] + 1, cluster.states[EVENTS][1].led_by("b"))
+    assert b.partition.awaits_producers
+    with ProducerSnapshotFetcher(HangingTransport()) as fetcher:
+        begun_s = time.monotonic()
+        assert fetcher.fetch(b.partition)
+        assert time.monotonic() - begun_s < PATIENCE_S
     assert b.partition.is_leader and b.partition.has_lost_producers
 
 
@@ -481,6 +510,33 @@ def test_idle_producers_are_forgotten(cluster: Cluster, a: Broker) -> None:
     assert a.partition.producer_count == 1, "it is not known that its marker is committed"
     append(a, messages(b"x"))
     cluster.settle()
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 0
+
+
+def test_clock_that_is_set_forward_makes_no_producer_idle(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    a.manager.expire_producers(DAY_US)
+    cluster.clock.set(cluster.clock.now_us() + 3 * DAY_US)
+    a.manager.expire_producers(DAY_US)
+    assert append(a, of_producer(7, 0)).base_offset == 0, "a duplicate"
+    for step_us in (-3 * DAY_US, 2 * DAY_US):  # in all two days ahead
+        cluster.clock.set(cluster.clock.now_us() + step_us)
+        a.manager.expire_producers(DAY_US)
+    cluster.clock.advance(DAY_US - 1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 1
+    cluster.clock.advance(1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 0
+
+
+def test_clock_that_is_set_back_and_forward_keeps_no_producer_for_longer(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    for step_us in (-DAY_US, DAY_US) * 5:
+        cluster.clock.set(cluster.clock.now_us() + step_us)
+        a.manager.expire_producers(DAY_US)
+    cluster.clock.advance(DAY_US + 1)
     a.manager.expire_producers(DAY_US)
     assert a.partition.producer_count == 0
 
