@@ -45,7 +45,7 @@ class KafkaConfig(Settings):
         offsets_partitions: number of partitions of `__consumer_offsets` (`offsets.topic.num.partitions`) when it is
             created. If it exists, its number of partitions is used.
         offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`); fewer if
-            there are fewer brokers when a client first asks for a coordinator.
+            fewer brokers are registered when a client first asks for a coordinator.
         rebalance_delay_ms: milliseconds for which an empty group waits for more members
             (`group.initial.rebalance.delay.ms`).
         consumer_session_timeout_ms: milliseconds without a heartbeat after which a member of a consumer group (KIP-848)

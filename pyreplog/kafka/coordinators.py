@@ -87,11 +87,11 @@ class Coordinators(Handle):
 
         Blocks for the store. Raises errors of the store.
         """
-        living = sum(not broker.is_fenced for broker in self._broker.metadata.brokers().values())
+        registered = len(self._broker.metadata.brokers())  # also dead ones: the topic keeps this number of replicas
         with suppress(TopicExistsError):
             create_topic(
                 self._broker.store, OFFSETS_TOPIC, partitions=self._config.offsets_partitions,
-                replication_factor=max(min(self._config.offsets_replication_factor, living), 1),
+                replication_factor=max(min(self._config.offsets_replication_factor, registered), 1),
                 now_us=self._clock.now_us(),
             )  # fmt: skip
             logger.info("topic %s was created, because a Kafka client asked for a group's coordinator", OFFSETS_TOPIC)

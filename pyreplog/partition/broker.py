@@ -652,8 +652,8 @@ class Broker(Handle):
                 Partition(
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
                     store=self._states.of_topic(partition.topic_id), fetcher=self._fetcher, purgatory=self._purgatory,
-            clock=self._clock,
-                    brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
+                    clock=self._clock, brokers=self.metadata.brokers(), high_watermark=high_watermark,
+                    files=self._files,
                     failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
                     request_snapshot=None if self._snapshots is None else self._snapshots.request,
                 ),

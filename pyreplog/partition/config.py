@@ -102,8 +102,8 @@ class BrokerConfig(Settings):
         stop_ms: milliseconds for which a closing broker waits until others have taken over its leaderships.
         transaction_state_partitions: number of partitions of `__transaction_state`
             (`transaction.state.log.num.partitions`).
-        transaction_state_replication_factor: replicas of its partitions; fewer if there are fewer brokers when it is
-            created.
+        transaction_state_replication_factor: replicas of its partitions; fewer if fewer brokers are registered
+            when it is created.
         transaction_state_min_isr: `min.insync.replicas` of that topic (`transaction.state.log.min.isr`).
         transaction_max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
         transactional_id_expiration_ms: milliseconds after which an unused transactional id is removed

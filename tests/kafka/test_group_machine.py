@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pyreplog.kafka.groups.group_records import decode_group
-from pyreplog.kafka.groups.group_requests import GroupState
+from pyreplog.kafka.groups.group_records import decode_group, encode_group_batch
+from pyreplog.kafka.groups.group_requests import GroupState, OffsetCommitRequest, OffsetToCommit
+from pyreplog.partition.topic_partition import TopicPartition
 from tests.kafka.group_driver import BILLS, ORDERS, Code, Driver, subscription
 
 DAY_MS = 24 * 3_600_000
@@ -444,6 +445,23 @@ def test_a_new_member_that_asks_again_waits_as_long_as_before() -> None:
     assert "again" not in driver.results
     driver.join("slow", slow)
     assert driver.results["again"].code is Code.NONE and driver.group.size == 2
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["old", "of a deleted topic"])
+def test_more_offsets_are_deleted_than_a_batch_has_room_for(is_deleted: bool) -> None:
+    """Their tombstones would else be refused again and again, and the offsets would stay for ever."""
+    driver, topic = Driver(offsets_retention_ms=1_000), "t" * 249
+    offsets = {TopicPartition(topic, number): OffsetToCommit(1) for number in range(6_000)}
+    driver.perform(driver.group.commit("commit", OffsetCommitRequest("", -1, offsets), driver.now))
+    driver.advance(2_000)
+    driver.holds = True
+    sizes = []
+    while driver.group.offsets.committed:
+        driver.perform(driver.group.delete_topics({topic}) if is_deleted else driver.group.expire_offsets(driver.now))
+        while driver.held:
+            sizes.append(len(encode_group_batch(driver.held[0].records, 0)))
+            driver.commit_one()
+    assert 8 < len(sizes) < 20 and max(sizes) < 200_000
 
 
 def test_offset_with_too_long_metadata_is_refused() -> None:

@@ -199,6 +199,22 @@ def test_deletion_is_answered_though_others_create_the_topic_again_at_once(
     assert time.monotonic() - began_s < 20
 
 
+def test_internal_topics_have_replicas_also_on_brokers_that_are_down(tmp_path: Path) -> None:
+    """They keep the number of replicas with which they are made, when a client first needs them."""
+    with KafkaBrokers(tmp_path, offsets_partitions=1, broker_settings={"transaction_state_partitions": 1}) as brokers:
+        brokers.start("1", "2", "3")
+        brokers.stop("2")
+        brokers.stop("3")
+        broker = brokers.brokers["1"]
+        until(lambda: sum(not each.is_fenced for each in broker.metadata.brokers().values()) == 1)
+        brokers.servers["1"].create_offsets_topic()
+        broker.transactions.create_topic()
+        for name in ("__consumer_offsets", "__transaction_state"):
+            topic = find_topic(brokers.store, name)
+            assert topic is not None and (topic.replication_factor, topic.min_isr) == (3, 1)
+            assert brokers.leader(name) == "1"
+
+
 # ---- order -----------------------------------------------------------------------------------------------------
 
 

@@ -260,7 +260,8 @@ def test_watcher_of_deletions_is_called_once_for_each_deleted_topic() -> None:
         deletions: list[list[str]] = []
         cache = MetadataCache(store, _RecordingListener(), lambda again: again())
         end = cache.watch_deletions(lambda names: deletions.append(sorted(names)))
-        first, _ = (create_topic(store, name, partitions=1, replication_factor=1, now_us=1) for name in ("a", "b"))
+        for name in ("a", "b"):
+            create_topic(store, name, partitions=1, replication_factor=1, now_us=1)
         delete_topic(store, "a")
         until(lambda: deletions == [["a"]])
         stored = store.get(topic_key("a"))

@@ -504,6 +504,7 @@ class GroupShard:
             else:
                 self._schedule(group)
         self._status = _Status.ACTIVE
-        self._delete_topics(self._deleted_topics)
-        self._deleted_topics = set()
+        if self._deleted_topics:
+            self._delete_topics(self._deleted_topics)
+            self._deleted_topics = set()
         logger.info("%s-%d: loaded %d groups", OFFSETS_TOPIC, self.partition, len(self._groups))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
@@ -18,7 +18,8 @@ from pyreplog.kafka.groups.group_requests import (
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
-_EXPIRED_AT_ONCE = 5_000  # maximum tombstones of one batch
+_TOMBSTONES_BYTES = 128 << 10  # approximate maximum of a batch of tombstones: the log refuses large ones
+_RECORD_BYTES = 32  # most bytes of a tombstone beside its key
 
 Effects = list[GroupEffect]
 
@@ -127,16 +128,27 @@ class OffsetCommits:
         return self._delete(DeleteOffsets(request, deleted, results))
 
     def expire(self, expired: list[TopicPartition]) -> Effects:
-        """Append tombstones for expired offsets, up to a maximum number."""
-        return self._delete(DeleteOffsets(None, expired[:_EXPIRED_AT_ONCE], {}))
+        """Append tombstones for expired offsets, as many as one batch has room for."""
+        return self._delete(DeleteOffsets(None, expired[: self._deleted_at_once(expired)], {}))
 
     def delete_topics(self, topics: Collection[str]) -> Effects:
         """Append tombstones for all offsets of topics that were deleted, also for those of open transactions."""
         partitions = sorted(name for name in self._offsets.recorded_partitions() if name.topic in topics)
         effects: Effects = []
-        for first in range(0, len(partitions), _EXPIRED_AT_ONCE):
-            effects += self._delete(DeleteOffsets(None, partitions[first : first + _EXPIRED_AT_ONCE], {}))
+        while partitions:
+            count = self._deleted_at_once(partitions)
+            effects += self._delete(DeleteOffsets(None, partitions[:count], {}))
+            partitions = partitions[count:]
         return effects
+
+    def _deleted_at_once(self, partitions: Sequence[TopicPartition]) -> int:
+        """Return how many tombstones, of the first partitions, one batch has room for; at least one."""
+        size = 0
+        for number, partition in enumerate(partitions):
+            size += len(encode_offset_key(self._group_id, *partition)) + _RECORD_BYTES
+            if size > _TOMBSTONES_BYTES and number:
+                return number
+        return len(partitions)
 
     def _delete(self, token: DeleteOffsets) -> Effects:
         self._offsets.begin(token.partitions)

@@ -60,11 +60,14 @@ class MetadataView:
 
     def create_transaction_state(self) -> None:
         """Create the topic of the coordinators, if it does not exist. Raises errors of the store."""
-        living = sum(not broker.is_fenced for broker in self._cache.brokers().values())
-        replicas = max(min(self._config.transaction_state_replication_factor, living), 1)
+        brokers = self._cache.brokers()
+        living = sum(not broker.is_fenced for broker in brokers.values())
+        # dead ones count, because the topic keeps this number of replicas
+        replicas = max(min(self._config.transaction_state_replication_factor, len(brokers)), 1)
+        min_isr = max(min(self._config.transaction_state_min_isr, replicas, living), 1)
         with suppress(TopicExistsError):
             create_topic(
                 self._store, TRANSACTION_STATE, partitions=self._config.transaction_state_partitions,
-                replication_factor=replicas, min_isr=min(self._config.transaction_state_min_isr, replicas),
+                replication_factor=replicas, min_isr=min_isr,
                 now_us=self._clock.now_us(),
             )  # fmt: skip
