@@ -6,14 +6,18 @@ import random
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
 from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
+from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidEntryError, MissingExtraError
 from pyreplog.topic.model import compression
 from pyreplog.topic.model.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress
 from pyreplog.topic.model.config import COMPRESSIONS, Compression
+from pyreplog.topic.owner.managed import chain_reader
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.entries import decoded
 
 CODECS: tuple[Compression, ...] = ("zstd", "lz4")
@@ -93,6 +97,22 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
     damaged = compressed[:-9] + bytes(8) + compressed[-1:]
     with pytest.raises(InvalidEntryError, match="ledger 9, entry 1"):
         decoded([plain, damaged], [1, 2], decompress=decompress)
+
+
+def test_a_read_of_an_owner_decompresses_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_reader, "RAW_BYTES_MAX", 3 * len(RAW))
+    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+        topic = cluster.topic("t", ensemble=1, compression="zstd")
+        assert isinstance(topic, Topic)
+        for _ in range(5):
+            topic.publish_batch([RAW])
+        read = [topic.managed.read(0).result(30.0)]
+        while read[-1].end < 5:
+            read.append(topic.managed.read(read[-1].end).result(30.0))
+        assert [batch.entries for batch in read] == [2, 2, 1]
+        assert [message.value for message in topic.read_at(0).result(30.0)] == [RAW] * 2
+        with topic.subscribe("s") as consumer:
+            assert [consumer.receive(30.0).value for _ in range(5)] == [RAW] * 5
 
 
 @pytest.mark.parametrize(("codec", "library"), [("zstd", "zstandard"), ("lz4", "lz4.block")])

@@ -520,13 +520,20 @@ cdef class RecordColumns:
 cdef list headers_at(const uint8_t *at, const uint8_t *stop):
     cdef int64_t count = 0, name_size = 0, value_size = 0
     cdef list pairs = []
-    get_varint(&at, stop, &count)
+    if get_varint(&at, stop, &count) < 0:
+        raise changed_headers()
     for _ in range(count):
-        skip_sized(&at, stop, &name_size, 0)
+        if skip_sized(&at, stop, &name_size, 0) < 0:
+            raise changed_headers()
         name = PyBytes_FromStringAndSize(<const char *>at - name_size, name_size)
-        skip_sized(&at, stop, &value_size, -1)
+        if skip_sized(&at, stop, &value_size, -1) < 0:
+            raise changed_headers()
         pairs.append((name, None if value_size < 0 else PyBytes_FromStringAndSize(<const char *>at - value_size, value_size)))
     return pairs
+
+
+cdef object changed_headers():
+    return fault(INVALID_RECORD, -1, -1, "headers as they were when the batch was checked", "bytes that have changed since")
 
 
 cdef list slices(object body, object start_column, object size_column):

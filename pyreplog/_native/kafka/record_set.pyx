@@ -19,9 +19,9 @@ from pyreplog._native.kafka.record_batch cimport (
 )
 from pyreplog._native.kafka.wire cimport get_int16
 from pyreplog._native.layout cimport (
-    KIND_BATCH, KIND_BLANK, KIND_DATA, KIND_MARKER, RecordHead, SEGMENT_MAGIC, SHORT_HEADER,
+    KIND_BATCH, KIND_BLANK, KIND_DATA, RecordHead, SEGMENT_MAGIC, SHORT_HEADER,
 )
-from pyreplog._native.log.record cimport count_of, header_of as record_header, key_of, stride_of, value_of
+from pyreplog._native.log.record cimport check_form, count_of, header_of as record_header, key_of, stride_of, value_of
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordBatchError
 
 cdef int CORRUPT_MESSAGE = 2
@@ -242,8 +242,8 @@ def read_record_set(pieces, decompress, /, *, int64_t start=0, aborted=(), bint 
     cdef const uint8_t[::1] view
     cdef const uint8_t[::1] body
     batch.start = batch.end = start
-    for part in pieces:
-        view = part
+    for source in pieces:
+        view = part = memoryview(source)  # of its own: neither `release` nor a change of size takes the bytes away
         at = 0
         while at < view.shape[0]:
             header = header_of(&view[at], view.shape[0] - at)
@@ -263,7 +263,7 @@ def read_record_set(pieces, decompress, /, *, int64_t start=0, aborted=(), bint 
                     if header.size == BATCH_HEADER:
                         batch.add(header, part, &view[at], 0, start)
                     elif header.attributes & 7:
-                        compressed = memoryview(part).cast("B")[at + BATCH_HEADER:at + header.size]
+                        compressed = part[at + BATCH_HEADER:at + header.size]
                         plain = bytes(decompress(header.attributes & 7, compressed, left))
                         left -= len(plain)
                         body = plain
@@ -325,7 +325,7 @@ def batches_of_frames(frames, int64_t offset, encode, /):
             if head.kind == KIND_BLANK:
                 break
             stride = stride_of(head.length)
-            if stride > size - at or head.kind < KIND_DATA or head.kind > KIND_MARKER or value_of(p) - p > head.length:
+            if head.length < record_header(p) or stride > size - at or check_form(p, stride) < 0:
                 raise InvalidMessageError(f"a frame of a log, byte {at}: expected a whole record, found {head.length} bytes")
             if head.kind == KIND_BATCH and record_header(p) != SHORT_HEADER:
                 if values:

@@ -344,6 +344,13 @@ cdef uint32_t *fit_columns(uint32_t *offsets, int64_t count, const uint8_t *p) n
     return offsets
 
 
+cdef inline bint is_readable(const LongHeader *header, int64_t space) noexcept nogil:
+    """Whether a record of the long form, its parts and the next record lie where its header says. Its CRC is not checked."""
+    cdef int64_t stride = rec.stride_of(header.head.length)
+    return (header.head.form & FORM_LONG and header.head.length >= LONG_HEADER and stride <= space
+            and rec.check_form(<const uint8_t *>header, stride) > 0)
+
+
 cdef class _Buffers:
     """Buffers of encoded records that are merged."""
 
@@ -399,7 +406,7 @@ cdef class _Buffers:
             if self.at[i] + LONG_HEADER > self.views[i].len:
                 continue
             header = <const LongHeader *>(<const uint8_t *>self.views[i].buf + self.at[i])
-            if rec.stride_of(header.head.length) > self.views[i].len - self.at[i]:
+            if not is_readable(header, self.views[i].len - self.at[i]):
                 continue
             if lowest == NULL or header.entry < lowest.entry:
                 lowest = header

@@ -348,7 +348,12 @@ cdef tuple packed_arrow(object column, str name):
     if column.null_count:
         raise InvalidArgumentError(f"{name}: expected no nulls, found {column.null_count}")
     _, offsets, data = column.buffers()
-    raw = numpy.frombuffer(offsets, widths[kind])[column.offset : column.offset + len(column) + 1]
+    raw = numpy.frombuffer(b"" if offsets is None else offsets, widths[kind])
+    raw = raw[column.offset : column.offset + len(column) + 1]
+    if not len(column):  # then there may be no offsets at all
+        raw = numpy.zeros(1, widths[kind])
+    if len(raw) != len(column) + 1:
+        raise InvalidArgumentError(f"{name}: expected {len(column) + 1} offsets, found {len(raw)}")
     return raw.astype(numpy.int64), data if data is not None else b""
 
 

@@ -264,14 +264,14 @@ cdef class RecordBatch:
         cdef const int64_t *wanted
         cdef uint32_t *offsets
         cdef RecordBatch selected
-        cdef Py_ssize_t i, count = len(indices)
+        cdef Py_ssize_t i, count
         import numpy
         array = numpy.asarray(indices)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise WrongTypeError(f"indices: expected integers of one dimension, found {array.dtype} of {array.shape}")
         PyObject_GetBuffer(numpy.ascontiguousarray(array, numpy.int64), &buffer, PyBUF_SIMPLE)
         try:
-            wanted = <const int64_t *>buffer.buf
+            wanted, count = <const int64_t *>buffer.buf, buffer.len // <Py_ssize_t>sizeof(int64_t)
             for i in range(count):
                 if not 0 <= wanted[i] < self.count:
                     raise IndexError(f"batch index {wanted[i]} out of range({self.count})")

@@ -27,7 +27,7 @@ cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t st
     if status == rec.RECORD_STAMP:
         return f"stamp {stamp:#010x} of this segment", f"{head.stamp:#010x}"
     if status == rec.RECORD_CRC:
-        return f"CRC-32C {head.crc:#010x}", f"{computed_crc(head, p):#010x}"
+        return f"CRC-32C {head.crc:#010x}", computed_crc(head, p, space)
     if status == rec.RECORD_KIND:
         return "a record kind from 1 to 5", f"{head.kind}"
     if status == rec.RECORD_FORM:
@@ -43,6 +43,9 @@ cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t st
     return "an intact record", f"status {status}"
 
 
-cdef uint32_t computed_crc(const RecordHead *head, const uint8_t *p) noexcept:
+cdef str computed_crc(const RecordHead *head, const uint8_t *p, int64_t space):
+    """Return the checksum that the bytes have. They may have changed since they were verified: a hole was punched."""
     cdef int64_t covered = SHORT_HEADER if head.kind == KIND_BLANK else rec.stride_of(head.length)
-    return crc32c(head.length, p + CRC_FROM, covered - CRC_FROM)
+    if not SHORT_HEADER <= covered <= space:
+        return f"length {head.length}, and that after the check"
+    return f"{crc32c(head.length, p + CRC_FROM, covered - CRC_FROM):#010x}"

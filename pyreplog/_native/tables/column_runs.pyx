@@ -18,10 +18,10 @@ cdef inline bint is_repeated(const uint8_t *p, int64_t size, int64_t period) noe
 
 
 cdef bint are_texts_alike(const int32_t *ends, int64_t count, const uint8_t *data, int64_t size) noexcept nogil:
-    cdef int64_t i, length = ends[1] - ends[0]
+    cdef int64_t i, length = <int64_t>ends[1] - ends[0]     # of 64 bits: a difference of hostile ends would wrap
     cdef bint even = ends[0] >= 0 and length >= 0 and ends[count] <= size
     for i in range(count):
-        even &= ends[i + 1] - ends[i] == length
+        even &= <int64_t>ends[i + 1] - ends[i] == length
     return even and (not length or is_repeated(data + ends[0], count * length, length))
 
 

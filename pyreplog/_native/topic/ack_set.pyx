@@ -47,6 +47,8 @@ from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRang
 cdef enum:
     CHANGES_BYTES_MIN = 128
 
+cdef int64_t ENTRY_BYTES_MAX = <int64_t>1 << 40   # far above that of a segment; sums of entries stay below 2**62
+
 
 cdef int checked(int status) except -1:
     if status == ROWS_NO_MEMORY:
@@ -162,7 +164,7 @@ cdef class AckSet:
     cdef int note_entry(self, int64_t first, int64_t count, int64_t size, int64_t entries, int64_t before) except -1:
         cdef const int64_t *other = NULL
         cdef Entry entry
-        if not (0 <= first < OFFSET_MAX and 1 <= count <= OFFSET_MAX - first and size >= 0):
+        if not (0 <= first < OFFSET_MAX and 1 <= count <= OFFSET_MAX - first and 0 <= size <= ENTRY_BYTES_MAX):
             raise InvalidArgumentError(f"entry of {count} messages at offset {first}, {size} bytes: impossible")
         entry.first, entry.end, entry.size = first, first + count, size
         entry.entries_before, entry.bytes_before = entries, before

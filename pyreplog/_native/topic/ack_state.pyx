@@ -359,20 +359,17 @@ cdef int acks_apply(Acks *acks, const uint8_t **at, const uint8_t *stop) noexcep
 
 cdef int apply_mark(Acks *acks, const uint8_t **at, const uint8_t *stop) noexcept nogil:
     cdef Sum mark
-    cdef Spot spot = front()
-    cdef const int64_t *row
     mark.messages = get_varint(at, stop)
     mark.entries = get_varint(at, stop)
     mark.size = get_varint(at, stop)
     if (mark.messages < acks.below.messages or mark.entries < acks.below.entries or mark.size < acks.below.size
-            or mark.entries > mark.messages):
-        return ACKS_CONFLICT
+            or mark.entries > mark.messages or ranges_known(&acks.ranges, mark.messages).present):
+        return ACKS_CONFLICT    # it would lie in a range, or touch one
     note_range(acks, acks.below.messages, mark.messages)
     drop_below(acks, mark.messages)
     acks.below = mark
     touch(acks)
-    row = rows_at(&acks.ranges, &spot)
-    return ACKS_CONFLICT if row != NULL and row[0] <= mark.messages else ROWS_OK
+    return ROWS_OK
 
 
 cdef int apply_range(Acks *acks, int64_t start, int64_t end, int64_t entries, int64_t size) noexcept nogil:

@@ -54,7 +54,7 @@ cdef class MessageTable:
     cdef int unpack(self, MessageEntry *entry, decompress) except -1
 
 
-cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress)
+cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress, int64_t raw_max)
 cdef dict properties_of(const MessageEntry *entry, int64_t i)
 
 

@@ -295,9 +295,12 @@ cdef int read_totals(MessageTable table, Py_ssize_t at, int64_t offset, Fault *f
     return 0
 
 
-cdef Py_ssize_t read_headers(MessageTable table, int64_t offset, Py_ssize_t *packed, Fault *fault) noexcept nogil:
-    """Return the number of good entries, and set that of compressed ones."""
+cdef Py_ssize_t read_headers(MessageTable table, int64_t offset, int64_t raw_max, Py_ssize_t *packed,
+                             Fault *fault) noexcept nogil:
+    """Return the number of good entries, and set that of compressed ones. The table ends before the entry, not the first
+    one, with which compressed bodies would have more than `raw_max` bytes."""
     cdef Py_ssize_t i
+    cdef int64_t raw = 0
     cdef MessageEntry *entry
     for i in range(table.count):
         entry = &table.entries[i]
@@ -308,7 +311,13 @@ cdef Py_ssize_t read_headers(MessageTable table, int64_t offset, Py_ssize_t *pac
             return i
         if i == 0:
             table.ledger = (<const LongHeader *>entry.record).ledger
-        if read_header(entry, fault) < 0 or read_totals(table, i, offset, fault) < 0:
+        if read_header(entry, fault) < 0:
+            return i
+        raw += entry.raw_size if entry.codec else 0
+        if i and raw > raw_max:
+            table.count = i
+            return i
+        if read_totals(table, i, offset, fault) < 0:
             return i
         packed[0] += entry.codec != 0
     return table.count
@@ -322,7 +331,8 @@ cdef Py_ssize_t read_bodies(MessageTable table, Fault *fault) noexcept nogil:
     return table.count
 
 
-cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress):
+cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress,
+                             int64_t raw_max):
     """Return the entries of a batch of one ledger, before which the topic has these totals."""
     cdef MessageTable table = MessageTable.__new__(MessageTable)
     cdef Fault fault
@@ -333,7 +343,7 @@ cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries,
     if table.entries == NULL:
         raise MemoryError
     table.count = batch.count
-    good = read_headers(table, offset, &packed, &fault)
+    good = read_headers(table, offset, raw_max, &packed, &fault)
     if good < table.count:
         raise refused(&table.entries[good], &fault)
     for i in range(table.count if packed else 0):

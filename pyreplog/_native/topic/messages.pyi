@@ -12,7 +12,13 @@ from pyreplog._native.topic.message_iterator import MessageIterator
 _Decompress: TypeAlias = Callable[[int, memoryview, int], ReadableBuffer]
 
 def decode_messages(
-    batch: RecordBatch, *, offset: int, entries: int, size: int, decompress: _Decompress | None = None
+    batch: RecordBatch,
+    *,
+    offset: int,
+    entries: int,
+    size: int,
+    decompress: _Decompress | None = None,
+    raw_max: int = ...,
 ) -> MessageBatch: ...
 
 @final

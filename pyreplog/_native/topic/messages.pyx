@@ -36,7 +36,8 @@ cdef int64_t RELEASE_GIL_FROM = 1 << 16   # messages
 cdef int64_t RELEASE_GIL_BYTES = 1 << 18
 
 
-def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entries, int64_t size, decompress=None):
+def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entries, int64_t size, decompress=None,
+                    int64_t raw_max=INT64_MAX):
     """Return a MessageBatch of all messages of a batch of one ledger's entries, ascending.
 
     An entry that is no batch entry is one message. Large jobs release the GIL.
@@ -48,6 +49,8 @@ def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entri
         size: value bytes of the topic before the ledger.
         decompress: called with (codec, memoryview, raw size) for each compressed body; returns a bytes-like object.
             None: no body may be compressed.
+        raw_max: bytes of all compressed bodies together after decompression, at most. The batch ends before the entry that
+            would be too much, but has at least one entry.
 
     Raises:
         InvalidEntryError: an entry is malformed; the error says which one, where, what was expected and found.
@@ -60,7 +63,7 @@ def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entri
     cdef uint32_t k
     if offset < 0 or size < 0 or not 0 <= entries <= INT64_MAX >> 1:
         raise InvalidArgumentError(f"totals before a ledger: expected 0 or more, found {offset}, {entries}, {size}")
-    table = read_table(batch, offset, entries, size, decompress)
+    table = read_table(batch, offset, entries, size, decompress, raw_max)
     block = make_block(table.messages * sizeof(Place))
     places = <Place *>block.data
     for i in range(table.count):

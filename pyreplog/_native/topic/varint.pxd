@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
     VARINT_MAX = 9            # greatest size of an encoded number, bytes
+    UINT64_VARINT = 10        # of any number of 64 bits
 
 
 cdef extern from *:

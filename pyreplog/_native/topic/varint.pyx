@@ -8,7 +8,7 @@ cdef int put_varint(Out *out, int64_t value) noexcept nogil:
     cdef uint64_t remaining = <uint64_t>value
     cdef size_t wanted = 2 * out.room + 64
     cdef void *moved
-    if out.used + VARINT_MAX > out.room:
+    if out.used + UINT64_VARINT > out.room:  # also for a number that is out of range
         moved = realloc(out.data, wanted)
         if moved == NULL:
             return -1

@@ -16,7 +16,7 @@ from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedEr
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
-from pyreplog.topic.model.compression import decompress
+from pyreplog.topic.model.compression import RAW_BYTES_MAX, decompress
 from pyreplog.topic.model.positions import EntryPosition, FirstSearch, OffsetSearch, TopicPosition
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders, failed_read
 
@@ -315,7 +315,9 @@ def _require(place: EntryPosition | None, offset: int) -> EntryPosition:
 
 def _decode(item: ChainLedger, records: RecordBatch) -> MessageBatch:
     start = item.start
-    return decode_messages(records, offset=start.offset, entries=start.entries, size=start.size, decompress=decompress)
+    return decode_messages(
+        records, offset=start.offset, entries=start.entries, size=start.size, decompress=decompress, raw_max=RAW_BYTES_MAX
+    )
 
 
 def _before(records: RecordBatch, start: int, limit: int) -> RecordBatch:
