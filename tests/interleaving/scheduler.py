@@ -408,8 +408,8 @@ class _Log(logging.Handler):
         super().__init__(logging.ERROR)
         self._world = world
 
-    def createLock(self) -> None:  # one thread runs at a time
-        self.lock = None
+    def createLock(self) -> None:
+        self.lock = allocate_lock()  # not one of the product, which would be controlled
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._world.controls():

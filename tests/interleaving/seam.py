@@ -62,6 +62,7 @@ _EXCHANGED: list[tuple[Any, Any]] = [
     (threading, _THREADING),
     (time, _TIME),
     (_thread.allocate_lock, primitives.Lock),
+    (threading.Lock, primitives.Lock),  # a type from CPython 3.13 on
     (threading.RLock, primitives.RLock),
     (threading.Condition, primitives.Condition),
     (threading.Event, primitives.Event),
@@ -107,7 +108,7 @@ def controlled() -> Iterator[None]:
         if name == "pyreplog" or name.startswith("pyreplog."):
             for key, value in list(vars(module).items()):
                 new = _BY_ID.get(id(value))
-                if new is not None:
+                if new is not None and key != "LockType":  # by which a future tells real locks from others
                     before.append((module, key, value))
                     setattr(module, key, new)
     scheduling.seam.scheduler = _Native()

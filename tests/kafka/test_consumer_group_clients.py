@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ConsumerGroupType, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ConsumerGroupType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pyreplog.kafka.groups.group_requests import GroupState
 from pyreplog.kafka.metrics import kafka_metrics
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import KafkaBrokers
 from tests.kafka.test_confluent import produce_all
 from tests.kafka.test_group_clients import take
@@ -163,10 +164,20 @@ def test_a_consumer_group_survives_the_loss_of_its_coordinator(tmp_path: Path) -
 
 
 def commit_all(consumer: Consumer) -> None:
-    """Commit what it has read: the coordinator must know its epoch."""
-    offsets = [each for each in consumer.position(consumer.assignment()) if each.offset >= 0]
-    if offsets:
-        consumer.commit(offsets=offsets, asynchronous=False)
+    """Commit what it has read: the coordinator must know its epoch. It may raise that until the next heartbeat."""
+
+    def commit() -> bool:
+        offsets = [each for each in consumer.position(consumer.assignment()) if each.offset >= 0]
+        try:
+            if offsets:
+                consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            assert error.args[0].code() == ErrorCode.STALE_MEMBER_EPOCH
+            consumer.poll(0)
+            return False
+        return True
+
+    until(commit)
 
 
 def take_from(consumers: Sequence[Consumer], count: int) -> list[bytes]:
