@@ -73,7 +73,7 @@ class Indices:
     """An array that says that it is longer than it is."""
 
     def __len__(self) -> int:
-        return 1 << 20
+        return 2
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.zeros(1, np.int64)
@@ -211,7 +211,7 @@ def test_a_mark_within_a_range_is_refused_before_it_counts() -> None:
 READERS = """
 from random import Random
 from pyreplog._native.bookie.inspect_records import inspect_controls, inspect_entries
-from pyreplog._native.ha.client_batch import parse_records
+from pyreplog._native.ha.client_batch import encode_record, parse_records
 from pyreplog._native.kafka.fetch_gather import gather_batches
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records, take_produced
 from pyreplog._native.kafka.record_set import batches_of_frames, read_record_set
@@ -227,9 +227,7 @@ from pyreplog.errors import ReplogError
 from tests.native.guarded import GuardedBuffer
 
 def repaired(data):
-    "Give a record, or a record batch, the checksum of its bytes, so that a reader looks further."
-    if data[:3] == b"KRB":
-        return data[3:]
+    "Give a record the checksum of its bytes, so that a reader looks further."
     length = int.from_bytes(data[:4], "little")
     stride = (length + 7) & ~7
     if 16 <= stride <= len(data):
@@ -281,8 +279,9 @@ ranges, acks = RangeSet(), AckSet((0, 0, 0))
 ranges.add_ranges([5, 1 << 40], [9, 1 << 41])
 acks.note_entries([5, 900], [10, 7], [1, 2], [5, 6], [5, 9])
 acks.acknowledge([*range(5, 15), *range(900, 907)], 1000)
-seeds = [plain, batches, control, produced, ranges.dump(), acks.snapshot()]
-def crc_of(data):
+short = encode_record(b"value", b"key", 5, {"a": "b"})
+seeds = [plain, batches, control, produced, short, ranges.dump(), acks.snapshot()]
+def repaired_batch(data):
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
     return data
 reached = set()
@@ -295,7 +294,7 @@ for turn in range(TURNS):
     if rng.random() < 0.3:
         del data[rng.randrange(1, len(data)):]
     if rng.random() < 0.8:
-        data = crc_of(data) if is_kafka and len(data) >= 61 else repaired(data)
+        data = repaired_batch(data) if is_kafka and len(data) >= 61 else repaired(data)
     view = guarded.holding(bytes(data))
     for name, (look, read) in READERS.items():
         try:
@@ -311,7 +310,7 @@ print("sound")
 
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_of_any_bytes_stay_within_their_buffer(seed: int) -> None:
-    assert run_alone(f"{READERS}\nSEED, TURNS = {seed}, 4000\n{FUZZ}") == "sound"
+    assert run_alone(f"{READERS}\nSEED, TURNS = {seed}, 1500\n{FUZZ}") == "sound"
 
 
 def test_a_guarded_buffer_ends_at_its_last_byte() -> None:
