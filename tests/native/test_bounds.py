@@ -19,6 +19,7 @@ from pyreplog._native.topic.ack_set import AckSet
 from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError, InvalidRecordsError
+from pyreplog.record_batches.compression import compress, decompress
 from tests.native.guarded import GuardedBuffer, run_alone
 from tests.topic.entries import records_of
 
@@ -102,7 +103,7 @@ with tempfile.TemporaryDirectory() as folder, pyreplog.open(folder + "/log") as 
 def test_merged_entries_are_no_records_of_impossible_lengths() -> None:
     whole = bytes(encode_entries([b"value"], ledger=1, first=3, lac=-1, time=1).view)
     assert list(merge_entries([whole], last=9).entry) == [3]
-    for length in (8, 63, 0):
+    for length in (63, 8, 0):
         forged = length.to_bytes(4, "little") + whole[4:]
         assert len(merge_entries([forged + forged], last=9)) == 0
     key_length = (60_000).to_bytes(2, "little")
@@ -150,6 +151,26 @@ def test_headers_that_were_changed_behind_a_batch_are_refused() -> None:
     data[at] = 0x7E
     with pytest.raises(InvalidRecordBatchError, match="changed"):
         records.headers(0)
+
+
+def test_a_consumer_batch_ends_where_its_batches_would_be_too_large() -> None:
+    """Each batch is one that a broker takes. If all of them together were refused, no consumer would come behind them."""
+    bodies = [encode_records([b"v" * 5000], None, [1], None) for _ in range(3)]
+    batches = [
+        encode_batch(compress(1, body), 1, base_timestamp=1, max_timestamp=1, codec=1, base_offset=at)
+        for at, body in enumerate(bodies)
+    ]
+    data, size = b"".join(batches), len(bodies[0])
+    for most, end in ((3 * size, 3), (3 * size - 1, 2), (2 * size - 1, 1), (size, 1)):
+        records = read_record_set([data], decompress, max_uncompressed=most)
+        assert (records.end, records.values()) == (end, [b"v" * 5000] * end)
+        rest = read_record_set([data], decompress, start=records.end, max_uncompressed=3 * size)
+        assert len(rest) == 3 - end
+    with pytest.raises(InvalidRecordBatchError, match="at most"):
+        read_record_set([data], decompress, max_uncompressed=size - 1)
+    damaged = batches[0] + encode_batch(b"no gzip", 1, base_timestamp=1, max_timestamp=1, codec=1, base_offset=1)
+    with pytest.raises(InvalidRecordBatchError, match="compressed records"):
+        read_record_set([damaged], decompress, max_uncompressed=3 * size)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------
