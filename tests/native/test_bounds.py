@@ -331,7 +331,7 @@ print("sound")
 
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_of_any_bytes_stay_within_their_buffer(seed: int) -> None:
-    assert run_alone(f"{READERS}\nSEED, TURNS = {seed}, 1500\n{FUZZ}") == "sound"
+    assert run_alone(f"{READERS}\nSEED, TURNS = {seed}, 3000\n{FUZZ}") == "sound"
 
 
 def test_a_guarded_buffer_ends_at_its_last_byte() -> None:
