@@ -6,6 +6,7 @@ What used to end the process runs in a process of its own.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ class Indices:
 
 
 def test_select_counts_the_indices_that_are_there() -> None:
-    assert len(records_of([b"value"], None).select(Indices())) == 1
+    indices: Any = Indices()
+    assert len(records_of([b"value"], None).select(indices)) == 1
 
 
 # ---- records ---------------------------------------------------------------------------------------------------
@@ -176,11 +178,15 @@ def test_a_consumer_batch_ends_where_its_batches_would_be_too_large() -> None:
 # ---- messages --------------------------------------------------------------------------------------------------
 
 
+def numbered(number: int, body: Any) -> bytes:
+    return bytes([number])
+
+
 def test_compressed_bodies_are_decoded_up_to_a_limit() -> None:
     plain = [encode_messages([b"v" * 1000]) for _ in range(5)]
     size = len(plain[0]) - 32  # of a body
     bodies = {bytes([number]): entry[32:] for number, entry in enumerate(plain)}
-    packed = [compress_entry(entry, 1, lambda _, number=number: bytes([number])) for number, entry in enumerate(plain)]
+    packed = [compress_entry(entry, 1, partial(numbered, number)) for number, entry in enumerate(plain)]
     called = []
 
     def decompress(codec: int, body: memoryview, raw_size: int) -> bytes:
@@ -202,12 +208,16 @@ def test_compressed_bodies_are_decoded_up_to_a_limit() -> None:
 # ---- acknowledgements ------------------------------------------------------------------------------------------
 
 
+def columns(*rows: list[int]) -> Any:
+    return (np.array(row, np.int64) for row in rows)
+
+
 def test_sizes_of_entries_add_up_within_64_bits() -> None:
     acks = AckSet((0, 0, 0))
     with pytest.raises(InvalidArgumentError, match="impossible"):
-        acks.note_entries([1, 2], [1, 1], [1 << 62, 1 << 62], [1, 2], [0, 0])
-    acks.note_entries([1, 2], [1, 1], [1 << 40, 1 << 40], [1, 2], [0, 0])
-    assert not len(acks.acknowledge([1, 2], 10))
+        acks.note_entries(*columns([1, 2], [1, 1], [1 << 62, 1 << 62], [1, 2], [0, 0]))
+    acks.note_entries(*columns([1, 2], [1, 1], [1 << 40, 1 << 40], [1, 2], [0, 0]))
+    assert not len(acks.acknowledge(np.array([1, 2]), 10))
     copy = AckSet((0, 0, 0))
     copy.apply(acks.snapshot())
     assert copy.acked_bytes == 1 << 41
@@ -215,7 +225,7 @@ def test_sizes_of_entries_add_up_within_64_bits() -> None:
 
 def test_a_mark_within_a_range_is_refused_before_it_counts() -> None:
     acks = AckSet((0, 0, 0))
-    acks.note_entries([5], [10], [1], [5], [5])
+    acks.note_entries(*columns([5], [10], [1], [5], [5]))
     assert not len(acks.acknowledge(np.arange(5, 15), 100))
     for mark in (5, 8, 14):
         before = acks.snapshot()
