@@ -99,7 +99,9 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
         decoded([plain, damaged], [1, 2], decompress=decompress)
 
 
-def test_a_read_of_an_owner_decompresses_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_an_owner_decompresses_a_bounded_number_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chain_reader, "RAW_BYTES_MAX", 3 * len(RAW))
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         topic = cluster.topic("t", ensemble=1, compression="zstd")
@@ -111,7 +113,7 @@ def test_a_read_of_an_owner_decompresses_a_bounded_number_of_bytes(tmp_path: Pat
             read.append(topic.managed.read(read[-1].end).result(30.0))
         assert [batch.entries for batch in read] == [2, 2, 1]
         assert [message.value for message in topic.read_at(0).result(30.0)] == [RAW] * 2
-        with topic.subscribe("s") as consumer:
+        with topic.subscribe("s", start="earliest") as consumer:
             assert [consumer.receive(30.0).value for _ in range(5)] == [RAW] * 5
 
 

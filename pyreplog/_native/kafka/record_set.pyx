@@ -25,6 +25,7 @@ from pyreplog._native.log.record cimport check_form, count_of, header_of as reco
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordBatchError
 
 cdef int CORRUPT_MESSAGE = 2
+cdef int MESSAGE_TOO_LARGE = 10
 
 cdef enum:
     ABORT = 0                   # type of the marker in the key of a control record
@@ -229,7 +230,8 @@ def read_record_set(pieces, decompress, /, *, int64_t start=0, aborted=(), bint 
         start: offset from which on records are wanted; batches that end before it are left out.
         aborted: pairs of a producer id and the first offset of an aborted transaction, in any order.
         committed_only: leave the records of these transactions out, until their markers.
-        max_uncompressed: bytes of all compressed batches together after decompression.
+        max_uncompressed: bytes of all compressed batches together after decompression. What is returned ends before the
+            batch that would be too much, unless that is the first one.
 
     Raises:
         InvalidRecordBatchError: a batch is damaged, or not behind the one before it; nothing is returned.
@@ -264,7 +266,12 @@ def read_record_set(pieces, decompress, /, *, int64_t start=0, aborted=(), bint 
                         batch.add(header, part, &view[at], 0, start)
                     elif header.attributes & 7:
                         compressed = part[at + BATCH_HEADER:at + header.size]
-                        plain = bytes(decompress(header.attributes & 7, compressed, left))
+                        try:
+                            plain = bytes(decompress(header.attributes & 7, compressed, left))
+                        except InvalidRecordBatchError as error:
+                            if error.error_code != MESSAGE_TOO_LARGE or left == max_uncompressed:
+                                raise
+                            return batch  # the next read begins with this batch, and has room for it
                         left -= len(plain)
                         body = plain
                         batch.add(header, plain, &body[0] if plain else NULL, body.shape[0], start)

@@ -316,7 +316,12 @@ def _require(place: EntryPosition | None, offset: int) -> EntryPosition:
 def _decode(item: ChainLedger, records: RecordBatch) -> MessageBatch:
     start = item.start
     return decode_messages(
-        records, offset=start.offset, entries=start.entries, size=start.size, decompress=decompress, raw_max=RAW_BYTES_MAX
+        records,
+        offset=start.offset,
+        entries=start.entries,
+        size=start.size,
+        decompress=decompress,
+        raw_max=RAW_BYTES_MAX,
     )
 
 
