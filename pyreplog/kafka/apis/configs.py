@@ -270,19 +270,23 @@ def _check_ledger_changes(
     name: str, settings: Mapping[str, tuple[str, int]],
     configs: Iterable[AlterConfigsAlterableConfig | IncrementalAlterConfigsAlterableConfig],
 ) -> None:  # fmt: skip
-    """Check that a request changes nothing of a topic on ledgers: it sets what is so already, or deletes what is not
-    set. Such topics take batches of producers with any codec, which Kafka calls `compression.type=producer`.
+    """Check that a request leaves all settings of a topic on ledgers as they are.
 
-    AlterConfigs sets all settings of other topics; of these, it leaves those that it does not name.
+    A request may set a setting to the value that it has, and delete one that is not set. Such topics take batches of
+    producers with any codec, which Kafka calls `compression.type=producer`. AlterConfigs keeps the settings of these
+    topics that the request does not name; of other topics it resets them.
+
+    Raises:
+        RefusedError: the request would change a setting.
     """
     for config in configs:
         key, text = config.name, config.value
         operation = config.config_operation if isinstance(config, IncrementalAlterConfigsAlterableConfig) else _SET
         if operation == _DELETE or text is None:
-            is_so = key in IMPLIED_SETTINGS or key not in settings
+            is_kept = key in IMPLIED_SETTINGS or key not in settings
         else:
-            is_so = operation == _SET and text in (settings.get(key, ("",))[0], IMPLIED_SETTINGS.get(key))
-        if not is_so:
+            is_kept = operation == _SET and text in (settings.get(key, ("",))[0], IMPLIED_SETTINGS.get(key))
+        if not is_kept:
             raise RefusedError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{key[:80]}: {name} is a topic on ledgers: change it with pyreplog's API or `pyreplog topic`",
