@@ -258,7 +258,7 @@ def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -
 
 
 def test_the_copy_throttle_bounds_the_rate_of_copies(tmp_path: Path) -> None:
-    ledgers = filled(tmp_path, bookies=4, ledgers=4)
+    ledgers = filled(tmp_path, bookies=4, ensemble=4)  # each bookie has copies of each ledger
     lose(tmp_path, "bookie-1")
     with (
         LedgerCluster.embedded(tmp_path, bookies=4, replace=True, **SETTINGS) as cluster,

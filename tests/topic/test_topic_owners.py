@@ -342,7 +342,7 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
     faults = Faults()
     with killable_process(cluster, faults) as owner:
         owner.topic(NAME, **SMALL).publish(b"x")
-        stray = owner.topics.get(NAME).managed._maker.make().id  # type: ignore[union-attr]
+        stray = owner.topics.get(NAME).managed._maker.make()  # type: ignore[union-attr]
         kill(owner)
     with killable_process(cluster) as other:
         topic = other.topic(NAME)
@@ -350,7 +350,7 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
         about_to_be_named = topic.managed._maker.make()
         monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
         monkeypatch.setattr(other.topics, "_runs", 0)
-        until(lambda: stray not in cluster.ledgers())
+        until(lambda: stray.id not in cluster.ledgers())
         assert {mine.id, about_to_be_named.id, *topic.managed.chain.ids} <= set(cluster.ledgers())
         assert stored(topic) == {0: b"x", 1: b"y"}
         about_to_be_named.close()
