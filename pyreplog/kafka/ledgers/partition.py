@@ -170,6 +170,12 @@ async def _search_range(topic: AnyTopic, offsets: range, reads_max: int) -> _Sea
     return None
 
 
+def _take_error(task: asyncio.Task[None]) -> None:
+    """Take the error of a task for which nobody may wait any more: asyncio logs errors that nobody has taken."""
+    if not task.cancelled():
+        task.exception()
+
+
 class LedgerPartition:
     """One partition of a topic on ledgers. All methods run in one event loop, of which they block nothing.
 
@@ -295,6 +301,10 @@ class LedgerPartition:
             self._end_session(key)  # the producer may have used another listener meanwhile: ask the topic
             session = await self._session(topic, key)
             verdict = session.sequences.check(header.base_sequence, header.count)
+        if verdict is SequenceVerdict.NEW:
+            await topic.room()
+            session = await self._session(topic, key)
+            verdict = session.sequences.check(header.base_sequence, header.count)  # an earlier batch may have failed
         if isinstance(verdict, SequencedBatch):
             return verdict.outcome
         if verdict is SequenceVerdict.DUPLICATE:
@@ -304,7 +314,6 @@ class LedgerPartition:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 message=f"producer {key[0]}, epoch {key[1]}: batches are missing before {header.base_sequence}",
             )
-        await topic.room()
         if session.producer is None:
             outcome = topic.submit_batch(
                 records.values, records.keys, properties=records.properties, event_times=records.event_times
@@ -490,6 +499,7 @@ class LedgerPartition:
         """
         if self._tail is None:
             self._tail, self._tail_start = asyncio.create_task(self._watch(end)), end
+            self._tail.add_done_callback(_take_error)
         elif end < self._tail_start:  # another reader has seen more
             return
         tail = self._tail

@@ -282,7 +282,8 @@ class LedgerTopics(Handle):
             partition = LedgerPartition(label, partial(self._open, name), self._producer_prefix)
             self._partitions[name] = partition
             if len(self._partitions) > PARTITIONS_MAX:
-                for other in [other for other, each in self._partitions.items() if not each.is_busy][:1]:
+                other = next((other for other, each in self._partitions.items() if not each.is_busy), None)
+                if other is not None:
                     self._close_partition(other)
         self._partitions.move_to_end(name)
         return partition
@@ -331,7 +332,8 @@ class LedgerTopics(Handle):
             timeout_ms: milliseconds after which a batch without an outcome is answered.
 
         Returns:
-            A future of the outcomes; it does not fail. A batch is acknowledged when its topic acknowledges it.
+            A future of the outcomes. A batch is acknowledged when its topic acknowledges it. The future fails with a
+            ClosedError, and with nothing else, when the listener is closed.
         """
         size = sum(map(len, records.values()))
         with self._lock:
@@ -371,7 +373,7 @@ class LedgerTopics(Handle):
             fetches: the partitions.
 
         Returns:
-            A future of the outcomes; it does not fail.
+            A future of the outcomes. It fails with a ClosedError, and with nothing else, when the listener is closed.
         """
         return self._run(partial(self._fetch, params, fetches))
 
@@ -546,7 +548,7 @@ class LedgerTopics(Handle):
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                for partition in self._partitions.values():
+                for partition in list(self._partitions.values()):  # `_sweep` may remove some meanwhile
                     await partition.close()
             finally:
                 set_result(closed, None)
