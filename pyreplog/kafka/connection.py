@@ -99,7 +99,7 @@ class KafkaConnection:
         self._waiting_bytes = 0  # of responses that wait for an earlier one
         self._events = READ
         self._is_paused = False
-        self._is_held = False
+        self._holds = 0  # calls of `hold` without one of `release`
         self._awaits_memory = False
         self._muted_until_us = 0
         self._is_finished = False
@@ -229,7 +229,7 @@ class KafkaConnection:
 
     def _is_full(self) -> bool:
         config = self._config
-        if self._is_held:
+        if self._holds:
             return True
         if self._muted_until_us and self._reactor.clock.monotonic_us() < self._muted_until_us:
             return True
@@ -276,14 +276,17 @@ class KafkaConnection:
             self._reactor.call_later(duration_ms / 1000, weak_callback(self._resume))
 
     def hold(self) -> None:
-        """Handle no further request until `release`: a thread still works on the one before, and their order counts."""
+        """Handle no further request until `release`: a thread still works on the one before, and their order counts.
+
+        After several calls, it takes as many of `release`.
+        """
         with self._lock:
-            self._is_held = True
+            self._holds += 1
 
     def release(self) -> None:
         """Handle requests again after `hold`. Any thread may call it."""
         with self._lock:
-            self._is_held = False
+            self._holds -= 1
             may_resume = self._is_paused and self.error is None and not self._is_full()
         if may_resume:
             with suppress(ReplogError):  # the reactor was closed
@@ -377,7 +380,7 @@ class KafkaConnection:
             self.close(PeerTimeoutError(f"{part} without an end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
-        elif self._answers or self._backlog or self._is_held or now_us < self._muted_until_us:
+        elif self._answers or self._backlog or self._holds or now_us < self._muted_until_us:
             self._idle_since_us = now_us
         elif now_us - self._idle_since_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))

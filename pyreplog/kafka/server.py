@@ -312,11 +312,13 @@ class KafkaServer(Handle):
     ) -> None:
         """Accept the outcome of a call, and handle the requests behind it; runs on the thread that made the call."""
         error = future.exception()
-        if error is None:
-            self._accept_outcome(connection, pending, future.result())
-        else:
-            self._close_after(connection, pending, error)
-        connection.release()
+        try:
+            if error is None:
+                self._accept_outcome(connection, pending, future.result())
+            else:
+                self._close_after(connection, pending, error)
+        finally:
+            connection.release()
 
     def _accept_outcome(self, connection: KafkaConnection, pending: _PendingRequest, outcome: Outcome) -> None:
         if isinstance(outcome, Unanswered):

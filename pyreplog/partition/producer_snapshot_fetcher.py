@@ -121,7 +121,9 @@ class ProducerSnapshotFetcher(Handle):
         while True:
             try:
                 return future.result(_STOP_CHECK_S)
-            except TimeoutError:
+            except TimeoutError:  # of the wait, or of the transport
+                if future.done():
+                    return future.result(0)
                 is_over = self._error is not None or time.monotonic() >= deadline
                 if is_over or not partition.is_alive(broker):
                     raise NotConnectedError("the broker did not answer a request for a producer snapshot") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -915,6 +916,29 @@ def test_a_producer_that_waits_for_no_answer_is_slowed_down(embedded: Topics, mo
             send_without_answer(client, data)
         until(lambda: topic.offsets() == range(200))
     assert unanswered_failures(embedded) == 0
+
+
+def test_a_producer_of_both_kinds_that_waits_for_no_answer_is_slowed_down(
+    embedded: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another thread checks the compressed batch; the end of its work does not end the wait for the topic on ledgers."""
+    monkeypatch.setattr(pyreplog.kafka.ledgers.topics, "PENDING_BYTES_MAX", 20_000)
+    topic = embedded.create(quota_bytes=1)
+    topic.create_subscription("idle", start="earliest")
+    topic.publish(bytes(100))
+    until(lambda: topic.stats().publishing == "held")
+    embedded.brokers.create("events")
+    data = {
+        "events": build_batch([random.Random(1).randbytes(20_000)], timestamps_ms=[TIME_MS], codec=1),
+        "orders": build_batch([bytes(15_000)], timestamps_ms=[TIME_MS]),
+    }
+    topic_data = [ProduceTopicProduceData(name, [ProducePartitionProduceData(0, data[name])]) for name in data]
+    with embedded.raw() as client:
+        client.send(ApiKey.PRODUCE, 8, ProduceRequest(None, 0, 500, topic_data))
+        send_without_answer(client, data["orders"])
+        assert client.is_closed()
+    assert "no outcome within 0.5 s" in caplog.text
+    assert "have no outcome yet" not in caplog.text, "the next request was handled"
 
 
 def test_acks_that_kafka_does_not_know_are_refused(embedded: Topics) -> None:

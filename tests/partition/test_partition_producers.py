@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog.errors import InvalidMessageError
-from pyreplog.future import AppendFuture
+from pyreplog.errors import InvalidMessageError, PeerTimeoutError
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.partition import partition as partition_module
 from pyreplog.partition import producer_snapshot_fetcher
 from pyreplog.partition.producer_snapshot_fetcher import ProducerSnapshotFetcher
@@ -278,6 +278,32 @@ def test_search_ends_as_soon_as_the_broker_that_it_waits_for_counts_as_dead(
         assert fetcher.fetch(b.partition)
         assert time.monotonic() - begun_s < PATIENCE_S
     assert b.partition.is_leader and b.partition.has_lost_producers
+
+
+def test_search_ends_as_soon_as_the_connections_to_all_brokers_time_out(
+    cluster: Cluster, a: Broker, trimmed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an error is a TimeoutError, as that of a wait without an answer."""
+
+    class BrokenTransport:
+        """Its connections time out before they answer."""
+
+        def producer_snapshot(
+            self, broker: str, request: ProducerSnapshotRequest
+        ) -> AppendFuture[ProducerSnapshotPiece]:  # fmt: skip
+            future = AppendFuture[ProducerSnapshotPiece]()
+            set_exception(future, PeerTimeoutError("no answer within 1 s"))
+            return future
+
+    monkeypatch.setattr(producer_snapshot_fetcher, "_ANSWER_S", 10.0)
+    b = cluster.brokers["b"]
+    lose_snapshots(b)
+    cluster.inbox.clear()
+    b.partition.state_changed(cluster.states[EVENTS][0] + 1, cluster.states[EVENTS][1].led_by("b"))
+    with ProducerSnapshotFetcher(BrokenTransport()) as fetcher:
+        begun_s = time.monotonic()
+        assert not fetcher.fetch(b.partition)
+        assert time.monotonic() - begun_s < 10.0, "it ends with the first error"
 
 
 def test_replica_on_a_live_broker_is_asked_although_another_broker_is_dead(

@@ -56,7 +56,7 @@ class MixedFetch:
         self._deadline_us = clock.monotonic_us() + params.max_wait_ms * 1000
 
     def read(self) -> AppendFuture[MixedFetchData]:
-        """Return a future of the outcome. It fails with a ClosedError, and with nothing else, when the listener is closed."""
+        """Return a future of the outcome. It fails only when the listener is closed, with a ClosedError."""
         read = self._topics.fetch(self._params._replace(max_wait_ms=0), self._on_ledgers)
         return transform(read, self._read_replicas)
 

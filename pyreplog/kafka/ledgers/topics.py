@@ -332,8 +332,8 @@ class LedgerTopics(Handle):
             timeout_ms: milliseconds after which a batch without an outcome is answered.
 
         Returns:
-            A future of the outcomes. A batch is acknowledged when its topic acknowledges it. The future fails with a
-            ClosedError, and with nothing else, when the listener is closed.
+            A future of the outcomes. A batch is acknowledged when its topic acknowledges it. The future fails only when
+            the listener is closed, with a ClosedError.
         """
         size = sum(map(len, records.values()))
         with self._lock:
@@ -373,7 +373,7 @@ class LedgerTopics(Handle):
             fetches: the partitions.
 
         Returns:
-            A future of the outcomes. It fails with a ClosedError, and with nothing else, when the listener is closed.
+            A future of the outcomes. It fails only when the listener is closed, with a ClosedError.
         """
         return self._run(partial(self._fetch, params, fetches))
 
