@@ -19,6 +19,7 @@
 | `cleaner_thread` | compacts the partitions of a broker; checks batches of compacted topics |
 | `cleaned_segment_fetcher` | copies the segments that leaders have compacted, for followers |
 | `producer_snapshot_fetcher` | copies producer snapshots of other replicas, for replicas that have lost their own |
+| `broker_answers` | waits for the answers of other brokers |
 | `log_syncer` | syncs logs of topics with `requires_sync`, in a few threads |
 | `requests` | parameters and results of appends and fetches |
 | `config` | settings of a topic's partitions |

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from pyreplog.errors import NotConnectedError, PeerError
+from pyreplog.errors import PeerError
 from pyreplog.future import AppendFuture
+from pyreplog.partition.broker_answers import wait_for_answer
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import (
     CleanedSegments,
@@ -28,7 +28,6 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 20
 """Bytes of a segment in one request."""
 _ANSWER_S = 30.0
-_STOP_CHECK_S = 0.1  # interval at which a wait checks whether the broker is stopping
 
 
 @runtime_checkable
@@ -127,10 +126,5 @@ class CleanedSegmentFetcher:
             copy.discard()
 
     def _wait(self, future: AppendFuture[T]) -> T:
-        deadline = time.monotonic() + _ANSWER_S
-        while True:
-            try:
-                return future.result(_STOP_CHECK_S)
-            except TimeoutError:
-                if self._stopping.is_set() or time.monotonic() >= deadline:
-                    raise NotConnectedError("the leader did not answer a request for its compacted segments") from None
+        text = "the leader did not answer a request for its compacted segments"
+        return wait_for_answer(future, _ANSWER_S, self._stopping.is_set, text)

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from pyreplog.errors import NotConnectedError, ReplogError, StreamError
+from pyreplog.errors import ReplogError, StreamError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
+from pyreplog.partition.broker_answers import wait_for_answer
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ProducerSnapshotPiece, ProducerSnapshotRequest
 from pyreplog.partition.store.producer_snapshot import FILE_MAX, decode_snapshot
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 1 << 20
 """Bytes of a snapshot in one request."""
 _ANSWER_S = 5.0
-_STOP_CHECK_S = 0.1  # interval at which a wait checks whether the broker is stopping
 _RETRY_S, _RETRY_MAX_S = 0.2, 30.0  # first and longest pause after a search without a result
 
 
@@ -117,16 +117,10 @@ class ProducerSnapshotFetcher(Handle):
         self, future: AppendFuture[ProducerSnapshotPiece], partition: Partition, broker: str
     ) -> ProducerSnapshotPiece:  # fmt: skip
         """Wait for an answer, as long as the broker counts as alive. Raises PeerError."""
-        deadline = time.monotonic() + _ANSWER_S
-        while True:
-            try:
-                return future.result(_STOP_CHECK_S)
-            except TimeoutError:  # of the wait, or of the transport
-                if future.done():
-                    return future.result(0)
-                is_over = self._error is not None or time.monotonic() >= deadline
-                if is_over or not partition.is_alive(broker):
-                    raise NotConnectedError("the broker did not answer a request for a producer snapshot") from None
+        text = "the broker did not answer a request for a producer snapshot"
+        return wait_for_answer(
+            future, _ANSWER_S, lambda: self._error is not None or not partition.is_alive(broker), text
+        )  # fmt: skip
 
     # ---- the thread -----------------------------------------------------------------------------------------
 
