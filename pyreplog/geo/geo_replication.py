@@ -812,15 +812,18 @@ class GeoReplication(Handle):
         Args:
             topic: name of its topic; a partitioned topic stands for all partitions.
             subscription: name of the subscription.
-            everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
+            everywhere: ask the other servers of this cluster, too, and list topics whose owner did not answer, or that
+                have no owner, as unknown. False: only topics that this process owns.
             secret: secret of this cluster's servers, for `everywhere`.
             tls: TLS context of a client of these servers.
 
         Returns:
-            The positions here, by origin; then the positions that the other clusters reported.
+            The positions here, by origin; then the positions that the other clusters reported. The row of an unknown
+            topic has no offsets and no token, and its `error` has the reason and what to do.
 
         Raises:
-            NoSuchSubscriptionError: the processes that were asked own no topic with such a replicated subscription.
+            NoSuchSubscriptionError: there is no such replicated subscription among the topics that were asked for.
+            InvalidMetadataError: with `everywhere`, the policy of one of the topics cannot be read.
             ReplogError: errors of the metadata store.
         """
         self._check_open()
@@ -829,8 +832,15 @@ class GeoReplication(Handle):
         check_text("subscription", subscription)
         rows = [] if self._manager is None else self._manager.where(topic, subscription)
         if check_bool("everywhere", everywhere):
+            stored = stored_subscriptions(self._store, topic)  # before: a lease may end while its server is asked
+            silent: dict[str, ReplogError] = {}
             for answer in self._ask_servers(lambda client: client.geo_where(topic, subscription), secret, tls):
                 rows += [decode_position(row) for row in answer.rows]
+                if answer.error is not None:
+                    silent[answer.address] = answer.error
+            missing = {each.topic: each for each in stored if each.subscription == subscription}
+            for name in missing.keys() - {row.topic for row in rows}:
+                rows.append(missing[name].unknown_position(silent, is_open_here=self._owns(name)))
         if not rows:
             raise no_such_position(topic, subscription)
         return sorted(rows, key=lambda row: (row.topic, row.at != "", row.at, row.origin != "", row.origin, row.token))

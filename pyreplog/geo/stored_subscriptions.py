@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.policies import load_config, names_of
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.metadata.store import MetadataStore
@@ -40,6 +41,18 @@ class StoredSubscription(NamedTuple):
         """
         error = self._reason(silent, is_open_here=is_open_here)
         return SubscriptionReadiness.unknown(self.topic, self.subscription, self.target, error)
+
+    def unknown_position(self, silent: Mapping[str, ReplogError], *, is_open_here: bool) -> SubscriptionPosition:
+        """Return a position here of which nothing is known, with the reason and what to do.
+
+        Args:
+            silent: errors of the servers that did not answer, by address.
+            is_open_here: whether this process owns the topic.
+        """
+        error = self._reason(silent, is_open_here=is_open_here)
+        return SubscriptionPosition(
+            self.topic, self.subscription, "", "", "", None, 0, None, is_known=False, error=error
+        )  # fmt: skip
 
     def _reason(self, silent: Mapping[str, ReplogError], *, is_open_here: bool) -> str:
         if self.owner is None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog import Cluster, InvalidMetadataError, TopicServer
+from pyreplog import Cluster, InvalidMetadataError, NoSuchSubscriptionError, TopicServer
 from pyreplog.cli.app import main
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from tests.geo.places import two_servers
@@ -137,6 +137,32 @@ def test_topics_of_a_server_that_refuses_the_secret_are_unknown(
         assert line.startswith("t, s to b: process ") and guarded.server.address in line and "--secret-file" in line
         assert main(["geo", "readiness", str(guarded.path), "t", "--secret-file", str(guarded.secret_file)]) == 0
         until(lambda: state_of(guarded.b.geo.readiness("t", everywhere=True)) == [("t", "s", "a", "ready")])
+
+
+def test_a_position_that_only_a_server_knows_which_refuses_the_secret_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as stack:
+        guarded = Guarded(stack, tmp_path)
+        capsys.readouterr()
+        arguments = ["geo", "where", str(guarded.path), "t", "s", "--json"]
+        assert main(arguments) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["topic"], row["subscription"], row["at"], row["below"], row["is_known"]) == (
+            "t",
+            "s",
+            "",
+            None,
+            False,
+        )
+        assert guarded.server.address in row["error"] and "does not answer" in row["error"]
+        assert main([*arguments, "--secret-file", str(guarded.secret_file)]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [(row["at"], row["below"], row["is_known"], row["error"]) for row in rows] == [
+            ("", 0, True, ""), ("b", 0, True, ""),
+        ]  # fmt: skip
+        with pytest.raises(NoSuchSubscriptionError):
+            guarded.b.geo.where("t", "other", everywhere=True)
 
 
 def test_topics_of_a_process_without_a_server_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
