@@ -36,11 +36,16 @@ def values(ledger: int) -> list[bytes]:
     return [b"entry %d of ledger %d" % (entry, ledger) * 3 for entry in range(ENTRIES)]
 
 
-def filled(folder: Path, *, bookies: int, ledgers: int = 6, ensemble: int = 3, write_quorum: int = 3) -> list[int]:
-    """A closed cluster with closed ledgers."""
-    ids = []
+def filled(
+    folder: Path, *, bookies: int, ledgers: int = 6, ensemble: int = 3, write_quorum: int = 3, on: int | None = None
+) -> list[int]:
+    """A closed cluster with closed ledgers, and more of them until the bookie of the number `on` is a member of one."""
+    ids: list[int] = []
     with LedgerCluster.embedded(folder, bookies=bookies, **SETTINGS) as cluster:
-        for _ in range(ledgers):
+        holder = None if on is None else list(cluster.runtime.bookies)[on]  # type: ignore[attr-defined]
+        while len(ids) < ledgers or not (
+            holder is None or any(holder in cluster.ledger_metadata(ledger).bookies() for ledger in ids)
+        ):
             with cluster.create_ledger(ensemble, write_quorum, password=b"secret") as ledger:
                 ledger.append_batch(values(ledger.id))
             ids.append(ledger.id)
@@ -58,7 +63,7 @@ def whole(cluster: LedgerCluster, ledgers: list[int], copies: int) -> bool:
 @pytest.mark.parametrize(("ensemble", "write_quorum"), [(3, 3), (5, 3)])
 def test_a_bookie_whose_disk_was_lost_is_replaced_by_others(tmp_path: Path, ensemble: int, write_quorum: int) -> None:
     """Its new, empty incarnation is an ordinary target."""
-    ledgers = filled(tmp_path, bookies=ensemble + 1, ensemble=ensemble, write_quorum=write_quorum)
+    ledgers = filled(tmp_path, bookies=ensemble + 1, ensemble=ensemble, write_quorum=write_quorum, on=1)
     lose(tmp_path, "bookie-1")
     with LedgerCluster.embedded(tmp_path, bookies=ensemble + 1, replace=True, **SETTINGS) as without_recovery:
         assert not whole(without_recovery, ledgers, write_quorum)
@@ -107,7 +112,7 @@ def rounds(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_states_and_orders_follow_the_work(tmp_path: Path, rounds: Any) -> None:
-    ledgers = filled(tmp_path, bookies=4)
+    ledgers = filled(tmp_path, bookies=4, on=1)
     lose(tmp_path, "bookie-1")
     bench = rounds(bookies=4, replace=True)
     bench.step()
@@ -149,7 +154,7 @@ def test_a_bookie_that_is_no_member_any_more_is_asked_for_what_its_successor_los
 
 
 def test_nothing_is_copied_while_auto_recovery_is_on_hold(tmp_path: Path, rounds: Any) -> None:
-    ledgers = filled(tmp_path, bookies=4)
+    ledgers = filled(tmp_path, bookies=4, on=1)
     lose(tmp_path, "bookie-1")
     bench = rounds(bookies=4, replace=True)
     begin_hold(bench.store, TimedReason(bench.clock.now_us(), "upgrade"))
@@ -168,7 +173,7 @@ def test_a_pass_that_begins_late_copies_nothing_on_hold(
     tmp_path: Path, rounds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round that learned of the hold was before it: the next one is seconds away."""
-    ledgers = filled(tmp_path, bookies=4)
+    ledgers = filled(tmp_path, bookies=4, on=1)
     lose(tmp_path, "bookie-1")
     bench = rounds(bookies=4, replace=True)
     run, may_begin = ReplicationWorker.run, threading.Event()
@@ -258,7 +263,7 @@ def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -
 
 
 def test_the_copy_throttle_bounds_the_rate_of_copies(tmp_path: Path) -> None:
-    ledgers = filled(tmp_path, bookies=4, ensemble=4)  # each bookie has copies of each ledger
+    ledgers = filled(tmp_path, bookies=4, ensemble=4, on=1)  # each bookie has copies of each ledger
     lose(tmp_path, "bookie-1")
     with (
         LedgerCluster.embedded(tmp_path, bookies=4, replace=True, **SETTINGS) as cluster,
@@ -277,7 +282,7 @@ def test_the_copy_throttle_bounds_the_rate_of_copies(tmp_path: Path) -> None:
 
 def test_counts_are_those_of_the_copies_needed(tmp_path: Path, rounds: Any) -> None:
     """Bytes copied are bytes needed: with E=5 and Qw=3, three fifths of the entries of each ledger."""
-    ledgers = filled(tmp_path, bookies=6, ensemble=5, write_quorum=3)
+    ledgers = filled(tmp_path, bookies=6, ensemble=5, write_quorum=3, on=0)
     lose(tmp_path, "bookie-0")
     bench = rounds(bookies=6, replace=True)
     gone = {bookie for ledger in ledgers for bookie in bench.cluster.ledger_metadata(ledger).bookies()} - {

@@ -103,7 +103,8 @@ def test_a_record_without_a_key_is_refused(brokers: KafkaBrokers) -> None:
 def test_records_without_keys_are_named_one_by_one(brokers: KafkaBrokers, codec: str) -> None:
     """The client fails them as invalid, and the others of their batch as refused because of them."""
     create(brokers)
-    producer = Producer({"bootstrap.servers": brokers.addresses, "compression.type": codec, "linger.ms": 200})
+    # `flush` ends the linger: all records go in one batch
+    producer = Producer({"bootstrap.servers": brokers.addresses, "compression.type": codec, "linger.ms": 60_000})
     failed: dict[bytes, int] = {}
 
     def delivered(error: KafkaError | None, message: Message) -> None:

@@ -497,7 +497,7 @@ def test_metrics_have_the_lag_of_a_group(topics: Topics) -> None:
             if labels.get("group") == "readers" and labels.get("topic") == "orders"
         }
 
-    first = measured()
+    first = until(lambda: (values := measured()) and "lag" in values and values)  # the owner may be slow to answer
     assert (first["offset"], first["lag"]) == (2, 3) and 0 < first["lag_seconds"] < 3600
     topic.delete()
     assert until(lambda: (values := measured()) and "lag" not in values and values)["offset"] == 2
@@ -593,17 +593,17 @@ def test_a_consumer_of_trimmed_messages_goes_on_with_the_first_that_is_kept(topi
     topic = topics.native.topic("orders", ensemble=1, roll_entries=1, retention_bytes=0, retention_ms=0)
     for number in range(5):
         topic.publish(b"%d" % number)
-    first = until(lambda: topic.trim())
-    assert first
+    assert until(lambda: topic.trim())
     with topics.raw() as client:
         answer = client.ask(ApiKey.FETCH, 12, fetch_request("orders", 0)).responses[0].partitions[0]
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         answer = client.ask(ApiKey.FETCH, 12, fetch_request("orders", 6)).responses[0].partitions[0]
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     topic.configure(retention_bytes=None, retention_ms=None)
+    first = topic.offsets().start  # another trim may have followed until now
     topic.publish(b"new")
     message = consume(topics, 1)[0]
-    assert message.offset() == first
+    assert message.offset() == first > 0
 
 
 # ---- the life of topics ----------------------------------------------------------------------------------------
@@ -615,6 +615,7 @@ def test_a_topic_that_is_deleted_under_way_is_unknown(topics: Topics) -> None:
     with topics.raw() as client:
         assert client.ask(ApiKey.FETCH, 12, fetch_request("orders", 0)).responses[0].partitions[0].error_code == 0
         number = client.send(ApiKey.FETCH, 12, fetch_request("orders", 1, max_wait_ms=60_000))
+        until(lambda: topic.stats().subscriptions)  # the one of the fetch
         topic.delete()
         answer = client.answer(ApiKey.FETCH, 12, number).responses[0].partitions[0]
         assert answer.error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
