@@ -39,6 +39,7 @@ class SubscriptionReport:
             alarms: alarms by subscription.
         """
         exchange, neighbours, rows = self._exchange, self._neighbours, []
+        kept = partial(self._positions.kept, start=self._topic.managed.start.offset)
         for peer, neighbour in neighbours.clusters.items():
             connection = neighbours.connections[peer]
             stored = {self._topic.origin: connection.stored or 0}
@@ -55,7 +56,7 @@ class SubscriptionReport:
             held = self._positions.held_from(stored)
             error = neighbours.why_not_connected(peer)
             for name in exchange.names():
-                effect = readiness(exchange, name, peer, held, stored, self._positions.foreign, may_have)
+                effect = readiness(exchange, name, peer, held, stored, self._positions.foreign, may_have, kept)
                 state = exchange.state(name)
                 assert state is not None
                 alarm = neighbours.alarms.get(peer, "") or alarms.get(name, "")

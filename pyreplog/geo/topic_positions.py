@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, subtract
+from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, ranges_of, subtract
 from pyreplog.geo.acks.subscription_state import SubscriptionState
 from pyreplog.geo.acks.translation import Translation
 from pyreplog.origins.origin import Origin
@@ -149,6 +149,17 @@ class TopicPositions:
         It takes time in proportion to the runs that are returned.
         """
         return self.translation.held_from(starts)
+
+    def kept(self, origin: Origin, ranges: Ranges, start: int) -> Ranges:
+        """Return the messages in ranges of an origin that the topic holds from an offset in it on.
+
+        Args:
+            origin: the origin.
+            ranges: starts and ends at the origin, ascending.
+            start: offset in the topic.
+        """
+        held = ranges_of(*self.translation.to_local(origin, ranges))
+        return self.translation.to_origins(held.intersect(start)).get(origin, NO_RANGES)
 
     def foreign(self, origin: Origin, start: int, end: int) -> Ranges:
         """Return the offsets of an origin, between two of them, that hold messages of other origins; likewise."""

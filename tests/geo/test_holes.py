@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.geo.acks import exchange as exchanges
 from pyreplog.geo.acks.messages import StartOffsets, Summary, decode, encode
-from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.topic.owner import subscription as subscriptions
 from tests.waiting import until
@@ -296,3 +296,34 @@ def test_holes_of_expired_messages_are_bounded_in_both_clusters(tmp_path: Path) 
 def ack_ranges(side: Cluster) -> int:
     assert side.subscriptions is not None
     return side.subscriptions.ack_ranges
+
+
+def test_readiness_counts_messages_as_lost_that_the_target_removed_before_a_seek_went_back_to_them() -> None:
+    clusters = Clusters()
+    clusters.connect_all()
+    a, b = clusters["a"], clusters["b"]
+    a.do(a.exchange.create("s", "t1", OriginRanges()))
+    a.acknowledge("s", "a", *range(80))
+    clusters.settle()
+    remove(b, 60)
+    clusters.settle()
+
+    def lost() -> list[int]:
+        effect = readiness(
+            a.exchange, "s", cluster_id("b"), OriginRanges(), {origin("a"): 1000},
+            kept=lambda _, ranges: ranges_of(*ranges).intersect(10),
+        )  # fmt: skip
+        assert effect.is_known and effect.is_current
+        return [
+            number for start, end in zip(*effect.lost.between(origin("a")), strict=True) for number in range(start, end)
+        ]
+
+    assert lost() == []
+    base = OriginRanges()
+    base.add(origin("a"), *whole(0, 20))
+    a.do(a.exchange.seek("s", base))
+    clusters.settle()
+    assert lost() == [*range(20, 60)]
+    a.acknowledge("s", "a", *range(25, 1000))
+    clusters.settle()
+    assert lost() == [*range(20, 25)]

@@ -106,5 +106,21 @@ def test_the_base_of_a_seek_has_of_removed_messages_only_those_that_were_passed(
     assert offsets(positions.base_of_seek(state, 35, 15), ORIGINS[1]) == [3, *range(5, 15)]
 
 
+def test_messages_of_an_origin_that_are_kept_are_found_among_its_offsets() -> None:
+    positions = TopicPositions(OWN, 0, ORIGINS.get)
+    positions.add(batch_of(log_of([(0, 0, 10), (1, 0, 10), (0, 0, 10), (1, 5, 10)])))
+
+    def kept(origin: Origin, numbers: range, start: int) -> list[int]:
+        ranges = OriginRanges()
+        ranges.add(origin, *positions.kept(origin, span(*numbers), start))
+        return offsets(ranges, origin)
+
+    assert kept(OWN, range(5, 25), 0) == [*range(5, 10), *range(20, 25)], "those between are of another origin"
+    assert kept(OWN, range(5, 25), 22) == [22, 23, 24]
+    first, end = kept(ORIGINS[1], range(1000), 0)[0], positions.ends()[ORIGINS[1]]
+    assert kept(ORIGINS[1], range(end), 0) == [*range(first, first + 10), *range(end - 10, end)]
+    assert kept(ORIGINS[1], range(end), 15) == [*range(first + 5, first + 10), *range(end - 10, end)]
+
+
 def offsets(ranges: OriginRanges, of: Origin) -> list[int]:
     return [offset for start, end in zip(*ranges.between(of), strict=True) for offset in range(int(start), int(end))]

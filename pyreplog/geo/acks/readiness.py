@@ -9,7 +9,7 @@ import numpy as np
 
 from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.geo.acks.exchange import SubscriptionExchange
-from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
+from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges, ranges_of, subtract
 from pyreplog.origins.origin import Origin
 
 
@@ -27,7 +27,8 @@ class Readiness:
             values are guesses.
         is_current: whether the target knows the present generation; if not, it goes on from its position before the
             seek.
-        lost: messages that are to be delivered and that the target does not store.
+        lost: messages that are to be delivered and that the target does not store: they have not arrived there, or were
+            removed before a seek went back to them.
         repeated: messages that are acknowledged, and that the target would deliver if it stores them, as it may.
         revived: messages that expired here without being acknowledged, and that the target would deliver likewise.
     """
@@ -54,6 +55,7 @@ def readiness(
     stored: Mapping[Origin, int],
     foreign: Callable[[Origin, int, int], Ranges] | None = None,
     sent: Callable[[Origin], int] = lambda _: 0,
+    kept: Callable[[Origin, Ranges], Ranges] | None = None,
 ) -> Readiness:
     """Return the effect of a fail-over to `target` now.
 
@@ -67,6 +69,7 @@ def readiness(
             no messages.
         sent: returns the offset at an origin below which the target may store messages, since they were sent from here,
             or may have come from elsewhere.
+        kept: returns the messages in ranges of an origin that this cluster holds; None: none below `stored` is held.
 
     Raises:
         InvalidArgumentError: the target is no neighbour.
@@ -75,11 +78,15 @@ def readiness(
     assert state is not None
     lost, repeated, revived = OriginRanges(), OriginRanges(), OriginRanges()
     unconfirmed, expired = exchange.unconfirmed(target, name), exchange.expired_here(name)
-    for origin in {*held, *unconfirmed, *expired}:
+    for origin in {*held, *unconfirmed, *expired, *peer.starts}:
         end = stored.get(origin, 0)
         arriving = max(end, sent(origin))
         lost.add(origin, *held.between(origin, end))
         lost.remove(origin, *state.passed(origin, end, OFFSET_END))
+        if kept is not None and (start := peer.starts.get(origin, 0)):  # the target has told that it stores none below
+            removed = ranges_of(np.zeros(1, np.int64), np.array([start], np.int64))
+            if missing := subtract(removed, state.passed_set(origin)):
+                lost.add(origin, *kept(origin, missing.intersect()))
         lost.remove(origin, *expired.between(origin))
         repeated.add(origin, *unconfirmed.between(origin, 0, arriving))
         repeated.remove(origin, *state.bases.between(origin))
@@ -88,7 +95,7 @@ def readiness(
         revived.add(origin, *expired.between(origin, 0, arriving))
         revived.remove(origin, *state.passed(origin))
         if origin in peer.proved and (start := peer.starts.get(origin, 0)):
-            for deliverable in (repeated, revived):  # the target has told that it stores none below
+            for deliverable in (repeated, revived):
                 deliverable.remove(origin, np.zeros(1, np.int64), np.array([start], np.int64))
     return Readiness(
         name,
