@@ -285,7 +285,7 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
         return _read_segments_request(fields, kind)
     if kind == RequestKind.PRODUCER_SNAPSHOT:
         return _read_snapshot_request(fields)
-    raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
+    raise UnsupportedRequestError(f"request {kind}: this broker knows {min(RequestKind)} to {max(RequestKind)}")
 
 
 def _read_markers(fields: FieldReader) -> WriteMarkersRequest:

@@ -89,6 +89,7 @@ _NOT_LISTED = CleanedSegments(ErrorCode.OFFSET_NOT_AVAILABLE)
 _NO_VERIFICATION = 0  # no transaction has this token
 _SNAPSHOT_MAX = 16 << 20  # most bytes of a producer snapshot in a response to a follower
 EVENT_TIME_MAX_US = (1 << 63) - 1
+"""The latest event time that a record may have, microseconds since 1970-01-01 UTC."""
 _PRODUCERS_WAIT_US = 10_000_000  # how long an elected replica waits for other replicas' producer snapshots
 _BATCH_KIND = 2  # kind of the records that hold a Kafka record batch
 
@@ -1123,9 +1124,7 @@ class Partition(PartitionBase):
 
     def _new_follower(self, high_watermark: LogPosition) -> FollowingReplica:
         """Return a new state machine. It continues the numbers of fetches, so that late responses are ignored."""
-        return FollowingReplica(
-            self.member, self._log.replica_log, high_watermark, self._following.fetch_number
-        )  # fmt: skip
+        return FollowingReplica(self.member, self._log.replica_log, high_watermark, self._following.fetch_number)
 
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
         """Begin a role, and wake the requests that wait in the former one."""

@@ -28,8 +28,9 @@ import pyreplog.kafka
 import pyreplog.kafka.ledgers.topics
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.cluster import Cluster
-from pyreplog.errors import ClosedError, WrongTypeError
+from pyreplog.errors import ClosedError, MetadataUnavailableError, WrongTypeError
 from pyreplog.kafka.ledgers.partition import LedgerPartition
+from pyreplog.kafka.ledgers.topics import LedgerTopics
 from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.wire.messages import (
     AlterConfigsAlterableConfig,
@@ -801,6 +802,32 @@ def test_a_reader_behind_another_one_does_not_wait(embedded: Topics) -> None:
         await partition.close()
 
     asyncio.run(wait())
+
+
+def test_background_look_ups_are_not_repeated_while_the_cluster_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit and heartbeat of a group asks for its topics."""
+    asked = list[str]()
+
+    def fail(_: Any, name: str) -> None:
+        asked.append(name)
+        raise MetadataUnavailableError("away")
+
+    with Cluster.embedded(tmp_path, bookies=1) as cluster, LedgerTopics(cluster.topics, "test") as topics:
+        monkeypatch.setattr(type(cluster.topics), "identity_of", fail)
+
+        def look_up(name: str) -> None:
+            with pytest.raises(MetadataUnavailableError):
+                topics.find([name]).result(PATIENCE_S)
+
+        look_up("orders")
+        for _ in range(50):
+            assert topics.known("orders") is None
+        look_up("another")  # it begins behind the others
+        assert asked == ["orders", "another"]
+        look_up("orders")
+        assert asked == ["orders", "another", "orders"], "others do not wait"
 
 
 def test_topics_whose_names_kafka_does_not_allow_are_not_shown(embedded: Topics) -> None:

@@ -181,7 +181,8 @@ class LedgerTopics(Handle):
         Args:
             name: name of the topic.
         """
-        if is_topic_name(name) and self._loop.time() >= self._looked_up_at.get(name, 0.0) + _REFRESH_S:
+        is_due = self._loop.time() >= self._looked_up_at.get(name, 0.0) + _REFRESH_S
+        if is_due and name not in self._looking and is_topic_name(name):
             self._run(partial(self._find, [name]))
         return self._known.get(name)
 
@@ -214,14 +215,13 @@ class LedgerTopics(Handle):
         return await asyncio.shield(task)
 
     async def _identify(self, name: str) -> KnownTopic | None:
-        identity = await asyncio.to_thread(self._source.identity_of, name)
-        self._looked_up_at[name] = self._loop.time()
-        self._looked_up_at.move_to_end(name)
+        try:
+            identity = await asyncio.to_thread(self._source.identity_of, name)
+        finally:
+            self._note_look_up(name)
         former = self._known.get(name)
         if identity is None:
             self._forget(name)
-            while len(self._looked_up_at) > len(self._known) + _UNKNOWN_MAX:
-                self._looked_up_at.popitem(last=False)
             return None
         topic_id = hashlib.blake2b(f"{identity.token}\0{name}".encode(), digest_size=16).digest()
         topic = KnownTopic(topic_id, 1 if identity.partitions is None else identity.partitions)
@@ -229,6 +229,13 @@ class LedgerTopics(Handle):
             self._forget(name)
         self._known[name], self._names[topic_id] = topic, name
         return topic
+
+    def _note_look_up(self, name: str) -> None:
+        """Note when a topic was looked up, also without a result: `known` does not ask again at once."""
+        self._looked_up_at[name] = self._loop.time()
+        self._looked_up_at.move_to_end(name)
+        while len(self._looked_up_at) > len(self._known) + _UNKNOWN_MAX:
+            self._looked_up_at.popitem(last=False)
 
     def _forget(self, name: str) -> None:
         """Forget a topic that does not exist any more, or not with this id."""
