@@ -458,7 +458,11 @@ def test_more_offsets_are_deleted_than_a_batch_has_room_for(is_deleted: bool) ->
     driver.holds = True
     sizes = []
     while driver.group.offsets.committed:
-        driver.perform(driver.group.delete_topics({topic: [NO_TOPIC_ID]}) if is_deleted else driver.group.expire_offsets(driver.now))
+        driver.perform(
+            driver.group.delete_topics({topic: [NO_TOPIC_ID]})
+            if is_deleted
+            else driver.group.expire_offsets(driver.now)
+        )
         while driver.held:
             sizes.append(len(encode_group_batch(driver.held[0].records, 0)))
             driver.commit_one()

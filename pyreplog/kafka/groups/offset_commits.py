@@ -82,9 +82,7 @@ class OffsetCommits:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 results[partition] = ErrorCode.NONE
-                offsets[partition] = OffsetCommitValue(
-                    offset, leader_epoch, metadata, now.wall_ms, topic_id=topic_id
-                )
+                offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms, topic_id=topic_id)
         if not offsets:
             return [Respond(request, results)]
         token = StoreOffsets(request, offsets, results, None if producer is None else producer[0])
