@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyreplog.clock import SystemClock
-from pyreplog.errors import TopicExistsError
+from pyreplog.errors import ClosedError, TopicExistsError
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
-from pyreplog.kafka.groups.topic_catalog import KnownTopic
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID, KnownTopic
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
-from pyreplog.partition.metadata.topic_metadata import create_topic
+from pyreplog.partition.metadata.topic_metadata import create_topic, find_topic_ids
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -34,6 +36,7 @@ class _BrokerTopicCatalog:
 
     def __init__(self, broker: Broker, ledger_topics: LedgerTopics | None) -> None:
         self._broker, self._ledger_topics = broker, ledger_topics
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="pyreplog-kafka-topic-ids")  # for calls of the store
 
     def topic(self, name: str) -> KnownTopic | None:
         topic = self._broker.metadata.topic(name)
@@ -46,6 +49,31 @@ class _BrokerTopicCatalog:
     def names(self) -> Iterable[str]:
         names = self._broker.metadata.topics()
         return names if self._ledger_topics is None else [*names, *self._ledger_topics.known_names()]
+
+    def look_up(self, names: Collection[str]) -> AppendFuture[Mapping[str, bytes]]:
+        future = AppendFuture[Mapping[str, bytes]]()
+        try:
+            self._worker.submit(self._find_ids, names, future)
+        except RuntimeError:
+            set_exception(future, ClosedError("the coordinator of groups was closed"))
+        return future
+
+    def _find_ids(self, names: Collection[str], future: AppendFuture[Mapping[str, bytes]]) -> None:
+        try:
+            ids = {name: bytes.fromhex(each) for name, each in find_topic_ids(self._broker.store, names).items()}
+            others = [name for name in names if name not in ids]
+            if self._ledger_topics is None:  # a listener that serves topics on ledgers may know them
+                ids |= dict.fromkeys(others, NO_TOPIC_ID)
+            elif others:
+                ids |= {name: topic.topic_id for name, topic in self._ledger_topics.find(others).result().items()}
+        except Exception as error:  # the caller logs it
+            set_exception(future, error)
+        else:
+            set_result(future, ids)
+
+    def close(self) -> None:
+        """End the calls of the store, after the one that runs."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
 
 
 class Coordinators(Handle):
@@ -63,13 +91,14 @@ class Coordinators(Handle):
         groups = config.groups
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
+        self._topics = _BrokerTopicCatalog(broker, ledger_topics)
         self.groups = GroupCoordinator(
-            log, self._clock, groups, is_expected=self._is_expected, topics=_BrokerTopicCatalog(broker, ledger_topics)
+            log, self._clock, groups, is_expected=self._is_expected, topics=self._topics
         )  # fmt: skip
         """The coordinator of groups."""
         self._role_lock = threading.Lock()  # serialises the leadership changes that are reported to the coordinator
         self._is_over = False
-        self._deleted_topics: set[str] = set()  # topics that were deleted since the last tick
+        self._deleted_topics: dict[str, set[bytes]] = {}  # ids of topics that were deleted since the last tick
         self._deletion_lock = threading.Lock()  # guards `_deleted_topics`
         self._stopping = threading.Event()
         super().__init__("coordinators of Kafka groups")
@@ -104,14 +133,16 @@ class Coordinators(Handle):
             except Exception:  # keep running for the next tick
                 logger.exception("the coordinator of groups failed")
 
-    def _topics_deleted(self, topics: Set[str]) -> None:
+    def _topics_deleted(self, topics: Mapping[str, Set[str]]) -> None:
         """Note deleted topics. The thread deletes their offsets, because that writes to the disk."""
         with self._deletion_lock:
-            self._deleted_topics |= topics
+            for name, ids in topics.items():
+                # offsets without an id are of earlier builds
+                self._deleted_topics.setdefault(name, {NO_TOPIC_ID}).update(map(bytes.fromhex, ids))
 
     def _delete_offsets(self) -> None:
         with self._deletion_lock:
-            topics, self._deleted_topics = self._deleted_topics, set()
+            topics, self._deleted_topics = self._deleted_topics, {}
         if topics:
             self.groups.topics_deleted(topics)
 
@@ -143,3 +174,4 @@ class Coordinators(Handle):
         self._stopping.set()
         self._thread.join()
         self.groups.close()
+        self._topics.close()

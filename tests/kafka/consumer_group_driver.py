@@ -3,9 +3,10 @@ that do what they are told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from pyreplog.future import AppendFuture
 from pyreplog.kafka.groups.assignors import Partitions, TopicIdPartition
 from pyreplog.kafka.groups.consumer_group import ConsumerGroup, Effects, check_heartbeat
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
@@ -35,16 +36,23 @@ def partitions(name: str, numbers: Iterable[int], life: int = 0) -> Partitions:
 
 
 class Topics:
-    """A catalog that a test changes."""
+    """A catalog that a test changes. lookups: questions to the store that wait for an answer; None: it has no store."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = {name: KnownTopic(topic_id(name), count) for name, count in topics.items()}
+        self.lookups: list[AppendFuture[Mapping[str, bytes]]] | None = None
 
     def topic(self, name: str) -> KnownTopic | None:
         return self.topics.get(name)
 
     def names(self) -> Iterable[str]:
         return self.topics
+
+    def look_up(self, names: Collection[str]) -> AppendFuture[Mapping[str, bytes]] | None:
+        if self.lookups is None:
+            return None
+        self.lookups.append(AppendFuture())
+        return self.lookups[-1]
 
 
 class GroupDriver:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyreplog.kafka.metrics import kafka_metrics
+from pyreplog.partition.metadata.topic_metadata import delete_topic, find_topic
 from tests.kafka.kafka_brokers import KafkaBrokers
 from tests.kafka.test_confluent import produce_all
 from tests.waiting import PATIENCE_S, until
@@ -102,6 +103,28 @@ def test_topic_that_is_created_again_has_no_committed_offsets(brokers: KafkaBrok
     consumer = member(brokers)
     assert sorted(take(consumer, len(VALUES))) == sorted(VALUES)
     consumer.close()
+
+
+def test_coordinator_that_was_down_while_a_topic_was_created_again_drops_its_offsets(tmp_path: Path) -> None:
+    """It learns of no deletion by watching: only the id of the topic tells that it is another one."""
+    with KafkaBrokers(tmp_path, rebalance_delay_ms=0, offsets_partitions=1) as brokers:
+        brokers.start("1", "2")
+        brokers.create("__consumer_offsets", assignment={0: ["1"]})
+        for topic in ("events", "bills"):
+            brokers.create(topic, assignment={0: ["2"]})
+        places = [TopicPartition("bills", 0, 20), TopicPartition("events", 0, 40)]
+        consumer = Consumer({"bootstrap.servers": brokers.addresses, "group.id": "billing"})
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+        brokers.stop("1")
+        delete_topic(brokers.store, "events")
+        until(lambda: find_topic(brokers.store, "events") is None)
+        brokers.create("events", assignment={0: ["2"]})
+        brokers.start("1")
+        consumer = Consumer({"bootstrap.servers": brokers.addresses, "group.id": "billing"})
+        offsets = [each.offset for each in sorted(consumer.committed(places, PATIENCE_S), key=lambda at: at.topic)]
+        consumer.close()
+        assert offsets == [20, OFFSET_INVALID]
 
 
 def test_consumer_with_an_instance_id_commits_offsets_of_partitions_that_it_has_chosen(brokers: KafkaBrokers) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from pyreplog.clock import SystemClock
-from pyreplog.future import AppendFuture
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import code_of_append, code_of_store
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator, new_member_id, partition_of_group
@@ -27,6 +28,7 @@ from pyreplog.kafka.groups.group_requests import (
     SyncGroupRequest,
 )
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker as PartitionBroker
 from pyreplog.partition.config import BrokerConfig
@@ -44,6 +46,7 @@ from tests.simulation.groups.log import marker
 from tests.waiting import PATIENCE_S, until
 
 Code = ErrorCode
+ORDERS_ID, OTHER_ID, BILLS_ID = (bytes([number]) * 16 for number in (1, 2, 3))
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 
 
@@ -97,7 +100,8 @@ class Brokers:
         return future.result(0)
 
     def commit(self, group: str, offset: int, **settings: Any) -> AppendFuture[Any]:
-        request = OffsetCommitRequest("", -1, {settings.get("partition", ORDERS): OffsetToCommit(offset)})
+        committed = OffsetToCommit(offset, topic_id=settings.get("topic_id", NO_TOPIC_ID))
+        request = OffsetCommitRequest("", -1, {settings.get("partition", ORDERS): committed})
         return self.coordinator.commit_offsets(group, request)
 
     def fetch(self, group: str, partition: TopicPartition = ORDERS, **settings: Any) -> Any:
@@ -311,7 +315,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_also_those_in_flight_and_in_tran
     assert brokers.result(commit) == {ORDERS: Code.NONE}
     in_flight = brokers.commit("other", 3)
     assert not in_flight.done()
-    brokers.coordinator.topics_deleted({"orders"})
+    brokers.coordinator.topics_deleted({"orders": {NO_TOPIC_ID}})
     assert brokers.result(in_flight) == {ORDERS: Code.NONE}
     brokers.coordinator.handle_txn_completion(OFFSETS, 9, committed=True)
     for leader in ("a", "b"):
@@ -326,9 +330,90 @@ def test_offsets_of_a_deleted_topic_are_deleted_also_those_in_flight_and_in_tran
 def test_topic_that_is_deleted_while_its_groups_are_loaded_loses_its_offsets(brokers: Brokers) -> None:
     brokers.result(brokers.commit("simple", 7))
     brokers.elect("b", is_served=False)
-    brokers.coordinator.topics_deleted({"orders"})
+    brokers.coordinator.topics_deleted({"orders": {NO_TOPIC_ID}})
     brokers.advance(1_000)
     assert brokers.fetch("simple") == -1
+
+
+@pytest.mark.parametrize(
+    ("present", "kept"),
+    [
+        ({"orders": OTHER_ID, "bills": BILLS_ID}, {"with id": False, "without id": True}),
+        ({"bills": BILLS_ID}, {"with id": False, "without id": False}),
+        ({"orders": NO_TOPIC_ID, "bills": BILLS_ID}, {"with id": False, "without id": True}),
+        ({"orders": ORDERS_ID, "bills": BILLS_ID}, {"with id": True, "without id": True}),
+    ],
+)
+def test_coordinator_that_missed_the_deletion_of_a_topic_drops_its_offsets(
+    brokers: Brokers, present: dict[str, bytes], kept: dict[str, bool]
+) -> None:  # fmt: skip
+    """It was down, or no coordinator. NO_TOPIC_ID: the topic may be one on ledgers, which the broker does not serve."""
+    brokers.result(brokers.commit("with id", 7, topic_id=ORDERS_ID))
+    brokers.result(brokers.commit("with id", 9, partition=BILLS, topic_id=BILLS_ID))
+    brokers.result(brokers.commit("without id", 7))
+    brokers.topics.lookups = lookups = []
+    brokers.elect("b")
+    assert brokers.fetch("with id") == Code.COORDINATOR_LOAD_IN_PROGRESS
+    set_result(lookups[0], present)
+    for group, is_kept in kept.items():
+        assert brokers.fetch(group) == (7 if is_kept else -1), group
+    assert brokers.fetch("with id", BILLS) == 9
+    brokers.topics.lookups = None
+    brokers.settle()
+    brokers.elect("c")
+    for group, is_kept in kept.items():
+        assert brokers.fetch(group) == (7 if is_kept else -1), group
+
+
+def test_offsets_of_a_topic_that_is_created_again_are_kept_while_its_former_id_is_looked_up(brokers: Brokers) -> None:
+    for group in ("stays", "moves"):
+        brokers.result(brokers.commit(group, 7, topic_id=ORDERS_ID))
+    brokers.topics.lookups = lookups = []
+    brokers.elect("b")
+    brokers.advance(2_500)
+    assert brokers.fetch("stays") == 7  # the store does not answer: groups are served nevertheless
+    brokers.result(brokers.commit("moves", 3, topic_id=OTHER_ID))
+    in_flight = brokers.commit("flies", 4, topic_id=OTHER_ID)
+    set_result(lookups[0], {})  # read before the topic was created again
+    assert brokers.result(in_flight) == {ORDERS: Code.NONE}
+    brokers.settle()
+    assert [brokers.fetch(group) for group in ("stays", "moves", "flies")] == [-1, 3, 4]
+
+
+def test_lookup_of_topics_that_fails_is_repeated(brokers: Brokers) -> None:
+    brokers.result(brokers.commit("g", 7, topic_id=ORDERS_ID))
+    brokers.topics.lookups = lookups = []
+    brokers.elect("b")
+    set_exception(lookups[0], MetadataUnavailableError("the metadata store is away"))
+    brokers.settle()
+    assert brokers.fetch("g") == 7
+    brokers.advance(11_000)
+    set_result(lookups[1], {})
+    brokers.settle()
+    assert brokers.fetch("g") == -1 and len(lookups) == 2
+
+
+def test_coordinator_looks_topics_up_again_from_time_to_time(tmp_path: Path) -> None:
+    """A deletion that no watch has told, as that of a topic on ledgers, is found as well."""
+    brokers = Brokers(tmp_path, retention_check_ms=5_000)
+    brokers.elect("a")
+    brokers.result(brokers.commit("g", 7, topic_id=ORDERS_ID))
+    brokers.topics.lookups = lookups = []
+    brokers.advance(brokers.config.retention_check_ms + 1_000)
+    assert len(lookups) == 1
+    set_result(lookups[0], {})
+    brokers.settle()
+    assert brokers.fetch("g") == -1
+    brokers.cluster.close()
+
+
+def test_late_notice_of_a_deletion_leaves_the_offsets_of_the_topic_that_was_created_again(brokers: Brokers) -> None:
+    for group in ("stays", "moves"):
+        brokers.result(brokers.commit(group, 7, topic_id=ORDERS_ID))
+    brokers.result(brokers.commit("moves", 3, topic_id=OTHER_ID))
+    brokers.coordinator.topics_deleted({"orders": {NO_TOPIC_ID, ORDERS_ID}})
+    brokers.settle()
+    assert [brokers.fetch(group) for group in ("stays", "moves")] == [-1, 3]
 
 
 def test_a_deleted_group_loses_the_offsets_whose_commits_were_in_flight(brokers: Brokers) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pyreplog.kafka.groups.group_records import decode_group, encode_group_batch
 from pyreplog.kafka.groups.group_requests import GroupState, OffsetCommitRequest, OffsetToCommit
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.kafka.group_driver import BILLS, ORDERS, Code, Driver, subscription
 
@@ -457,7 +458,11 @@ def test_more_offsets_are_deleted_than_a_batch_has_room_for(is_deleted: bool) ->
     driver.holds = True
     sizes = []
     while driver.group.offsets.committed:
-        driver.perform(driver.group.delete_topics({topic}) if is_deleted else driver.group.expire_offsets(driver.now))
+        driver.perform(
+            driver.group.delete_topics({topic: [NO_TOPIC_ID]})
+            if is_deleted
+            else driver.group.expire_offsets(driver.now)
+        )
         while driver.held:
             sizes.append(len(encode_group_batch(driver.held[0].records, 0)))
             driver.commit_one()

@@ -90,6 +90,15 @@ def test_the_table_of_the_format() -> None:
     )  # fmt: skip
 
 
+def test_an_offset_with_the_id_of_its_topic_is_version_4() -> None:
+    offset = OffsetCommitValue(5, 2, "m", 1_000, topic_id=bytes(range(16)))
+    encoded = encode_offset(offset)
+    # the id is the tagged field 0, of 16 bytes
+    assert encoded == struct.pack(">hqi", 4, 5, 2) + b"\2m" + struct.pack(">q", 1_000) + b"\1\0\x10" + offset.topic_id
+    assert decode_offset(encoded) == offset
+    assert decode_offset(encode_offset(offset, 3)) == offset._replace(topic_id=bytes(16))
+
+
 def test_an_offset_that_expires_by_itself_is_version_1() -> None:
     assert encode_offset(OFFSET)[:2] == b"\0\1" and decode_offset(encode_offset(OFFSET)).expire_timestamp == OFFSET[4]
     assert encode_offset(OFFSET._replace(expire_timestamp=-1))[:2] == b"\0\3"

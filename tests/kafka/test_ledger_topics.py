@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -61,6 +61,9 @@ from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.record_batches.batches import build_batch, read_batch
 from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.positions import Start
+from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
 from tests.ports import free_ports
@@ -575,6 +578,60 @@ def test_the_search_for_the_maximum_timestamp_reads_the_end_of_a_topic(embedded:
     topic.publish(b"newest", event_time=now_us)
     topic.publish(b"older", event_time=TIME_MS * 1000)
     assert find_max_timestamp(embedded) == (20, now_us // 1000)
+
+
+class ServedTopic(NamedTuple):
+    """A topic of a topic server, with two messages of TIME_MS and a millisecond later.
+
+    open_remote: opens it as a client. owner: the topic, as the server has it open.
+    """
+
+    open_remote: Callable[[], Any]
+    owner: Topic
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedTopic]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster.embedded(tmp_path, bookies=1))
+        server = stack.enter_context(TopicServer(cluster))
+        client = stack.enter_context(connect(f"pyreplog://{server.address}"))
+        client.topic("orders", **KEEP).publish_batch([b"1", b"2"], event_times=[TIME_MS * 1000, (TIME_MS + 1) * 1000])
+        yield ServedTopic(lambda: client.existing("orders"), cluster.topic("orders"))
+
+
+@pytest.mark.parametrize("call", ["read", "published_us", "find_max_time"])
+def test_each_read_of_a_partition_opens_a_topic_that_its_server_has_closed(served: ServedTopic, call: str) -> None:
+    async def check() -> None:
+        partition = LedgerPartition("orders, partition 0", served.open_remote, "kafka")
+        assert await partition.offsets() == range(2)
+        await asyncio.to_thread(served.owner.close)
+        if call == "read":
+            assert await partition.read(0, 1 << 20)
+        elif call == "published_us":
+            assert await partition.published_us(0) is not None
+        else:
+            assert await partition.find_max_time(range(2)) == (1, TIME_MS + 1)
+        await partition.close()
+
+    asyncio.run(check())
+
+
+def test_a_search_by_time_opens_a_topic_that_its_server_closes_meanwhile(
+    served: ServedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    async def closed_behind(topic: RemoteTopic, start: Start) -> int:
+        offset = await asyncio.to_thread(topic.offset_of, start)
+        await asyncio.to_thread(served.owner.close)
+        return offset
+
+    async def check() -> None:
+        partition = LedgerPartition("orders, partition 0", served.open_remote, "kafka")
+        monkeypatch.setattr(RemoteTopic, "offset_of_async", closed_behind)
+        assert await partition.find_time(TIME_MS + 1, 2) == (1, TIME_MS + 1)
+        await partition.close()
+
+    asyncio.run(check())
 
 
 def test_no_leader_epochs_are_told(embedded: Topics) -> None:

@@ -14,6 +14,7 @@ from pyreplog.future import AppendFuture, set_exception
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.producer_ids import BLOCK, ProducerIds
+from pyreplog.partition.metadata.topic_metadata import create_topic, delete_topic, find_topic
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.requests import (
     FetchIsolation,
@@ -71,9 +72,9 @@ class Client:
             self.sequences = dict.fromkeys(PARTITIONS, 0)
         _, self.producer_id, self.epoch = result
 
-    def add(self) -> ErrorCode:
+    def add(self, *partitions: TopicPartition) -> ErrorCode:
         code: ErrorCode = self.ask(
-            lambda coordinator: coordinator.add_partitions(ID, self.producer_id, self.epoch, PARTITIONS)
+            lambda coordinator: coordinator.add_partitions(ID, self.producer_id, self.epoch, partitions or PARTITIONS)
         ).code
         return code
 
@@ -194,6 +195,38 @@ def test_a_coordinator_moves_after_every_step(cluster: Cluster) -> None:
     client.await_stable()
     assert client.end(is_commit=True) is ErrorCode.NONE, "it is answered again"
     assert client.end(is_commit=False) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_an_open_transaction_is_loaded_without_the_partitions_of_deleted_topics(tmp_path: Path) -> None:
+    """No marker is written to a topic that is created under the name later; a producer of it has to add it again."""
+    cluster = Cluster(tmp_path, over_tcp=False)
+    bills = TopicPartition("bills", 0)
+    try:
+        cluster.start("a", transaction_state_partitions=1)
+        cluster.create(partitions=3, replication_factor=1)
+        create_topic(cluster.store, "bills", partitions=1, replication_factor=1, now_us=1)
+        client = Client(cluster)
+        client.init()
+        assert client.add() is ErrorCode.NONE
+        assert client.add(bills) is ErrorCode.NONE
+        delete_topic(cluster.store, "bills")
+        until(lambda: find_topic(cluster.store, "bills") is None)
+        cluster.stop("a")
+        cluster.start("a", transaction_state_partitions=1)
+        until(lambda: client.state() is TransactionState.ONGOING)
+        metadata = client.coordinator().describe(ID).metadata
+        assert metadata is not None and metadata.partitions == {*PARTITIONS}
+        create_topic(cluster.store, "bills", partitions=1, replication_factor=1, now_us=1)
+        verified = client.ask(
+            lambda coordinator: coordinator.verify_partitions(ID, client.producer_id, client.epoch, [bills])
+        )
+        assert verified.partitions == {bills: ErrorCode.TRANSACTION_ABORTABLE}
+        assert client.add(bills) is ErrorCode.NONE
+        assert client.end(is_commit=False) is ErrorCode.NONE
+        until(lambda: client.state() is TransactionState.COMPLETE_ABORT)
+        client.await_stable()
+    finally:
+        cluster.close()
 
 
 class LossyTransport:

@@ -24,6 +24,7 @@ from pyreplog.partition.transactions.transaction_machine import (
 )
 from pyreplog.partition.transactions.transaction_metadata import (
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     TransactionMetadata,
     TransactionState,
 )
@@ -212,6 +213,43 @@ def test_an_exhausted_producer_epoch_gives_a_new_producer_id() -> None:
     assert driver.init((5, EPOCH_EXHAUSTED)) == (NONE, 501, 0), "the answer was lost"
     assert driver.metadata.previous_producer_id == 5
     assert driver.add((5, EPOCH_EXHAUSTED), A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_producer_whose_last_epoch_is_fenced_gets_a_new_producer_id(version: int) -> None:
+    """KIP-360: its request aborts its transaction, which takes the epoch that no producer may have; it asks again."""
+    exhausted = 5, EPOCH_EXHAUSTED
+    driver = Driver(TransactionMetadata(*exhausted, TIMEOUT_MS, TransactionState.EMPTY, transaction_version=version))
+    assert driver.add(exhausted, A) is NONE
+    assert driver.init(exhausted, version).code is CONCURRENT
+    assert driver.metadata.producer_epoch == EPOCH_MAX and driver.metadata.state is TransactionState.COMPLETE_ABORT
+    assert driver.init(exhausted, version) == (NONE, 501, 0)
+    assert driver.init(exhausted, version) == (NONE, 501, 0), "the answer was lost"
+    assert driver.metadata.previous_producer_id == 5
+    assert driver.add((501, 0), A) is NONE
+    assert driver.init(exhausted, version).code is ErrorCode.PRODUCER_FENCED, "it is late"
+
+
+def test_a_producer_whose_last_epoch_timed_out_ends_with_a_new_producer_id() -> None:
+    """Version 2: it learns that its transaction is aborted when it aborts it, and can go on."""
+    exhausted = 5, EPOCH_EXHAUSTED
+    driver = Driver(TransactionMetadata(*exhausted, TIMEOUT_MS, TransactionState.EMPTY, transaction_version=2))
+    assert driver.add(exhausted, A) is NONE
+    for monotonic_ms in (0, TIMEOUT_MS):
+        driver.take(driver.machine.expire(driver.now_ms, EXPIRATION_MS, monotonic_ms))
+        driver.settle()
+    assert driver.ended(exhausted, version=2).code is ErrorCode.INVALID_TXN_STATE
+    for _ in ("answered", "the answer was lost"):
+        assert driver.ended(exhausted, is_commit=False, version=2) == (NONE, 501, 0)
+    assert driver.add((501, 0), A) is NONE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_epoch_that_is_reserved_for_fencing_ends_no_transaction(version: int) -> None:
+    reserved = 5, EPOCH_MAX
+    driver = Driver(TransactionMetadata(*reserved, TIMEOUT_MS, TransactionState.COMPLETE_ABORT, transaction_version=2))
+    assert driver.ended(reserved, is_commit=False, version=version).code is ErrorCode.PRODUCER_FENCED
+    assert driver.init() == (NONE, 501, 0)
 
 
 def test_epochs_are_used_up_by_ends_of_transactions() -> None:

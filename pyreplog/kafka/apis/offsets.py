@@ -11,6 +11,7 @@ from pyreplog.kafka.apis.groups import gather
 from pyreplog.kafka.apis.leaders import exists
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID
 from pyreplog.kafka.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -44,11 +45,13 @@ def offsets_to_commit(
     offsets: dict[TopicPartition, OffsetToCommit] = {}
     unknown: dict[TopicPartition, int] = {}
     for topic in message.topics:
+        stored = api.topic(topic.name)
+        topic_id = NO_TOPIC_ID if stored is None else bytes.fromhex(stored.topic_id)
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
             if exists(api, name):
                 offsets[name] = OffsetToCommit(
-                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
+                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata or "", topic_id
                 )
             else:
                 unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -701,8 +701,12 @@ class ClassicGroup:
         self._effects += self._commits.delete(request, results)
         return self._take_effects()
 
-    def delete_topics(self, topics: Collection[str]) -> Effects:
-        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets."""
+    def delete_topics(self, topics: Mapping[str, Collection[bytes]]) -> Effects:
+        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets.
+
+        Args:
+            topics: see `OffsetCommits.delete_topics`.
+        """
         self._effects += self._commits.delete_topics(topics)
         return self._take_effects()
 

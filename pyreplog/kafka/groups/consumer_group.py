@@ -664,8 +664,12 @@ class ConsumerGroup:
                 results[partition] = ErrorCode.GROUP_ID_NOT_FOUND
         return self._commits.delete(request, results)
 
-    def delete_topics(self, topics: Collection[str]) -> Effects:
-        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets."""
+    def delete_topics(self, topics: Mapping[str, Collection[bytes]]) -> Effects:
+        """Delete the offsets of topics that were deleted: a new topic of that name begins without offsets.
+
+        Args:
+            topics: see `OffsetCommits.delete_topics`.
+        """
         return self._commits.delete_topics(topics)
 
     def expire_offsets(self, now: Moment) -> Effects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
@@ -358,13 +358,13 @@ class GroupCoordinator:
 
         return self._submit(group_id, failed, act)
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
+    def topics_deleted(self, topics: Mapping[str, Collection[bytes]]) -> None:
         """Delete the committed offsets of topics that were deleted, in all groups of this broker.
 
         Without that, a new topic of the same name would be read from an offset of the old one.
 
         Args:
-            topics: names of the topics.
+            topics: ids of the topics by name; NO_TOPIC_ID: also offsets without the id of a topic.
         """
         for shard in list(self._shards.values()):
             shard.topics_deleted(topics)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pyreplog.kafka.groups.group_records import OffsetCommitValue
@@ -27,6 +28,7 @@ class GroupOffsets:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self._in_flight: Counter[TopicPartition] = Counter()
         self._transactional_in_flight: Counter[TopicPartition] = Counter()
+        self._ids_in_flight: dict[TopicPartition, Counter[bytes]] = {}  # topic ids of commits
         self._pending: dict[int, dict[TopicPartition, CommittedOffset]] = {}  # of open transactions, by producer id
 
     @property
@@ -63,6 +65,22 @@ class GroupOffsets:
                 counter[partition] -= step
                 if counter[partition] <= 0:
                     del counter[partition]
+
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetCommitValue], *, transactional: bool = False) -> None:
+        """Note the start of an append of offsets."""
+        self.begin(offsets, transactional=transactional)
+        for partition, value in offsets.items():
+            self._ids_in_flight.setdefault(partition, Counter())[value.topic_id] += 1
+
+    def end_commit(self, offsets: Mapping[TopicPartition, OffsetCommitValue], *, transactional: bool = False) -> None:
+        """Note the end of an append of offsets; its outcome is applied separately."""
+        self.end(offsets, transactional=transactional)
+        for partition, value in offsets.items():
+            ids = self._ids_in_flight[partition]
+            ids[value.topic_id] -= 1
+            self._ids_in_flight[partition] = +ids
+            if not self._ids_in_flight[partition]:
+                del self._ids_in_flight[partition]
 
     # ---- committed records ----------------------------------------------------------------------------------
 
@@ -101,6 +119,42 @@ class GroupOffsets:
     def recorded_partitions(self) -> set[TopicPartition]:
         """Return the partitions with an offset in the log, or with one that may still get there: it is in flight."""
         return self.all_partitions() | set(+self._in_flight)
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    def add_topics(self, topics: dict[str, set[bytes]]) -> None:
+        """Add the topics, with all their ids, that have an offset in the log or in flight."""
+        for partition, ids in self._topic_ids().items():
+            topics.setdefault(partition.topic, set()).update(ids)
+
+    def of_topics(self, topics: Mapping[str, Collection[bytes]]) -> list[TopicPartition]:
+        """Return the partitions that have offsets in the log or in flight, all of them of one of these topics.
+
+        A partition that has an offset of another topic as well is left out: that one follows, as a topic of the same
+        name was created later.
+
+        Args:
+            topics: ids by name.
+        """
+        return sorted(
+            partition
+            for partition, ids in self._topic_ids().items()
+            if partition.topic in topics and ids <= {*topics[partition.topic]}
+        )
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget offsets for which tombstones are being appended; those in flight follow when they are applied."""
+        for partition in partitions:
+            self.apply_deletion(partition, sys.maxsize)
+
+    def _topic_ids(self) -> dict[TopicPartition, set[bytes]]:
+        topic_ids: dict[TopicPartition, set[bytes]] = {}
+        for offsets in (self.committed, *self._pending.values()):
+            for partition, (value, _) in offsets.items():
+                topic_ids.setdefault(partition, set()).add(value.topic_id)
+        for partition, ids in self._ids_in_flight.items():
+            topic_ids.setdefault(partition, set()).update(ids)
+        return topic_ids
 
     # ---- expiry and rewriting -------------------------------------------------------------------------------
 

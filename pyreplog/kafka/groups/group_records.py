@@ -14,6 +14,7 @@ from pyreplog._native.kafka.message_codec import StructSchema
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.errors import InvalidRequestError
 from pyreplog.kafka.groups.group_effects import GroupRecord
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID
 from pyreplog.partition.protocol.record_batch import marker_of
 from pyreplog.record_batches.batches import read_batch
 
@@ -24,7 +25,7 @@ CONSUMER_KEY_VERSIONS = range(3, 9)
 """Key versions of records of consumer groups (KIP-848): one for each kind of record."""
 CONSUMER_VALUE_VERSION = 0
 WRITTEN_VERSION = 3
-"""The version of values that is written, the only one that Kafka writes."""
+"""The version of values that is written, but for offsets with the id of their topic."""
 _FLEXIBLE_FROM = 4
 _VERSION = Struct(">h")
 _MEMBERS_MAX = 1 << 20
@@ -53,6 +54,7 @@ class OffsetCommitValue(NamedTuple):
         metadata: arbitrary text of the client.
         commit_timestamp: time of the commit, ms since 1970.
         expire_timestamp: time of the expiry, ms since 1970; -1: the broker's retention applies (version 1 only).
+        topic_id: id of the topic, 16 bytes; NO_TOPIC_ID: unknown (from version 4 on).
     """
 
     offset: int = 0
@@ -60,6 +62,7 @@ class OffsetCommitValue(NamedTuple):
     metadata: str = ""
     commit_timestamp: int = 0
     expire_timestamp: int = -1
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class MemberMetadata(NamedTuple):
@@ -178,9 +181,9 @@ class MemberAssignmentValue(NamedTuple):
 
 
 def _plain(name: str, kind: str, version: int, default: object, *, since: int = 0, until: int = 9, null: bool = False,
-           array: bool = False, child: StructSchema | None = None) -> tuple[Any, ...]:  # fmt: skip
+           array: bool = False, child: StructSchema | None = None, tag: int = -1) -> tuple[Any, ...]:  # fmt: skip
     present = since <= version <= until
-    return name, kind, array, child, null and present, -1, present, True, default
+    return name, kind, array, child, null and present, tag, present, True, default
 
 
 def _offset_value_schema(version: int) -> StructSchema:
@@ -190,6 +193,7 @@ def _offset_value_schema(version: int) -> StructSchema:
         _plain("metadata", "string", version, ""),
         _plain("commit_timestamp", "int64", version, 0),
         _plain("expire_timestamp", "int64", version, -1, since=1, until=1),
+        _plain("topic_id", "uuid", version, NO_TOPIC_ID, since=_FLEXIBLE_FROM, tag=0),
     ]
     return StructSchema(f"OffsetCommitValue v{version}", OffsetCommitValue, fields, version >= _FLEXIBLE_FROM)
 
@@ -350,7 +354,7 @@ def decode_offset(value: bytes | memoryview) -> OffsetCommitValue:
     Raises InvalidRequestError if it is malformed, or has a newer version.
     """
     decoded: OffsetCommitValue = _decode_value(_OFFSET_VALUES, value, "OffsetCommitValue")
-    return decoded
+    return decoded._replace(topic_id=bytes(decoded.topic_id))
 
 
 def decode_group(value: bytes | memoryview) -> GroupMetadataValue:
@@ -382,10 +386,12 @@ def encode_offset(value: OffsetCommitValue, version: int | None = None) -> bytes
 
     Args:
         value: the offset.
-        version: version of the value; None: 3, or 1 for an offset with an `expire_timestamp`, as in Kafka.
+        version: version of the value; None: 4 for an offset with the id of its topic, and otherwise 3; but 1 for an
+            offset with an `expire_timestamp`, as in Kafka.
     """
     if version is None:
-        version = WRITTEN_VERSION if value.expire_timestamp < 0 else 1
+        version = WRITTEN_VERSION if value.topic_id == NO_TOPIC_ID else _FLEXIBLE_FROM
+        version = version if value.expire_timestamp < 0 else 1
     return _VERSION.pack(version) + _OFFSET_VALUES[version].encode(value)
 
 

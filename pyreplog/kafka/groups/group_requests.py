@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pyreplog.kafka.groups.assignors import Partitions
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -149,11 +150,13 @@ class OffsetToCommit(NamedTuple):
         offset: offset of the next record to read.
         leader_epoch: leader epoch of the record before; -1: unknown.
         metadata: arbitrary text of the client.
+        topic_id: id of the topic, 16 bytes; NO_TOPIC_ID: unknown.
     """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class OffsetCommitRequest(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
@@ -30,7 +30,7 @@ from pyreplog.kafka.groups.group_records import (
     encode_group_batch,
 )
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
-from pyreplog.kafka.groups.topic_catalog import TopicCatalog
+from pyreplog.kafka.groups.topic_catalog import NO_TOPIC_ID, TopicCatalog
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.partition.topic_partition import TopicPartition
@@ -38,6 +38,8 @@ from pyreplog.partition.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 _RELOAD_US = 1_000_000  # delay of the next attempt after a failed load
+_CHECK_WAIT_US = 2_000_000  # for which a loaded partition waits for the ids of its topics
+_CHECK_AGAIN_US = 10_000_000  # delay of the next attempt after a failed check of topics
 _SWEPT_AT_ONCE = 200  # groups per step
 _REWRITTEN_AT_ONCE = 20
 _RECORDS_AT_ONCE = 100
@@ -76,6 +78,19 @@ class _Append:
     marker: tuple[int, bool] | None = None
 
 
+@dataclass
+class _TopicCheck:
+    """A check whether the topics of offsets still exist.
+
+    Attributes:
+        recorded: ids of the topics of offsets, by name, from before the look-up.
+        ids: future of the ids that these names have.
+    """
+
+    recorded: Mapping[str, Collection[bytes]]
+    ids: AppendFuture[Mapping[str, bytes]]
+
+
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`, while this broker leads it in one epoch.
 
@@ -112,7 +127,12 @@ class GroupShard:
         self._load_until: int | None = None
         self._load_again_us = 0
         self._markers: list[tuple[int, bool]] = []  # markers that arrived while loading
-        self._deleted_topics: set[str] = set()  # topics that were deleted while loading
+        self._deleted_topics: dict[str, set[bytes]] = {}  # ids of topics that were deleted while loading, by name
+        self._check: _TopicCheck | None = None  # the check of topics that is under way
+        self._check_sweep: list[str] = []  # groups whose topics are to be checked
+        self._check_recorded: dict[str, set[bytes]] = {}  # topics of those before
+        self._next_check_us = 0
+        self._serve_by_us: int | None = None  # when a loaded partition is served without a check of its topics
         self._sweep: list[str] = []  # groups to check for expired offsets
         self._next_sweep_us = clock.monotonic_us() + config.retention_check_ms * 1000
         self._bytes = 0  # of the partition since the last rewrite
@@ -207,20 +227,84 @@ class GroupShard:
 
         self._executor.post(note)
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        """Delete the offsets of topics that were deleted, in all groups. Any thread may call it."""
+    def topics_deleted(self, topics: Mapping[str, Collection[bytes]]) -> None:
+        """Delete the offsets of topics that were deleted, in all groups. Any thread may call it.
+
+        Args:
+            topics: see `GroupCoordinator.topics_deleted`.
+        """
 
         def delete() -> None:
             if self._status is _Status.LOADING:
-                self._deleted_topics.update(topics)
+                for name, ids in topics.items():
+                    self._deleted_topics.setdefault(name, set()).update(ids)
             elif self._status is _Status.ACTIVE:
                 self._delete_topics(topics)
 
         self._executor.post(delete)
 
-    def _delete_topics(self, topics: Collection[str]) -> None:
+    def _delete_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
         for group_id, group in list(self._groups.items()):
             self._perform(group_id, group.delete_topics(topics))
+
+    # ---- checks of topics -----------------------------------------------------------------------------------
+
+    def _check_topics(self, now: Moment) -> None:
+        """Look for topics that are gone: this broker may have been down, or no coordinator, when they were deleted.
+
+        After a partition was loaded, and then in the interval of expiry.
+        """
+        if self._check is not None:
+            if self._check.ids.done():
+                self._finish_check(now)
+            return
+        if not self._check_sweep:
+            if now.us < self._next_check_us:
+                return
+            self._next_check_us = now.us + self._config.retention_check_ms * 1000
+            self._check_sweep, self._check_recorded = list(self._groups), {}
+        for _ in range(min(_SWEPT_AT_ONCE, len(self._check_sweep))):
+            group = self._groups.get(self._check_sweep.pop())
+            if group is not None:
+                group.offsets.add_topics(self._check_recorded)
+        if not self._check_sweep:
+            self._begin_check(self._check_recorded)
+            self._check_recorded = {}
+
+    def _begin_check(self, recorded: Mapping[str, Collection[bytes]]) -> None:
+        ids = self._topics.look_up(list(recorded)) if recorded else None
+        if ids is not None:
+            self._check = _TopicCheck(recorded, ids)
+            ids.add_done_callback(lambda _: self.expire())
+
+    def _finish_check(self, now: Moment) -> None:
+        """Delete the offsets of topics that do not exist any more.
+
+        An id that was recorded before the look-up, and that the name does not have now, never comes back. An offset
+        that was committed meanwhile, to a topic that was created again, has another id.
+        """
+        check, self._check = self._check, None
+        assert check is not None
+        error = check.ids.exception()
+        if error is not None:
+            logger.warning(
+                "%s-%d: the topics of committed offsets are not known, which is retried: %s", OFFSETS_TOPIC,
+                self.partition, error,
+            )  # fmt: skip
+            self._next_check_us = now.us + _CHECK_AGAIN_US
+            return
+        gone: dict[str, Collection[bytes]] = {}
+        present = check.ids.result()
+        for name, recorded in check.recorded.items():
+            kept = {present[name], NO_TOPIC_ID} if name in present else set()
+            if not kept.issuperset(recorded):
+                gone[name] = {*recorded} - kept
+        if gone:
+            logger.info(
+                "%s-%d: topics are gone, and their committed offsets are deleted: %s", OFFSETS_TOPIC, self.partition,
+                ", ".join(sorted(gone)),
+            )  # fmt: skip
+            self._delete_topics(gone)
 
     def stop(self) -> None:
         """Stop serving, because this broker no longer leads the partition. Any thread may call it."""
@@ -354,6 +438,7 @@ class GroupShard:
             return
         now = self._now()
         self._resolve()
+        self._check_topics(now)
         while self._expiry_heap and self._expiry_heap[0][0] <= now.us:
             next_expiry_us, group_id = heappop(self._expiry_heap)
             if self._next_expiry.get(group_id) == next_expiry_us:
@@ -413,7 +498,7 @@ class GroupShard:
     # ---- loading --------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Load the next batches.
+        """Load the next batches, then look the topics of their offsets up.
 
         First all records that the log had when this broker became leader must be committed.
         """
@@ -445,7 +530,15 @@ class GroupShard:
             logger.error("%s-%d was not loaded, and will be retried: %s", OFFSETS_TOPIC, self.partition, error)
             self._batches, self._load_again_us = None, now.us + _RELOAD_US
             return
-        self._loaded(now)
+        if self._serve_by_us is None:
+            self._serve_by_us = now.us + _CHECK_WAIT_US
+            recorded: dict[str, set[bytes]] = {}
+            for group in self._groups.values():
+                group.offsets.add_topics(recorded)
+            self._next_check_us = now.us + self._config.retention_check_ms * 1000
+            self._begin_check(recorded)
+        if self._check is None or self._check.ids.done() or now.us >= self._serve_by_us:
+            self._loaded(now)
 
     def _load_batch(self, batch: LoadedBatch) -> None:
         if batch.marker is not None:
@@ -506,5 +599,7 @@ class GroupShard:
         self._status = _Status.ACTIVE
         if self._deleted_topics:
             self._delete_topics(self._deleted_topics)
-            self._deleted_topics = set()
+            self._deleted_topics = {}
+        if self._check is not None and self._check.ids.done():
+            self._finish_check(now)
         logger.info("%s-%d: loaded %d groups", OFFSETS_TOPIC, self.partition, len(self._groups))

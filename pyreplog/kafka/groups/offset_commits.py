@@ -77,16 +77,16 @@ class OffsetCommits:
         """
         results: OffsetCommitResult = {}
         offsets: dict[TopicPartition, OffsetCommitValue] = {}
-        for partition, (offset, leader_epoch, metadata) in commit.offsets.items():
+        for partition, (offset, leader_epoch, metadata, topic_id) in commit.offsets.items():
             if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 results[partition] = ErrorCode.NONE
-                offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms)
+                offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms, topic_id=topic_id)
         if not offsets:
             return [Respond(request, results)]
         token = StoreOffsets(request, offsets, results, None if producer is None else producer[0])
-        self._offsets.begin(offsets, transactional=producer is not None)
+        self._offsets.begin_commit(offsets, transactional=producer is not None)
         return [AppendRecords(token, self.records(offsets), producer, verification)]
 
     def fetch(self, partitions: Iterable[TopicPartition] | None, *, require_stable: bool) -> OffsetFetchResult:
@@ -131,9 +131,14 @@ class OffsetCommits:
         """Append tombstones for expired offsets, as many as one batch has room for."""
         return self._delete(DeleteOffsets(None, expired[: self._deleted_at_once(expired)], {}))
 
-    def delete_topics(self, topics: Collection[str]) -> Effects:
-        """Append tombstones for all offsets of topics that were deleted, also for those of open transactions."""
-        partitions = sorted(name for name in self._offsets.recorded_partitions() if name.topic in topics)
+    def delete_topics(self, topics: Mapping[str, Collection[bytes]]) -> Effects:
+        """Delete all offsets of topics that were deleted, also those of open transactions, and append tombstones.
+
+        Args:
+            topics: ids of the topics by name; NO_TOPIC_ID: also offsets without the id of a topic.
+        """
+        partitions = self._offsets.of_topics(topics)
+        self._offsets.forget(partitions)
         effects: Effects = []
         while partitions:
             count = self._deleted_at_once(partitions)
@@ -171,7 +176,7 @@ class OffsetCommits:
         if not free:
             return [], is_left
         offsets = {partition: self._offsets.committed[partition].value for partition in free[:records_max]}
-        self._offsets.begin(offsets)
+        self._offsets.begin_commit(offsets)
         return [AppendRecords(StoreOffsets(None, offsets, {}, None), self.records(offsets))], True
 
     # ---- outcomes of appends --------------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class OffsetCommits:
     def appended(self, token: StoreOffsets | DeleteOffsets, at: int) -> Effects:
         """Apply committed records, the first one at offset `at`."""
         if isinstance(token, StoreOffsets):
-            self._offsets.end(token.offsets, transactional=token.producer_id is not None)
+            self._offsets.end_commit(token.offsets, transactional=token.producer_id is not None)
             for number, (partition, value) in enumerate(token.offsets.items()):
                 if token.producer_id is None:
                     self._offsets.apply(partition, value, at + number)
@@ -194,7 +199,7 @@ class OffsetCommits:
     def append_failed(self, token: StoreOffsets | DeleteOffsets) -> None:
         """Note that an append failed. `respond_with_error` returns the response to its request."""
         if isinstance(token, StoreOffsets):
-            self._offsets.end(token.offsets, transactional=token.producer_id is not None)
+            self._offsets.end_commit(token.offsets, transactional=token.producer_id is not None)
         else:
             self._offsets.end(token.partitions)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
+
+from pyreplog.future import AppendFuture
+
+NO_TOPIC_ID = bytes(16)
+"""Kafka's id of a topic whose id is not known."""
 
 
 class KnownTopic(NamedTuple):
@@ -29,6 +34,19 @@ class TopicCatalog(Protocol):
         """Return the names of all topics."""
         ...
 
+    def look_up(self, names: Collection[str]) -> AppendFuture[Mapping[str, bytes]] | None:
+        """Read the ids of topics from the metadata store, as they are after the call has begun.
+
+        Args:
+            names: names of topics.
+
+        Returns:
+            A future of the ids by name, without topics that do not exist; NO_TOPIC_ID: brokers have no topic of that
+            name, and it is not known whether another one exists. It fails with errors of the store. None: the catalog
+            has no store.
+        """
+        ...
+
 
 class NoTopics:
     """A catalog without topics."""
@@ -40,3 +58,7 @@ class NoTopics:
     def names(self) -> Iterable[str]:
         """See `TopicCatalog`."""
         return ()
+
+    def look_up(self, names: Collection[str]) -> AppendFuture[Mapping[str, bytes]] | None:
+        """See `TopicCatalog`."""
+        return None

@@ -151,25 +151,6 @@ def _timestamps_ms(batch: MessageBatch) -> Any:
     return times_ms
 
 
-async def _search_range(topic: AnyTopic, offsets: range, reads_max: int) -> _SearchedRange | None:
-    """Search a range for the maximum timestamp; None: it needs more reads."""
-    latest, published_ms, at, stored_bytes = FoundOffset(-1, -1), 0, offsets.start, 0
-    for reads in range(1, reads_max + 1):
-        batch = await topic.read_at(at, bytes_max=SEARCH_BYTES)
-        if batch is None:
-            return None
-        times_ms = _timestamps_ms(batch)
-        index = int(times_ms.argmax())
-        if times_ms[index] > latest.time_ms:
-            latest = FoundOffset(int(batch.offset[index]), int(times_ms[index]))
-        if reads == 1:
-            published_ms = int(batch.publish_time[0]) // 1000
-        at, stored_bytes = batch.end, stored_bytes + batch.stored_bytes
-        if at >= offsets.stop:
-            return _SearchedRange(latest, published_ms, stored_bytes, reads)
-    return None
-
-
 def _take_error(task: asyncio.Task[None]) -> None:
     """Take the error of a task for which nobody may wait any more: asyncio logs errors that nobody has taken."""
     if not task.cancelled():
@@ -393,15 +374,7 @@ class LedgerPartition:
         Raises:
             ReplogError: as `Topic.read`.
         """
-        topic = await self._opened()
-        try:
-            batch = await topic.read_at(offset, bytes_max=max(max_bytes, 1))
-        except StaleError:  # its server has not opened it
-            await topic.offsets_async()
-            batch = await topic.read_at(offset, bytes_max=max(max_bytes, 1))
-        except ReplogError as error:
-            self._note(error)
-            raise
+        batch = await self._read_at(offset, max(max_bytes, 1))
         if batch is None:
             return b""
         return (
@@ -414,13 +387,29 @@ class LedgerPartition:
         """Return when a message was published, microseconds since 1970; None: there is none at the offset yet.
 
         Args:
-            offset: the offset; the topic was asked for its offsets before.
+            offset: the offset.
 
         Raises:
             ReplogError: as `Topic.read`.
         """
-        batch = await (await self._opened()).read_at(offset, bytes_max=1)
+        batch = await self._read_at(offset, 1)
         return None if batch is None else int(batch.publish_time[0])
+
+    async def _read_at(self, offset: int, bytes_max: int) -> MessageBatch | None:
+        """Read the messages at an offset and behind it; None: there is none yet.
+
+        A topic that its server has not opened, as after a restart of the server, is opened and read again.
+        """
+        topic = await self._opened()
+        try:
+            try:
+                return await topic.read_at(offset, bytes_max=bytes_max)
+            except StaleError:
+                await topic.offsets_async()
+                return await topic.read_at(offset, bytes_max=bytes_max)
+        except ReplogError as error:
+            self._note(error)
+            raise
 
     async def find_time(self, time_ms: int, end: int) -> FoundOffset | None:
         """Search for the first message whose timestamp is not below a time; None: there is none.
@@ -437,9 +426,13 @@ class LedgerPartition:
         """
         topic = await self._opened()
         start = _EPOCH + timedelta(milliseconds=min(max(time_ms, 0), _TIME_MAX_MS))
-        offset = await topic.offset_of_async(start)
+        try:
+            offset = await topic.offset_of_async(start)
+        except ReplogError as error:
+            self._note(error)
+            raise
         for _ in range(SEARCH_READS):
-            batch = None if offset >= end else await topic.read_at(offset, bytes_max=SEARCH_BYTES)
+            batch = None if offset >= end else await self._read_at(offset, SEARCH_BYTES)
             if batch is None:
                 return None
             times_ms = _timestamps_ms(batch)
@@ -463,12 +456,11 @@ class LedgerPartition:
             RefusedError: the reads did not suffice: many messages are much older than their publication.
             ReplogError: as `Topic.read`.
         """
-        topic = await self._opened()
         best: FoundOffset | None = None
         low, published_ms, size, reads = offsets.stop, _TIME_MAX_MS, 1, 0
         while low > offsets.start:
             start = max(low - size, offsets.start)
-            searched = await _search_range(topic, range(start, low), SEARCH_READS - reads)
+            searched = await self._search_range(range(start, low), SEARCH_READS - reads)
             if searched is None:
                 break
             if best is None or searched.latest.time_ms >= best.time_ms:
@@ -485,6 +477,24 @@ class LedgerPartition:
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"no message of the last {SEARCH_READS} MiB has a timestamp near its publication: ask for a time instead",
         )
+
+    async def _search_range(self, offsets: range, reads_max: int) -> _SearchedRange | None:
+        """Search a range for the maximum timestamp; None: it needs more reads."""
+        latest, published_ms, at, stored_bytes = FoundOffset(-1, -1), 0, offsets.start, 0
+        for reads in range(1, reads_max + 1):
+            batch = await self._read_at(at, SEARCH_BYTES)
+            if batch is None:
+                return None
+            times_ms = _timestamps_ms(batch)
+            index = int(times_ms.argmax())
+            if times_ms[index] > latest.time_ms:
+                latest = FoundOffset(int(batch.offset[index]), int(times_ms[index]))
+            if reads == 1:
+                published_ms = int(batch.publish_time[0]) // 1000
+            at, stored_bytes = batch.end, stored_bytes + batch.stored_bytes
+            if at >= offsets.stop:
+                return _SearchedRange(latest, published_ms, stored_bytes, reads)
+        return None
 
     # ---- waiting --------------------------------------------------------------------------------------------
 

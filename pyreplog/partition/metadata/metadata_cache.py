@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple, Protocol
 
 from pyreplog.metadata.followed_folder import FollowedFolder
@@ -21,7 +21,7 @@ from pyreplog.topic_names import quote_name, unquote_name
 
 Retry = Callable[[Callable[[], None]], object]
 """See `FollowedFolder`."""
-DeletionWatcher = Callable[[Set[str]], object]
+DeletionWatcher = Callable[[Mapping[str, Set[str]]], object]
 """See `MetadataCache.watch_deletions`."""
 
 
@@ -109,15 +109,16 @@ class MetadataCache:
 
     def _topics_changed(self, keys: Set[str]) -> None:
         changed: set[str] = set()
-        deleted: set[str] = set()
+        deleted: dict[str, Set[str]] = {}
         gone: list[FollowedFolder[PartitionState]] = []
         with self._lock:
             if self._is_closed:
                 return
             for key in keys:
                 topic, before = self._topics.get(key), self._ids.pop(key, None)
-                if self._note_deletion(topic, before):
-                    deleted.add(unquote_name(key))
+                deleted_ids = self._note_deletion(topic, before)
+                if deleted_ids:
+                    deleted[unquote_name(key)] = deleted_ids
                 if topic is not None:
                     self._ids[key] = topic.topic_id
                     self._keys[topic.topic_id] = key
@@ -135,26 +136,27 @@ class MetadataCache:
                 callback(deleted)
         self._listener.topics_changed(changed)
 
-    def _note_deletion(self, topic: TopicMetadata | None, before: str | None) -> bool:
-        """Return whether a topic is deleted since the last change of its key; before: id that the key had.
+    def _note_deletion(self, topic: TopicMetadata | None, before: str | None) -> set[str]:
+        """Return the ids of topics that were deleted since the last change of a key; before: id that the key had.
 
         The deletion is noted as soon as the topic is marked, and not again when its key is deleted.
         """
-        is_new = False
+        deleted: set[str] = set()
         if before is not None and (topic is None or topic.topic_id != before):
-            is_new = before not in self._deleted_ids
+            if before not in self._deleted_ids:
+                deleted.add(before)
             self._deleted_ids.discard(before)
         if topic is not None and topic.is_deleted and topic.topic_id not in self._deleted_ids:
             self._deleted_ids.add(topic.topic_id)
-            is_new = True
-        return is_new
+            deleted.add(topic.topic_id)
+        return deleted
 
     def watch_deletions(self, callback: DeletionWatcher) -> Callable[[], None]:
         """Call `callback` when topics are deleted.
 
         Args:
-            callback: called with the names of the topics, once for each deletion, on a thread of the metadata store:
-                it must not block.
+            callback: called with the ids of the deleted topics by name, once for each deletion, on a thread of the
+                metadata store: it must not block.
 
         Returns:
             A function that ends the watch. A call that has begun may still go on.

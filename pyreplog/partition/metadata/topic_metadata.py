@@ -8,7 +8,8 @@ finds no key (KIP-516).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -329,6 +330,26 @@ def find_topic(store: MetadataStore, topic: str) -> TopicMetadata | None:
     """Return a topic; None: it does not exist. Raises InvalidMetadataError, and errors of the store."""
     stored = store.get(topic_key(topic))
     return None if stored is None else TopicMetadata.decode(stored.value)
+
+
+def find_topic_ids(store: MetadataStore, names: Iterable[str]) -> dict[str, str]:
+    """Return the ids of topics by name, without those that do not exist or are being deleted.
+
+    Args:
+        store: metadata store.
+        names: names of topics; those that no topic can have do not exist.
+
+    Raises:
+        InvalidMetadataError: a topic cannot be decoded.
+        ReplogError: errors of the store.
+    """
+    keys: dict[str, str] = {}
+    for name in names:
+        with suppress(InvalidArgumentError):
+            keys[name] = topic_key(name)
+    stored = zip(keys, store.get_many(list(keys.values())), strict=True)
+    topics = {name: TopicMetadata.decode(each.value) for name, each in stored if each is not None}
+    return {name: topic.topic_id for name, topic in topics.items() if not topic.is_deleted}
 
 
 def list_topics(store: MetadataStore) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -441,6 +441,7 @@ class TransactionCoordinator(Handle):
             logger.warning("%s: loading is retried: %s", shard.partition, error)
             self._schedule(self.config.backoff_ms, partial(self._submit, partial(self._load, shard)))
             return
+        states = self._without_deleted(states)
         entries = {name: _Entry(name, TransactionMachine(shard.epoch, metadata)) for name, metadata in states.items()}
         with self._lock:
             if shard.is_resigned or replica.leader_epoch != shard.epoch:
@@ -449,6 +450,26 @@ class TransactionCoordinator(Handle):
         logger.info("%s: %d transactional ids are loaded in epoch %d", shard.partition, len(entries), shard.epoch)
         for entry in entries.values():
             self._run(shard, entry, TransactionMachine.begin)
+
+    def _without_deleted(self, states: Mapping[str, TransactionMetadata]) -> dict[str, TransactionMetadata]:
+        """Return states whose open transactions have no partitions of topics that were deleted.
+
+        No request is served yet, so a topic that is created again now cannot be in a transaction: its producer adds it.
+        Partitions stay if the metadata store does not answer; they get no marker, see `_find_deleted`.
+        """
+        is_open = TransactionState.ONGOING
+        partitions = {each for state in states.values() if state.state is is_open for each in state.partitions}
+        deleted: set[TopicPartition] = set()
+        with suppress(ReplogError):
+            for partition in partitions:
+                if self._view.leader_of(partition) is None and not self._view.exists(partition):
+                    deleted.add(partition)
+        return {
+            name: replace(state, partitions=state.partitions - deleted)
+            if state.state is is_open and not deleted.isdisjoint(state.partitions)
+            else state
+            for name, state in states.items()
+        }
 
     # ---- effects --------------------------------------------------------------------------------------------
 

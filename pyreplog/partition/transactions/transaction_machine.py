@@ -227,8 +227,9 @@ class TransactionMachine:
                 )
             )
         is_retry = expected is not None and expected != (current.producer_id, current.producer_epoch)
-        if current.is_exhausted and not is_retry:
-            last = NO_EPOCH if expected is None else current.producer_epoch
+        # a retry after its first attempt fenced the last epoch finds the reserved one, which no producer may have
+        if current.is_exhausted and (not is_retry or current.producer_epoch >= EPOCH_MAX):
+            last = NO_EPOCH if expected is None else expected[1]
             return self._rotate(
                 call, replace(first, previous_producer_id=current.producer_id, last_producer_epoch=last)
             )
@@ -380,14 +381,29 @@ class TransactionMachine:
             return [Reply(call, EndTransactionResult(ErrorCode.INVALID_TXN_STATE))]
         if current.state.is_prepared:
             return [Reply(call, EndTransactionResult(ErrorCode.CONCURRENT_TRANSACTIONS))]
+        if current.producer_epoch >= EPOCH_MAX:
+            return self._end_with_new_id(call, current)
         return [Reply(call, EndTransactionResult(ErrorCode.NONE, current.producer_id, current.producer_epoch))]
+
+    def _end_with_new_id(self, call: object, current: TransactionMetadata) -> Effects:
+        """Answer the end of a transaction that was aborted by fencing the last epoch of its producer."""
+
+        def allocated(producer_id: int) -> Effects:
+            after = replace(
+                current, producer_id=producer_id, producer_epoch=0, previous_producer_id=current.producer_id
+            )
+            result = EndTransactionResult(ErrorCode.NONE, producer_id, 0)
+            return self._append(_Pending(after, call, result, EndTransactionResult))
+
+        self._allocation = call, allocated, EndTransactionResult
+        return [AllocateProducerId()]
 
     def _check_end(
         self, current: TransactionMetadata | None, producer_id: int, producer_epoch: int, *, is_retry: bool
     ) -> ErrorCode:  # fmt: skip
         if current is None or (producer_id != current.producer_id and not is_retry):
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if producer_epoch != current.producer_epoch and not is_retry:
+        if (producer_epoch != current.producer_epoch and not is_retry) or producer_epoch >= EPOCH_MAX:
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.CONCURRENT_TRANSACTIONS if self.is_busy else ErrorCode.NONE
 
