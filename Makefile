@@ -17,7 +17,7 @@
 #   foreign    runs Kafka's own command-line tools and Kafka Streams, which Maven fetches, against three brokers with Kafka
 #              listeners, which are killed, MirrorMaker 2 from Apache Kafka and back, librdkafka's own tests, where there is
 #              npm, and the tests of Go's clients, where there is Go; prints what passes
-#   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either
+#   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either; upgrades a replica group
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
 #   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer

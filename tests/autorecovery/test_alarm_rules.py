@@ -17,6 +17,7 @@ from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.clock import ManualClock
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.metrics import Metric
 from tests.waiting import until
 
@@ -92,6 +93,12 @@ def test_every_code_in_a_rule_is_one_of_an_alarm() -> None:
     raised = set(re.findall(r'Alarm\(\s*"([\w-]+)"', sources))
     named = {code for rule in rules() for code in CODE.findall(rule["expr"])}
     assert named and named <= raised
+
+
+def test_an_alarm_is_exported_by_its_code(bench: RecoveryBench) -> None:
+    bench.cluster.metadata.create(metadata_key(99), b"garbled")
+    bench.step()
+    assert ({"code": "garbled"}, 1.0) in bench.metrics()["pyreplog_autorecovery_alarms"].samples
 
 
 def test_metrics_of_the_alarm_rules_follow_failures(bench: RecoveryBench) -> None:

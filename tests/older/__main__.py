@@ -1,10 +1,13 @@
-"""`python -m tests.older REVISION`: regions of the present tree and of an older revision of this repository.
+"""`python -m tests.older REVISION`: regions and a replica group of the present tree and of an older revision.
 
 The revision is cloned and built in build/older (some minutes). Then two servers, one of each version, replicate a topic
 and its subscription to each other. Messages are acknowledged out of order in one region, its server is killed with kill
 -9, and the subscription goes on in the other one: what was acknowledged does not come again, and nothing is missing. The
 region comes back, catches up, and at last the older server is stopped, and its directory is served by the present tree.
 All of it happens twice, with either version as the region that is killed.
+
+Last, a replica group of the older version is upgraded, one node at a time, in the order of docs/operations.md, while
+entries are appended to it.
 """
 
 from __future__ import annotations
@@ -17,45 +20,18 @@ import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyreplog.cli.geo import EXIT_ALARM, EXIT_NOT_READY
 from tests.waiting import until_none
 
-from .client import PATIENCE_S, TOPIC
+from .build import PATIENCE_S, ROOT, Build, build, expect
+from .client import TOPIC
+from .group import upgrade_group
 
-ROOT = Path(__file__).resolve().parents[2]
 _READINESS = (0, 2, EXIT_NOT_READY, EXIT_ALARM)
 """Exit codes of `geo readiness` that come with rows, perhaps none."""
 _CLIENT = Path(__file__).with_name("client.py")
-
-
-class Build(NamedTuple):
-    """A version of pyreplog.
-
-    Attributes:
-        name: of it, in what is printed.
-        python: interpreter that imports it.
-        folder: where it is imported, if it is not installed.
-    """
-
-    name: str
-    python: Path
-    folder: Path
-
-    def run(self, *arguments: str, accepted: Collection[int] = (0,)) -> Any:
-        """Run Python with these arguments; return the JSON that it printed. accepted: exit codes of a good end."""
-        done = subprocess.run(
-            [self.python, *arguments],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=4 * PATIENCE_S,
-            check=False,
-        )
-        if done.returncode not in accepted:
-            raise SystemExit(f"{self.name}: {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return json.loads(done.stdout) if done.stdout.strip() else None
 
 
 class Region:
@@ -148,41 +124,10 @@ def _fail_over(a: Region, b: Region) -> None:
         region.client("wait", 210, 10)
 
 
-def expect(numbers: list[int], expected: set[int], when: str) -> None:
-    if sorted(numbers) != sorted(expected):
-        again = sorted({number for number in numbers if number not in expected or numbers.count(number) > 1})
-        raise SystemExit(f"{when}: missing {sorted(expected - set(numbers))[:20]}, too many {again[:20]}")
-
-
-def build(revision: str) -> Build:
-    """Clone and build a revision, unless it was built before."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    folder = ROOT / "build" / "older" / commit[:12]
-    python = folder / ".venv" / "bin" / "python"
-    if not (folder / "built").exists():
-        print(f"Building {commit[:12]} in {folder.relative_to(ROOT)} (some minutes)", flush=True)
-        for command in (
-            ["rm", "-rf", folder],
-            ["git", "clone", "--quiet", "--no-checkout", ROOT, folder],
-            ["git", "-C", folder, "checkout", "--quiet", commit],
-            [sys.executable, "-m", "venv", folder / ".venv"],
-            [python, "-m", "pip", "install", "--quiet", "Cython>=3.2,<4", "setuptools>=77"],
-            [python, "-m", "pip", "install", "--quiet", "--no-build-isolation", f"{folder}[cli]"],
-            ["touch", folder / "built"],
-        ):
-            subprocess.run(command, check=True)
-    return Build(commit[:12], python, folder / ".venv")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.older", description="Replicate between this version and an older one."
+        prog="python -m tests.older",
+        description="Replicate between this version and an older one, and upgrade a replica group.",
     )
     parser.add_argument("revision", help="a revision of this repository")
     older, present = build(parser.parse_args().revision), Build("the present tree", Path(sys.executable), ROOT)
@@ -193,6 +138,9 @@ def main() -> None:
             f"{first.name} was killed and {second.name} went on: nothing missing, nothing twice; upgraded afterwards",
             flush=True,
         )
+    with tempfile.TemporaryDirectory() as folder:
+        upgrade_group(older, present, Path(folder))
+    print(f"a replica group of {older.name} was upgraded: no acknowledged entry is missing", flush=True)
 
 
 if __name__ == "__main__":

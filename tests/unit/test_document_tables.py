@@ -127,13 +127,16 @@ def test_documented_versions_of_files_are_those_of_the_code() -> None:
 
 
 def test_documented_versions_of_wires_are_those_of_the_code() -> None:
-    said = {row[0]: row[1] for row in table("wires")}
-    least = constant("pyreplog.net.hello", "MIN_VERSION")
-    assert said["bookies"] == f"{least} to {constant('pyreplog.net.hello')}"
-    assert said["topics"] == f"{least} to {constant('pyreplog.topic.model.wire.protocol')}"
+    least, hello = constant("pyreplog.net.hello", "MIN_VERSION"), constant("pyreplog.net.hello")
     joining = constant("pyreplog.ha.protocol.messages")
-    hello, clients = constant("pyreplog.net.hello"), constant("pyreplog.ha.protocol.client_messages", "CLIENT_VERSION")
-    assert said["replica groups"] == f"{joining} (of the hello: {least} to {hello}); clients of a group: {clients}"
+    clients = constant("pyreplog.ha.protocol.client_messages", "CLIENT_VERSION")
+    assert {row[0]: row[1] for row in table("wires")} == {
+        "bookies": f"{least} to {hello}",
+        "topics": f"{least} to {constant('pyreplog.topic.model.wire.protocol')}",
+        "replica groups": f"{joining} (of the hello: {least} to {hello}); clients of a group: {clients}",
+        "brokers of partitions, with each other": f"{least} to {constant('pyreplog.partition.wire')}",
+        "RocketMQ HA": "none",
+    }
 
 
 def test_documented_libraries_are_those_of_the_project() -> None:
