@@ -6,7 +6,7 @@ import os
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple, TypeVar, Unpack
@@ -68,7 +68,7 @@ from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.partitioned_metadata import find_partitioned
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.routing import partition_name
-from pyreplog.topic.owner.ownership import owner_of
+from pyreplog.topic.owner.ownership import TopicOwner, owner_of
 from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
 ASK_S = 10.0
@@ -676,20 +676,16 @@ class GeoReplication(Handle):
         check_may_block("status")
         rows = [] if self._manager is None else self._manager.statuses()
         if check_bool("everywhere", everywhere):
-            rows += self._statuses_of_others(secret, tls)
+            silent: dict[str, ReplogError] = {}
+            for answer in self._ask_servers(lambda client: client.geo_status(), secret, tls):
+                rows += [decode_status(row) for row in answer.rows]
+                if answer.error is not None:
+                    silent[answer.address] = answer.error
             known = {(row.topic, row.target) for row in rows}
-            rows += [row for row in self._unowned() if (row.topic, row.target) not in known]
+            rows += [row for row in self._stored_statuses(silent) if (row.topic, row.target) not in known]
         if topic is not None:
             rows = [row for row in rows if topic in names_of(row.topic)]
         return sorted(rows, key=lambda row: (row.topic, row.target))
-
-    def _statuses_of_others(
-        self, secret: bytes | Secret | None, tls: ssl.SSLContext | None
-    ) -> Iterator[ReplicatorStatus]:
-        """Yield the states that the other servers of this cluster report; silent servers are left out."""
-        for answer in self._ask_servers(lambda client: client.geo_status(), secret, tls):
-            for row in answer.rows:
-                yield decode_status(row)
 
     def _ask_servers(
         self,
@@ -709,18 +705,24 @@ class GeoReplication(Handle):
                     answer = _Answer(server.address, [], error)
             yield answer
 
-    def _unowned(self) -> Iterator[ReplicatorStatus]:
-        """Yield the state of each topic with a policy for each target, as the metadata tell it."""
+    def _stored_statuses(self, silent: Mapping[str, ReplogError]) -> Iterator[ReplicatorStatus]:
+        """Yield the state of each topic with a policy for each target, as the metadata tell it.
+
+        Args:
+            silent: errors of the servers that did not answer, by address.
+        """
         config = load_config(self._store)
         ids = config.cluster_ids
         for quoted in self._store.list(TOPICS):
             name = unquote_name(quoted)
             for target in config.targets_of(name):
-                row = self._stored_status(name, target, ids.get(target, ""))
+                row = self._stored_status(name, target, ids.get(target, ""), silent)
                 if row is not None:
                     yield row
 
-    def _stored_status(self, topic: str, target: str, cluster: str) -> ReplicatorStatus | None:
+    def _stored_status(
+        self, topic: str, target: str, cluster: str, silent: Mapping[str, ReplogError]
+    ) -> ReplicatorStatus | None:  # fmt: skip
         chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, cursor_name(target))])
         if chain_value is None:
             return None
@@ -732,7 +734,7 @@ class GeoReplication(Handle):
         start = max(mark or chain.start, chain.start)
         owner = owner_of(self._store, topic)
         state: ReplicatorState = "unowned" if owner is None else "unknown"
-        error = "no process has the topic open" if owner is None else f"{owner} has it open, and was not asked"
+        error = _why_unknown(owner, silent)
         if owner is not None or chain.open_ledger is not None:
             error += "; the newest messages are not counted"
         unsent = chain.end.offset - start.offset
@@ -889,6 +891,22 @@ class GeoReplication(Handle):
             stack.callback(self._links.close)
             if self._manager is not None:
                 stack.callback(self._manager.close)
+
+
+def _why_unknown(owner: TopicOwner | None, silent: Mapping[str, ReplogError]) -> str:
+    """Return why no process has reported the replications of a topic.
+
+    Args:
+        owner: the owner of the topic; None: no process has it open.
+        silent: errors of the servers that did not answer, by address.
+    """
+    if owner is None:
+        return "no process has the topic open"
+    if (error := silent.get(owner.address)) is not None:
+        return f"{owner}, has the topic open, and does not answer: {error}"
+    if owner.address:
+        return f"{owner}, has the topic open, and does not replicate it yet"
+    return f"{owner}, has the topic open: only code in that process knows (`Cluster.geo.status`)"
 
 
 def _checked_uuid(uuid: str | None) -> str:

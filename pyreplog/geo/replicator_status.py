@@ -22,7 +22,7 @@ class ReplicatorStatus:
         target: name of the target cluster.
         state: "connecting": also between attempts; "running"; "paused"; "diverged": the two histories differ, and a
             person decides; "detached": the backlog grew beyond its bound; "failed": a retry does not mend the error.
-            Without a replicator: "unowned": no process has the topic open; "unknown": its owner was not asked.
+            Without a replicator: "unowned": no process has the topic open; "unknown": its owner has not reported it.
         stored: every message of the topic below this offset is stored at the target, or was skipped for a cause; None:
             the target has not reported it since this process owns the topic.
         end: offset behind the topic's last confirmed message.

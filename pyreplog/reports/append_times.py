@@ -55,7 +55,8 @@ def first_since(survey: ClusterSnapshot, topic: PlannedTopic, time_us: int) -> i
         topic: the topic.
         time_us: microseconds since 1970.
 
-    Raises the errors of the metadata store.
+    Raises:
+        ReplogError: errors of the metadata store.
     """
     for item, entries, _ in topic.ledgers:
         if not entries or (item.is_closed and item.last_us < time_us):

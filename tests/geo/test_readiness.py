@@ -165,6 +165,16 @@ def test_a_position_that_only_a_server_knows_which_refuses_the_secret_is_unknown
             guarded.b.geo.where("t", "other", everywhere=True)
 
 
+def test_status_of_a_topic_whose_server_refuses_the_secret_says_so(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        guarded = Guarded(stack, tmp_path)
+        other = stack.enter_context(Cluster.connect(f"sqlite:{guarded.path}/metadata.sqlite"))
+        (row,) = other.geo.status("t", everywhere=True)
+        assert row.state == "unknown" and "does not answer" in row.error and guarded.server.address in row.error
+        (row,) = other.geo.status("t", everywhere=True, secret=guarded.secret_file.read_bytes())
+        assert row.state == "running" and not row.error
+
+
 def test_topics_of_a_process_without_a_server_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A standby that embeds its cluster has the topic open, then nobody has."""
     arguments = ["geo", "readiness", str(tmp_path / "a"), "t"]

@@ -136,7 +136,12 @@ class _SearchedRange(NamedTuple):
 
 
 class _Session(NamedTuple):
-    """An idempotent producer. producer: its producer of the topic; None: the topic does not deduplicate."""
+    """An idempotent producer of Kafka.
+
+    Attributes:
+        sequences: its sequence numbers.
+        producer: the producer of the topic that publishes its batches; None: the topic does not deduplicate.
+    """
 
     sequences: ProducerSequences
     producer: Producer | None

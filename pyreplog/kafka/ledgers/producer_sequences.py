@@ -16,7 +16,7 @@ RECENT = 5
 
 
 class SequenceVerdict(Enum):
-    """What to do with a batch."""
+    """The decision about a batch of an idempotent producer."""
 
     NEW = "append it"
     DUPLICATE = "it is stored, and no longer known"
@@ -39,7 +39,7 @@ class SequencedBatch:
 
 
 class ProducerSequences:
-    """The sequence numbers of one epoch of one producer in one partition. One thread uses it.
+    """The sequence numbers of one epoch of one producer in one partition. One thread uses them.
 
     Records are numbered from 0 on without a wrap: `number_of` finds the number that belongs to a sequence number.
 

@@ -45,7 +45,7 @@ READ_BYTES_MAX = 4 << 20
 """Maximum bytes of one read of a partition."""
 
 PARTITIONS_MAX = 4096
-"""Partitions that are open at most, unless more of them are in use."""
+"""Maximum number of open partitions, unless more of them are in use."""
 
 IDLE_S = 300.0
 """Seconds without use after which a partition is forgotten."""

@@ -274,7 +274,13 @@ class Topics(Handle):
     def identity_of(self, name: str) -> TopicIdentity | None:
         """Return the identity of a topic, of any owner, without opening it; None: it does not exist.
 
-        Raises the errors of `check_name` and of the metadata store.
+        Args:
+            name: name of the topic; that of a topic with partitions, or of one without.
+
+        Raises:
+            InvalidArgumentError: the name is invalid.
+            ClosedError: the cluster was closed.
+            ReplogError: errors of the metadata store.
         """
         self._check_open()
         check_name(name)
