@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.clock import SystemClock
-from pyreplog.errors import ReplogError
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_requests import (
     DescribedConsumerGroup,
@@ -132,16 +131,13 @@ def _positions(
     server: KafkaServer, offsets: Mapping[TopicPartition, int], deadline_us: int
 ) -> dict[TopicPartition, LedgerPosition]:  # fmt: skip
     """Return the places of a group in topics on ledgers, as far as their owners answer in time."""
-    asked = {
-        name: topics.position(name, offset)
-        for name, offset in offsets.items()
-        if (topics := server.ledger_topics_of(name.topic)) is not None
-    }
-    positions = {}
-    for name, future in asked.items():
-        with suppress(TimeoutError, ReplogError):  # unknown: the topic was deleted, or nobody answers
-            positions[name] = future.result(max(deadline_us - _CLOCK.monotonic_us(), 0) / 1e6)
-    return positions
+    served = {name: server.ledger_topics_of(name.topic) for name in offsets}
+    asked = {name: offset for name, offset in offsets.items() if served[name] is not None}
+    topics = next((topics for topics in served.values() if topics is not None), None)
+    if topics is None:
+        return {}
+    left_s = max(deadline_us - _CLOCK.monotonic_us(), 0) / 1e6
+    return topics.positions(asked, left_s).result(left_s + _WAIT_S)
 
 
 def _describe(groups: GroupCoordinator, group: ListedGroup) -> DescribedGroup | DescribedConsumerGroup:

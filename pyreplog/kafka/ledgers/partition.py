@@ -195,6 +195,11 @@ class LedgerPartition:
                 self._topic = await asyncio.to_thread(self._open_topic)
             return self._topic
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the topic is open here."""
+        return self._topic is not None and not self._topic.is_closing
+
     def _forget_topic(self) -> None:
         self._topic = None
         for key in list(self._sessions):

@@ -27,8 +27,9 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.model.routing import partition_name, partition_of
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ READ_BYTES_MAX = 4 << 20
 PARTITIONS_MAX = 4096
 """Maximum number of open partitions, unless more of them are in use."""
 
+MEASURED_MAX = 16
+"""Topics of topic servers that are being opened at a time to measure the lag of groups."""
+
 IDLE_S = 300.0
 """Seconds without use after which a partition is forgotten."""
 
@@ -59,6 +63,34 @@ _CLOSE_S = 10.0
 
 async def _without_time(offset: int) -> FoundOffset:
     return FoundOffset(offset, -1)
+
+
+def _full_names(name: TopicPartition) -> list[str]:
+    """Return the names that the topic of a partition may have."""
+    part = partition_name(*name)
+    return [part] if name.partition else [part, name.topic]
+
+
+def _opened_topic(source: Topics, name: TopicPartition) -> Topic | None:
+    topics = (source.get(full_name) for full_name in _full_names(name))
+    return next((topic for topic in topics if topic is not None and not topic.is_closing), None)
+
+
+async def _note_local(
+    positions: dict[TopicPartition, LedgerPosition], name: TopicPartition, topic: Topic, offset: int
+) -> None:  # fmt: skip
+    offsets = topic.offsets()
+    batch = await topic.read_at(max(offset, offsets.start), bytes_max=1)
+    positions[name] = LedgerPosition(offsets, None if batch is None else int(batch.publish_time[0]))
+
+
+async def _note_stored(
+    positions: dict[TopicPartition, LedgerPosition], source: Topics, names: Iterable[TopicPartition]
+) -> None:  # fmt: skip
+    wanted = {full_name: name for name in names for full_name in _full_names(name)}
+    stored = await asyncio.to_thread(source.stored_offsets, list(wanted))
+    for full_name, offsets in stored.items():
+        positions[wanted[full_name]] = LedgerPosition(offsets, None)
 
 
 class GrowthWatch:
@@ -119,6 +151,7 @@ class LedgerTopics(Handle):
         self._partitions: OrderedDict[TopicPartition, LedgerPartition] = OrderedDict()  # the last one was used last
         self._lock = threading.Lock()  # guards the number of bytes
         self._pending_bytes = 0  # of produced batches without an outcome
+        self._measured = 0  # topics that are being opened for `positions`
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="pyreplog-kafka-topics"))
@@ -513,23 +546,56 @@ class LedgerTopics(Handle):
         """
         return self._search(name, lambda partition, offsets: partition.find_max_time(offsets))
 
-    def position(self, name: TopicPartition, offset: int) -> AppendFuture[LedgerPosition]:
-        """Return a future of the bounds of a partition, and of when the first message from an offset on was published.
+    def positions(
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float
+    ) -> AppendFuture[dict[TopicPartition, LedgerPosition]]:  # fmt: skip
+        """Return a future of the places of a group in partitions.
+
+        No topic of `Cluster.topics` is opened for it, because a topic that is open stays so: the bounds of others are
+        those in the metadata store. A topic server opens a topic that no server has, a few of them at a time.
 
         Args:
-            name: the partition.
-            offset: the offset that a group has committed.
+            offsets: the offsets that the group has committed.
+            timeout_s: seconds after which the places that are known are returned.
 
         Returns:
-            The future. It fails with the errors of `Cluster.topic`, and of `Topic.read`.
+            The future; it does not fail. Places that are not known for now are left out.
         """
+        return self._run(partial(self._positions, offsets, timeout_s))
 
-        async def find() -> LedgerPosition:
-            partition = self._partition(name)
+    async def _positions(
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, LedgerPosition]:  # fmt: skip
+        source, positions = self._source, dict[TopicPartition, LedgerPosition]()
+        reads: list[Awaitable[None]] = []
+        closed: list[TopicPartition] = []
+        for name, offset in offsets.items():
+            if isinstance(source, Client):
+                reads.append(self._note_remote(positions, name, offset))
+            elif (topic := _opened_topic(source, name)) is not None:
+                reads.append(_note_local(positions, name, topic, offset))
+            else:
+                closed.append(name)
+        if closed and not isinstance(source, Client):
+            reads.append(_note_stored(positions, source, closed))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*reads, return_exceptions=True)  # unknown: it was deleted, or nobody answers
+        return positions
+
+    async def _note_remote(
+        self, positions: dict[TopicPartition, LedgerPosition], name: TopicPartition, offset: int
+    ) -> None:  # fmt: skip
+        partition = self._partition(name)
+        is_new = not partition.is_open
+        if is_new and self._measured >= MEASURED_MAX:
+            return
+        self._measured += is_new
+        try:
             offsets = await partition.offsets()
-            return LedgerPosition(offsets, await partition.published_us(max(offset, offsets.start)))
-
-        return self._run(find)
+        finally:
+            self._measured -= is_new
+        positions[name] = LedgerPosition(offsets, await partition.published_us(max(offset, offsets.start)))
 
     def _search(
         self, name: TopicPartition, find: Callable[[LedgerPartition, range], Awaitable[FoundOffset | None]]

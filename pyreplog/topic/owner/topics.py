@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -39,7 +39,7 @@ from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.partitioned_metadata import find_partitioned
 from pyreplog.topic.model.topic_identity import TopicIdentity
-from pyreplog.topic.owner.managed.chain_store import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain, find_chains
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_of
@@ -291,6 +291,29 @@ class Topics(Handle):
         if stored is None or stored.chain is None or stored.chain.deleted:
             return None
         return TopicIdentity(stored.chain.token, None)
+
+    def stored_offsets(self, names: Sequence[str]) -> dict[str, range]:
+        """Return the offsets of the messages that topics keep, of any owner, without opening them.
+
+        Args:
+            names: names of topics without partitions, or of partitions.
+
+        Returns:
+            The offsets by name, without topics that do not exist, or have an open ledger, whose end only its owner
+            knows.
+
+        Raises:
+            InvalidArgumentError: a name is none of a topic.
+            InvalidMetadataError: a topic cannot be decoded.
+            ReplogError: errors of the metadata store.
+        """
+        self._check_open()
+        chains = zip(names, find_chains(self.metadata, names), strict=True)
+        return {
+            name: range(chain.start.offset, chain.end.offset)
+            for name, chain in chains
+            if chain is not None and not chain.deleted and chain.open_ledger is None
+        }
 
     def opened(self) -> list[Topic]:
         """Return the topics that this process owns."""
