@@ -99,6 +99,7 @@ setup(
             extension("net/frame"),
             extension("log/log_position"),
             extension("ha/reports"),
+            extension("ha/stream_receiver_base"),
             extension("ha/commit_point"),
             extension("ha/client_batch", checksums=True),
             extension("ha/slave_offsets"),

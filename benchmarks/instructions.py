@@ -87,10 +87,10 @@ def _ledger(url: str, durability: str, count: str) -> Iterator[None]:
 def _master(folder: str, count: str) -> Iterator[None]:
     """Append as the master of a group of two. It prints its address first, and the first append waits for the replica.
 
-    The message with the commit point is put off: callgrind makes each append so slow that one would follow each, and
-    without it a message follows tens of appends.
+    Its timers are put off, that of the message with the commit point as well: callgrind makes each append so slow that
+    one would follow each, and without it one follows tens of appends.
     """
-    master_module.COMMIT_DELAY_S = 3600.0
+    master_module.COMMIT_DELAY_S = master_module.TICK_S = 3600.0
     patience_ms = round(_CONTROL_S * 1000)
     with ha.open_master(folder, name="a", members=["a", "b"], sync_replicas=1, ack_timeout_ms=patience_ms) as node:
         print(node.address, flush=True)
