@@ -101,6 +101,7 @@ setup(
             extension("ha/reports"),
             extension("ha/stream_receiver_base"),
             extension("ha/commit_point"),
+            extension("ha/master_base"),
             extension("ha/client_batch", checksums=True),
             extension("ha/slave_offsets"),
             extension("quorum/quorum"),

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.ha.master import Master
 from pyreplog.ha.protocol.messages import ProgressReport
-from pyreplog.ha.service import Service
+from pyreplog.ha.replica_stream import ReplicaStream
 from pyreplog.net.connection import Connection
 from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.nodes import Lab, level, until, values
@@ -39,7 +39,7 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
         assert overtaken.wait(60)
         self._on_progress(*marks)  # type: ignore[call-arg]  # as once
 
-    monkeypatch.setattr(Service, "fast_path", None)  # the master takes each report by `progress`
+    monkeypatch.setattr(ReplicaStream, "fast_path", None)  # the master takes each report by `progress`
     monkeypatch.setattr(Master, "progress", note)
     monkeypatch.setattr(StreamReceiver, "report", preempted)
     with ExitStack() as stack:
