@@ -258,7 +258,10 @@ ROWS: dict[str, tuple[str, Callable[[int], float]]] = {
     "append": ("append of 1 KiB, three bookies: the client", partial(_count_ledger, "appended", is_client=True)),
     "bookie": ("a bookie, appended", partial(_count_ledger, "appended", is_client=False)),
     "bookie-synced": ("a bookie, synced", partial(_count_ledger, "synced", is_client=False)),
-    "master": ("append of 1 KiB to a replica group, one replica, received: the master", partial(_count_group, is_master=True)),
+    "master": (
+        "append of 1 KiB to a replica group, one replica, received: the master",
+        partial(_count_group, is_master=True),
+    ),
     "replica": ("the replica", partial(_count_group, is_master=False)),
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _REPORT_BYTES = 1 << 20
 """Bytes after which progress is reported even if more data has already arrived."""
 
+
 class StreamReceiver(StreamReceiverBase):
     """Handles the connection to a master: a `net.connection.Handler`, and `FastPath`, for a `ReconnectingConnection`.
 

@@ -309,6 +309,15 @@ def test_a_report_that_does_not_fit_into_the_socket_is_queued(pair: Pair) -> Non
     assert pair.copy.take_fast(*frame) == b"" and pair.copy.wire.sends == 1
 
 
+def test_a_frame_of_a_long_stream_is_not_reported_by_itself(pair: Pair) -> None:
+    pair.copy.wire.unread_bytes = 100  # of the next frame
+    for number in range(2):
+        (frame,) = pair.appended(b"x" * 8000)
+        assert pair.copy.take(batch(*frame)) is None
+        assert len(pair.copy.reports()) == number
+        pair.copy.wire.unread_bytes = 0
+
+
 # ---- both ways ---------------------------------------------------------------------------------------------------
 
 

@@ -242,4 +242,6 @@ def test_an_append_calls_few_functions_of_python(lab: Lab) -> None:
     level(a, b)
     calls = python_calls(lambda: a.append(b"second"))
     assert "Node.append" in calls and "PendingCommits.wait" in calls
-    assert not [call for call in calls if call.startswith(("Master.append", "Master.offer", "Master.progress", "Service."))]
+    assert not [
+        call for call in calls if call.startswith(("Master.append", "Master.offer", "Master.progress", "Service."))
+    ]

@@ -11,6 +11,7 @@ class ProgressReport(NamedTuple):
     synced: LogPosition
 
 def encode_report(received: tuple[int, int], synced: tuple[int, int], /) -> bytes: ...
+
 @disjoint_base
 class ReplicaReportsBase:
     is_streaming: bool
