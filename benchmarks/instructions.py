@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog import Cluster
+from pyreplog import Cluster, ha
+from pyreplog.ha import master as master_module
 from pyreplog.ledger.cluster import LedgerCluster
 
 _ROOT = Path(__file__).parent.parent
@@ -83,7 +84,33 @@ def _ledger(url: str, durability: str, count: str) -> Iterator[None]:
             assert list(batch.values()) == [_VALUE["append"]]
 
 
-_JOBS: dict[str, Callable[..., Iterator[None]]] = {"embedded": _embedded, "remote": _remote, "ledger": _ledger}
+def _master(folder: str, count: str) -> Iterator[None]:
+    """Append as the master of a group of two. It prints its address first, and the first append waits for the replica.
+
+    Its timers are put off, that of the message with the commit point as well: callgrind makes each append so slow that
+    one would follow each, and without it one follows tens of appends.
+    """
+    master_module.COMMIT_DELAY_S = master_module.TICK_S = 3600.0
+    patience_ms = round(_CONTROL_S * 1000)
+    with ha.open_master(folder, name="a", members=["a", "b"], sync_replicas=1, ack_timeout_ms=patience_ms) as node:
+        print(node.address, flush=True)
+        yield from _repeat(lambda: node.append(_VALUE["append"]), int(count))
+        assert node.log[node.log.end - 1] == _VALUE["append"]
+
+
+def _replica(folder: str, master: str) -> Iterator[None]:
+    """Follow the master until the process ends."""
+    with ha.open_replica(folder, name="b", master=master):
+        yield
+
+
+_JOBS: dict[str, Callable[..., Iterator[None]]] = {
+    "embedded": _embedded,
+    "remote": _remote,
+    "ledger": _ledger,
+    "master": _master,
+    "replica": _replica,
+}
 
 
 def _job(name: str, arguments: list[str]) -> None:
@@ -212,6 +239,14 @@ def _count_ledger(durability: str, count: int, *, is_client: bool) -> float:
         return _measure(client, client if is_client else bookies[0], count)
 
 
+def _count_group(count: int, *, is_master: bool) -> float:
+    with _processes() as (folder, start):
+        master = start(_ME, "--job", "master", str(folder / "a"), str(count), is_counted=is_master)
+        replica = start(_ME, "--job", "replica", str(folder / "b"), master.line(), is_counted=not is_master)
+        assert replica.line() == "ready"
+        return _measure(master, master if is_master else replica, count)
+
+
 ROWS: dict[str, tuple[str, Callable[[int], float]]] = {
     "message": (
         "publish, receive, acknowledge in one process, one bookie, synced",
@@ -223,6 +258,11 @@ ROWS: dict[str, tuple[str, Callable[[int], float]]] = {
     "append": ("append of 1 KiB, three bookies: the client", partial(_count_ledger, "appended", is_client=True)),
     "bookie": ("a bookie, appended", partial(_count_ledger, "appended", is_client=False)),
     "bookie-synced": ("a bookie, synced", partial(_count_ledger, "synced", is_client=False)),
+    "master": (
+        "append of 1 KiB to a replica group, one replica, received: the master",
+        partial(_count_group, is_master=True),
+    ),
+    "replica": ("the replica", partial(_count_group, is_master=False)),
 }
 
 

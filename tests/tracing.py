@@ -1,7 +1,8 @@
-"""Trace functions that get an event before each bytecode."""
+"""Trace functions that get an event before each bytecode, and the Python functions that a thread calls."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,3 +23,21 @@ def opcodes_traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None
         yield
     finally:
         sys.settrace(before)
+
+
+def python_calls(step: Callable[[], object]) -> list[str]:
+    """Return the Python functions that a step calls in this thread, in order. A step that is a builtin is none of them."""
+    calls = list[str]()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    gc.disable()  # its callbacks are calls, too, such as those of hypothesis
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return calls

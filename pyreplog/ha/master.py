@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog._native.ha.client_batch import append_received
-from pyreplog._native.log.apply_replicated import marks_of, show_up_to
+from pyreplog._native.ha.master_base import MasterBase
+from pyreplog._native.log.apply_replicated import marks_of
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
@@ -42,6 +43,7 @@ from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.replica_stream import ReplicaStream
 from pyreplog.log.commit_log import CommitLog
 from pyreplog.net.connection import Connection
+from pyreplog.net.fast_path import FastPathConnection
 from pyreplog.net.sockets import weak_callback
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.syncer import Syncer
@@ -66,7 +68,7 @@ COMMIT_DELAY_S = 0.002
 """Delay before replicas learn of a new commit point: a message with each piece of data would double the cost."""
 
 
-class Master:
+class Master(MasterBase):
     """Drives a `MasterMachine` over a log with a commit point (`gated`). Thread-safe.
 
     Args:
@@ -76,6 +78,12 @@ class Master:
         ask: as `Peers.ask`.
         on_fenced: called once, without locks, when a higher term has fenced this master.
     """
+
+    log: CommitLog
+    group: MasterMachine
+    _followers: dict[Connection, ReplicaStream]
+    _pending_commits: PendingCommits
+    _closed_error: ReplogError | None
 
     def __init__(
         self,
@@ -89,6 +97,7 @@ class Master:
         self.log = log
         self._context, self._ask, self._on_fenced = context, ask, on_fenced
         self._config, self._lock, self._now_us = context.config, context.lock, context.clock.monotonic_us
+        self._polls, self._drive, self._in_driver = context.polls, context.reactor.drive, context.reactor.in_driver
         terms, members = context.terms, context.members.members
         if members is None:
             raise InvalidArgumentError("members: expected at least the master itself, found none")
@@ -102,8 +111,7 @@ class Master:
         self.group = MasterMachine(name, source, synced, members, config, committed=committed, owed=owed)
         timeout_us = self._config.ack_timeout_ms * 1000
         self._pending_commits = PendingCommits(committed.position, self.offer, timeout_us, context.clock)
-        self._followers: dict[Connection, ReplicaStream] = {}
-        self._is_commit_due = False
+        self._followers = {}
         self._min_in_sync, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
@@ -114,27 +122,11 @@ class Master:
         self._syncer: Syncer | None = None
         self._members_error: OSError | None = None  # the error of storing members
         self._probed_us = context.now_us
-        self._closed = False
-        self._closed_error: ReplogError | None = None  # the error of appends after `close`
         self._offered = end.position
         self.offer()
         self._timer = context.reactor.call_later(TICK_S, weak_callback(self._tick))
 
     # ---- appending ------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        value: ReadableBuffer,
-        key: ReadableBuffer | None,
-        event_time: Time | None,
-        properties: Mapping[str, str | bytes] | None,
-    ) -> int:
-        check_may_wait(self._context.reactor)
-        if self._is_guarded:
-            self._await_admission()
-        entry, position = self._write(self.log.append_pending, value, key, event_time, properties)
-        self._wait(position)
-        return entry
 
     def append_batch(
         self,
@@ -246,6 +238,9 @@ class Master:
             self._admit()
             raise self._closed_error or closed from None
 
+    def _refuse_to_wait(self) -> None:
+        check_may_wait(self._context.reactor)
+
     def _admit(self) -> None:
         with self._lock:
             self.group.admit(self._now_us())
@@ -271,7 +266,7 @@ class Master:
         if self._is_synced:
             self.log.wait_synced(position)
         self.offer()
-        self._pending_commits.wait(position, self._context.reactor.drive)
+        self._pending_commits.wait(position, self._drive)
 
     def _acknowledge(self, result: T, position: int) -> AppendFuture[T]:
         future = AppendFuture(result)
@@ -292,22 +287,9 @@ class Master:
 
     # ---- streaming ------------------------------------------------------------------------------------------
 
-    def offer(self) -> None:
-        """Send new entries to replicas that are due. Called after the log has grown.
-
-        A replica that is about to report gets them after its report. While threads are being woken whose appends
-        follow, the last of these appends offers for all.
-        """
-        group = self.group
-        # Whether the commit point moves only with a replica's report, not with the master's own end.
-        waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
-        if waits and self._pending_commits.lot.is_waking:
-            return
-        due = [each for each in list(self._followers.values()) if each.is_due and not each.sender.feed.leave()]
-        if waits and not due:
-            return
+    def _pump(self, followers: Iterable[ReplicaStream], waits: bool, /) -> None:
         with defer_sigint:
-            for follower in due:
+            for follower in followers:
                 follower.sender.pump()
             if not waits:
                 if self._syncer is not None:
@@ -338,19 +320,17 @@ class Master:
         return [*self._grown(now_us), *self.group.join(connection, join, now_us)]
 
     def progress(self, connection: Connection, progress: ProgressReport) -> None:
-        """Take the report of a replica."""
+        """Take the report of a replica; an ordinary one takes the fast path of its stream."""
         if (follower := self._followers.get(connection)) is None:
             return
-        feed, reported = follower.sender.feed, progress.received.position
+        feed, reported = follower.feed, progress.received.position
         if reported > follower.reported:
             follower.reported = reported
-        with self._lock:  # as `_do`, with less work, because there is one report for each append
+        with self._lock:
             if follower.reported > self._offered:  # the state machine does not know these entries yet
                 self.group.grew(*self._ends())
             self._carry_out_all(self.group.progress(connection, progress, feed.position, self._now_us()))
-        self._pending_commits.drain()
-        if feed.position < self.log.tail.end and not self._pending_commits.lot.is_waking:
-            follower.push()
+        self._reported(follower)
 
     def stored(self, connection: Connection, stored: MembersStored) -> None:
         self._do(lambda now_us: self.group.members_stored(connection, stored.version, now_us))
@@ -482,14 +462,10 @@ class Master:
     def _send(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
-            self._followers[connection] = ReplicaStream.begin(self._context, connection, self.log, message.resume)
-
-    def _committed(self, mark: LogPosition) -> None:
-        show_up_to(self.log, *mark)
-        self._pending_commits.advance(mark.position)
-        if (polls := self._context.polls) is not None and polls.waiting:
-            polls.wake()
-        self._send_commit_soon()
+            follower = ReplicaStream.begin(self._context, connection, self.log, message.resume)
+            self._followers[connection], follower.master = follower, self
+            if isinstance(connection, FastPathConnection):
+                connection.use_fast_path(follower.fast_path)
 
     def _send_commit_soon(self) -> None:
         if not self._is_commit_due and self._followers and not self._closed:

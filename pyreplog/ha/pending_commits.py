@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from pyreplog._native.ha.loop_batches import LoopBatches
-from pyreplog._native.ha.parking import ParkingLot
+from pyreplog._native.ha.master_base import PendingCommitsBase
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, ReplicationTimeoutError
 from pyreplog.future import AppendFuture, set_exception
@@ -23,7 +23,7 @@ _PARK_US = 100_000
 """Longest sleep of a waiting thread while another one drives the reactor, microseconds."""
 
 
-class PendingCommits:
+class PendingCommits(PendingCommitsBase):
     """Appends that wait for the commit point.
 
     Waiting threads sleep in a `ParkingLot`, except for one, which drives the reactor. Futures are in a `Purgatory`. The
@@ -38,14 +38,13 @@ class PendingCommits:
     """
 
     def __init__(self, reached: int, offer: Callable[[], object], timeout_us: int, clock: Clock) -> None:
+        super().__init__(reached)
         self.failure: BaseException | None = None
         """The error of all later appends, once the commit point cannot move any more; None: it can."""
         self._offer, self._timeout_us, self._clock = offer, timeout_us, clock
         self._purgatory = Purgatory()
         self.drain = self._purgatory.drain
         """Complete the futures up to the commit point. Call it without locks."""
-        self.lot = ParkingLot(reached)
-        """The sleeping threads. While they are woken one by one (`is_waking`), the last one offers their appends."""
         self._watches: deque[tuple[int, PurgatoryEntry]] = deque()  # (deadline, entry), in order: all wait equally long
         self._rounds = LoopBatches(self._end_round)
         self.add_of_task = self._rounds.add
@@ -117,11 +116,8 @@ class PendingCommits:
 
     # ---- the commit point -----------------------------------------------------------------------------------
 
-    def advance(self, position: int) -> None:
-        """Report the new commit point. Completes no futures: call `drain` afterwards, without locks."""
-        self.lot.reach(position)
-        if self._watches:
-            self._purgatory.advance(_COMMITTED, position)
+    def _advance_futures(self, position: int, /) -> None:
+        self._purgatory.advance(_COMMITTED, position)
 
     def fail(self, error: BaseException) -> None:
         """Fail all waiting appends, and all later ones."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from pyreplog._native.ha.stream_receiver_base import ProgressReporter
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
 from pyreplog.ha.cascade import Cascade, refuse
@@ -86,9 +87,12 @@ class Replica:
             unreplicated=log is not None and log.unreplicated,
             observer=context.config.observer,
         )
+        self._reporter = ProgressReporter(self.following, context.lock)
+        if not holds:
+            self._reporter.floor_due_at = 1 << 62
         self._receiver = StreamReceiver(
             on_opened=self._on_opened, on_control=self._on_control, on_progress=self._on_progress,
-            on_closed=self._on_closed, on_landed=on_landed,
+            on_closed=self._on_closed, on_landed=on_landed, reporter=self._reporter,
         )  # fmt: skip
         self._master_connection: ReconnectingConnection | None = None
         self._joining_address: Address | None = None  # address of the present connection, or of the last one
@@ -96,7 +100,6 @@ class Replica:
         self._joined: tuple[int, int] | None = None  # end of the log when the stream began, and the time of that
         self._was_useful = True  # whether the last connection was useful
         self._last_message_us = 0  # time of the master's last message
-        self._floor_due_at = 0  # end of the log at which the retention floor is computed again
         self._set_retention_floor()
         if master is not None:
             self.follow(master)
@@ -227,7 +230,7 @@ class Replica:
         config, end = self._context.config, log.tail.end
         held = None if config.observer else self.following.log_start
         floor = floor_of_copy(held, () if cascade is None else cascade.needed, end, config.group.retention_hold_bytes)
-        self._floor_due_at = end + log.segment_bytes
+        self._reporter.floor_due_at = end + log.segment_bytes
         log.retention_floor = 1 << 62 if floor is None else floor
 
     def where(self) -> str:
@@ -259,7 +262,7 @@ class Replica:
         self._set_retention_floor()
 
     def _on_progress(self, *_seen: LogPosition) -> None:
-        """Report progress; called for each append, so it does less than `_do`.
+        """Report progress, where the reporter did not; called often, so it does less than `_do`.
 
         The lock is held from the read of the ends until the report is sent, so that reports keep their order. The given
         positions are ignored: another thread may have reported later ones since, or have truncated the log.
@@ -272,7 +275,7 @@ class Replica:
             report = self.following.progressed(received, synced)
             if report is not None:
                 self._receiver.send(messages.encode(report))
-            if received.position >= self._floor_due_at:
+            if received.position >= self._reporter.floor_due_at:
                 self._set_retention_floor()
 
     def _on_closed(self, error: ReplogError) -> None:

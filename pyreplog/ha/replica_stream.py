@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from pyreplog._native.ha.master_base import ReplicaStreamBase
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Commit
 from pyreplog.stream.rate_limiter import RateLimiter
@@ -17,23 +18,17 @@ if TYPE_CHECKING:
     from pyreplog.stream.tail_watcher import TailWatcher
 
 
-class ReplicaStream:
+class ReplicaStream(ReplicaStreamBase):
     """The stream to one replica. Its methods are called by the master, from any thread.
 
-    A replica that has reported all it was sent gets more at once. Otherwise it gets more with its next report, or once
-    `ahead_bytes` have been gathered: the appends of a round trip are sent in one piece. The commit point is sent by
-    `send_commit`, at intervals: with every piece of data it would double the cost.
+    The commit point is sent by `send_commit`, at intervals: with every piece of data it would double the cost.
     """
 
-    __slots__ = ("_ahead_bytes", "_sent_commit", "reported", "sender", "synced")
+    __slots__ = ("_sent_commit", "sender")
 
-    def __init__(self, sender: StreamSender, ahead_bytes: int) -> None:
+    def __init__(self, sender: StreamSender, ahead_bytes: int, segment_bytes: int) -> None:
+        super().__init__(sender.feed, ahead_bytes, segment_bytes)
         self.sender = sender
-        self._ahead_bytes = ahead_bytes
-        self.reported = sender.feed.position
-        """Position up to which the replica has reported the log as received."""
-        self.synced = 0
-        """Position up to which the replica has reported the log as synced; kept by `Cascade` only."""
         self._sent_commit: Commit | None = None
 
     @classmethod
@@ -51,13 +46,7 @@ class ReplicaStream:
             context.reactor, connection, log, resume.position, transfer_bytes=config.transfer_bytes, growth=growth,
             throttle=RateLimiter.of(config.throttle_bytes_per_s, context.now_us),
         )  # fmt: skip
-        return cls(sender, config.transfer_bytes)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the replica gets more of the log now."""
-        feed, reported = self.sender.feed, self.reported
-        return feed.position <= reported or feed.mark_position <= reported or feed.behind >= self._ahead_bytes
+        return cls(sender, config.transfer_bytes, log.segment_bytes)
 
     def push(self) -> None:
         """Send what is due, after the log has grown or the replica has reported."""

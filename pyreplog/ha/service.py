@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pyreplog._native.ha.reports import report_alone
 from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
 from pyreplog.ha.protocol import messages
@@ -60,21 +59,16 @@ class Answers(Protocol):
 
 
 class Service:
-    """A `net.connection.Handler` with a `FastPath`. All methods are called by the reactor's driver."""
+    """A `net.connection.Handler`. All methods are called by the reactor's driver.
+
+    A master gives the connections of its replicas a `FastPath` for their reports.
+    """
 
     def __init__(self, node: Answers) -> None:
         self._node = node
 
     def opened(self, connection: Connection) -> None:
         """Do nothing: the peer sends the first message."""
-
-    def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """Handle a single progress report, the message of each append; it has no reply."""
-        report, streams = report_alone(batch), self._node.streams
-        if report is None or streams is None:
-            return None
-        streams.progress(connection, report)
-        return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """Handle frames. InvalidMessageError ends the connection; earlier frames of the batch have been handled."""

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class FastPath(Protocol):
-    """Optional part of a Handler: answers a frame on the fast path."""
+    """Optional part of a Handler, or of what a connection is given later: answers a frame on the fast path.
+
+    Every frame may as well take the other way, `frames`: a handler whose `fast_path` is None takes it for all. So tests
+    drive the same frames through both.
+    """
 
     def fast_path(self, connection: Any, batch: FrameBatch) -> bytes | None:
         """Answer a batch of one frame.
@@ -43,6 +47,11 @@ class FastPathConnection(Connection):
         if self.fast_path is None or not self.send_queue.plain:
             return super()._event_callback()
         return FastPathReceiver(weakref.ref(self))
+
+    def use_fast_path(self, fast_path: Callable[[Any, FrameBatch], bytes | None] | None) -> None:
+        """Try this fast path first from now on; None: none. Called by the driver."""
+        self.fast_path = fast_path
+        self._reactor.replace(self._stream.fileno(), self._event_callback())
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send a frame as `Connection` does, without the queue if that is empty."""

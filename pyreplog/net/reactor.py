@@ -166,10 +166,6 @@ class Reactor(Handle, ReactorBase):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def in_driver(self) -> bool:
-        """Return whether this thread drives; then it is in a callback."""
-        return self._driver_lock.is_owned()
-
     def _do_close(self) -> None:
         self.stop()
         self._driver_lock.wake_all()

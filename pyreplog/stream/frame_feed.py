@@ -41,11 +41,6 @@ class FrameFeed(FrameFeedBase):
         """`position` in canonical form: in front of the first record of a segment it is the start of the segment."""
         return canonical((self.position, 0), self._size)[0]
 
-    @property
-    def behind(self) -> int:
-        """Bytes of the log from `position` to its end."""
-        return max(self._log.tail.end - self.position, 0)
-
     def take(self, limit: int) -> tuple[list[bytes | memoryview], int]:
         """Return the next frames, and the bytes of their bodies: about `limit` in all.
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyreplog._native.ha.stream_receiver_base import LITTLE_BYTES, ProgressReporter, StreamReceiverBase
 from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import ReplogError
 from pyreplog.stream.syncer import Syncer
@@ -19,15 +20,13 @@ if TYPE_CHECKING:
 _REPORT_BYTES = 1 << 20
 """Bytes after which progress is reported even if more data has already arrived."""
 
-_PROMPT_REPORT_BYTES = 4 << 10
-"""After at most so many bytes the writer probably waits for the report."""
 
-
-class StreamReceiver:
+class StreamReceiver(StreamReceiverBase):
     """Handles the connection to a master: a `net.connection.Handler`, and `FastPath`, for a `ReconnectingConnection`.
 
     Before `stream` was called, and after `stop`, bytes of the log are dropped. All callbacks come from the reactor's
-    driver, except those of a sync.
+    driver, except those of a sync. A single small frame, the usual case after an append, goes the fast path, and is
+    reported by the reporter.
 
     Args:
         on_opened: called when a connection is open; it sends the first control bodies with `send`.
@@ -37,7 +36,11 @@ class StreamReceiver:
             log and reports them under a lock; without one, older marks could be reported last.
         on_closed: called with the error that closed the connection.
         on_landed: called after each read, whether it is reported or not.
+        reporter: reports what takes the fast path; None: nothing takes it.
     """
+
+    _log: MirrorLog | None
+    _syncer: Syncer | None
 
     def __init__(
         self,
@@ -47,17 +50,14 @@ class StreamReceiver:
         on_progress: Callable[[], object],
         on_closed: Callable[[ReplogError], object],
         on_landed: Callable[[], object] | None = None,
+        reporter: ProgressReporter | None = None,
     ) -> None:
         self._on_opened, self._on_control = on_opened, on_control
         self._on_progress, self._on_closed, self._on_landed = on_progress, on_closed, on_landed
+        self._reporter = reporter
         self._pausing = threading.Lock()
         self._is_paused = False
         self._connection: Connection | None = None
-        self._log: MirrorLog | None = None
-        self._syncer: Syncer | None = None
-        self.received_bytes = 0
-        """Bytes of the log that were received, on this connection and earlier ones."""
-        self._reported_bytes = 0
 
     def send(self, body: bytes) -> bool:
         """Send a control body to the master; return False if there is no connection. Any thread."""
@@ -118,26 +118,6 @@ class StreamReceiver:
                 connection.pause()
         self._on_opened()
 
-    def fast_path(self, connection: Connection, batch: FrameBatch) -> bytes | None:
-        """Apply a single small frame, the usual case after an append: `frames` with less overhead."""
-        frame, log = batch.alone(), self._log
-        if frame is None or log is None:
-            return None
-        offset, body = frame
-        if offset < 0 or not 0 < len(body) <= _PROMPT_REPORT_BYTES:
-            return None
-        self.received_bytes += len(body)
-        try:
-            log.append_replicated(offset, (body,))
-            if self._on_landed is not None:
-                self._on_landed()
-        finally:
-            self._reported_bytes = self.received_bytes
-            self.report()
-        if self._syncer is not None:
-            self._syncer.grew()
-        return b""
-
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """Apply a batch of frames.
 
@@ -169,7 +149,7 @@ class StreamReceiver:
         """
         unreported = self.received_bytes - self._reported_bytes
         if (
-            0 < size <= _PROMPT_REPORT_BYTES
+            0 < size <= LITTLE_BYTES
             or unreported >= _REPORT_BYTES
             or connection.error is not None
             or not connection.unread_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.ha.reports import encode_report, report_alone
+from pyreplog._native.ha.reports import decode_report, encode_report, report_alone
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog._native.net.send_queue import FrameSendQueue
 from pyreplog.errors import InvalidMessageError
@@ -139,5 +139,6 @@ def test_a_report_by_itself_is_read_from_its_frame() -> None:
     assert report_alone(batch(report[:-1])) is None, "it has not come yet"
     assert report_alone(batch(encode(0, encode_report(*marks)))) is None, "no control body"
     assert report_alone(batch(encode(-1, b"\1" + encode_report(*marks)[1:]))) is None, "another kind"
+    assert report_alone(batch(encode(-1, encode_report((8, 1), (-8, 1))))) is None, "a mark below 0"
     with pytest.raises(InvalidMessageError, match="from 0 on"):
-        report_alone(batch(encode(-1, encode_report((8, 1), (-8, 1)))))
+        decode_report(encode_report((8, 1), (-8, 1)))

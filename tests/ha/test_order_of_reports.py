@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.ha.protocol import messages
+from pyreplog.ha.master import Master
 from pyreplog.ha.protocol.messages import ProgressReport
+from pyreplog.ha.replica_stream import ReplicaStream
+from pyreplog.net.connection import Connection
 from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.nodes import Lab, level, until, values
 
@@ -20,13 +22,11 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
     replica."""
     reports: list[ProgressReport] = []
     armed, overtaken, stalled = threading.Event(), threading.Event(), threading.Event()
-    send, report = StreamReceiver.send, StreamReceiver.report
+    progress, report = Master.progress, StreamReceiver.report
 
-    def note(self: StreamReceiver, body: bytes) -> bool:
-        message = messages.decode(body)
-        if isinstance(message, ProgressReport):
-            reports.append(message)
-        return send(self, body)
+    def note(self: Master, connection: Connection, progress_report: ProgressReport) -> None:
+        reports.append(progress_report)
+        progress(self, connection, progress_report)
 
     def preempted(self: StreamReceiver) -> None:
         """Report as `report` does. Once, the thread that syncs pauses between reading its marks and sending them."""
@@ -39,7 +39,8 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
         assert overtaken.wait(60)
         self._on_progress(*marks)  # type: ignore[call-arg]  # as once
 
-    monkeypatch.setattr(StreamReceiver, "send", note)
+    monkeypatch.setattr(ReplicaStream, "fast_path", None)  # the master takes each report by `progress`
+    monkeypatch.setattr(Master, "progress", note)
     monkeypatch.setattr(StreamReceiver, "report", preempted)
     with ExitStack() as stack:
         lab = Lab(tmp_path, stack)

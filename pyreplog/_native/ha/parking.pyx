@@ -36,13 +36,6 @@ cdef extern from * nogil:
     void futex_unpark "replog_unpark"(uint32_t *word)
 
 
-cdef struct Sleeper:
-    int64_t position
-    uint32_t woken
-    Sleeper *next
-    Sleeper *previous
-
-
 cdef void unlink(Sleeper *sleeper) noexcept:
     sleeper.previous.next, sleeper.next.previous = sleeper.next, sleeper.previous
     sleeper.next = sleeper.previous = sleeper
@@ -60,13 +53,6 @@ cdef class ParkingLot:
 
     reached: the position up to now.
     """
-
-    cdef readonly int64_t reached
-    cdef Sleeper ring             # threads whose position is not reached
-    cdef Sleeper ready            # threads that are to be woken
-    cdef int waking               # how many were woken, and do not run yet
-    cdef unsigned long leader     # thread that leads; 0: nobody
-    cdef bint open
 
     def __init__(self, int64_t reached):
         self.reached = reached
@@ -135,7 +121,7 @@ cdef class ParkingLot:
         if not self.leader and not self.waking and self.ring.next != &self.ring:
             self.wake(self.ring.next)
 
-    def reach(self, int64_t position):
+    cpdef reach(self, int64_t position):
         """Note that the position is reached, and wake the threads that waited for it."""
         cdef Sleeper *sleeper = self.ring.next
         cdef Sleeper *following

@@ -5,36 +5,40 @@ the other functions.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport (
     FORM_ATTRIBUTES, FORM_COUNT, FORM_LONG, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
 )
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.appender cimport Appender
-from pyreplog._native.log.log_position cimport mark_at
+from pyreplog._native.log.log_position cimport entry_of, make_mark, mark_at, position_of, read_mark
 from pyreplog._native.machines.named cimport item
 from pyreplog._native.log.append_arguments cimport get_buffer
+from pyreplog._native.log.pwrite cimport write_bytes
 from pyreplog._native.log.segment cimport Segment, pin
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
 from pyreplog._native.log.tail_page cimport fence, load, load32, order, store, wake_sleepers
+from pyreplog._native.log import pwrite
 from pyreplog.errors import InvalidArgumentError, StreamError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 17
+cdef object write_natively = pwrite.write
 
 
 # ---- verifying -------------------------------------------------------------------------------------------------
 
-cdef int64_t check_received(const uint8_t *map, int64_t at, int64_t received, int64_t size, uint32_t stamp,
+cdef int64_t check_received(const uint8_t *p, int64_t space, int64_t at, int64_t size, uint32_t stamp,
                             bint counted, int64_t entries) noexcept nogil:
-    """Return the stride of the record at `at` if it is complete and the expected one; 0 if bytes are missing; or a
-    status.
+    """Return the stride of the record at `p` if it is complete and the expected one; 0 if bytes are missing; or a status.
 
-    Only its first bytes are read before all of it was written.
+    space: bytes that were received from there on. at: offset of the record in its segment, which has `size` bytes. Only
+    its first bytes are read before all of it was written.
     """
-    cdef const uint8_t *p = map + at
     cdef const RecordHead *head = <const RecordHead *>p
-    cdef int64_t space = received - at, stride, status
+    cdef int64_t stride, status
     if space < SHORT_HEADER:
         return 0
     if head.kind == KIND_BLANK:
@@ -63,22 +67,42 @@ cdef int64_t check_received(const uint8_t *map, int64_t at, int64_t received, in
 
 cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, bint counted, int64_t *time) noexcept nogil:
     """Check and index the records that were written after `index.end`. Return 0, or the reason why the walk ended."""
-    cdef int64_t at = index.end, stride, event_time, count
-    cdef const RecordHead *head
+    cdef int64_t at = index.end, stride
+    cdef const uint8_t *p
     while True:
-        stride = check_received(segment.map, at, received, segment.size, segment.stamp, counted, index.entries)
+        p = segment.map + at
+        stride = check_received(p, received - at, at, segment.size, segment.stamp, counted, index.entries)
         if stride <= 0:
             return stride
-        head = <const RecordHead *>(segment.map + at)
-        time[0] = head.time
-        event_time = rec.event_time_of(<const uint8_t *>head) if head.form & FORM_ATTRIBUTES else INT64_MIN
-        count = rec.count_of(<const uint8_t *>head)
-        if count == 1 and is_plain(index, at + stride, stride, event_time):
-            index.end = at + stride
-            index.entries += 1
-        else:
-            index.note(at, stride, count, event_time)
+        note_record(index, p, at, stride, time)
         at += stride
+
+
+cdef inline void note_record(SparseIndex index, const uint8_t *p, int64_t at, int64_t stride, int64_t *time) noexcept nogil:
+    """Index a verified record, and set `time` to its time."""
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t event_time = rec.event_time_of(p) if head.form & FORM_ATTRIBUTES else INT64_MIN
+    cdef int64_t count = rec.count_of(p)
+    time[0] = head.time
+    if count == 1 and is_plain(index, at + stride, stride, event_time):
+        index.end = at + stride
+        index.entries += 1
+    else:
+        index.note(at, stride, count, event_time)
+
+
+cdef bint are_whole(const uint8_t *data, int64_t length, int64_t at, int64_t size, uint32_t stamp, bint counted,
+                    int64_t entries) noexcept nogil:
+    """Return whether `data` is nothing but intact records that continue a segment, at offset `at`, behind so many
+    entries."""
+    cdef int64_t passed = 0, stride
+    while passed < length:
+        stride = check_received(data + passed, length - passed, at + passed, size, stamp, counted, entries)
+        if stride <= 0:
+            return False
+        entries += rec.count_of(data + passed)
+        passed += stride
+    return passed == length
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
@@ -86,8 +110,77 @@ cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, bint cou
 cdef class MirrorLogBase(Appender):
     """Base of MirrorLog, beside CommitLog. The subclass has `_end_segment` and `_refuse_record`.
 
-    _received_end: position where the stream continues. _commit: mark at which readers stop.
+    _received_end: position where the stream continues. _commit: mark at which readers stop. _last_synced: the synced mark
+    as the log reported it last, and its canonical form.
     """
+
+    def apply_alone(self, int64_t position, data, /):
+        """Apply a frame's body if it is ordinary: whole intact records, at most 4 KiB, that continue the log.
+
+        Returns False, and does nothing, if it is not; `append_replicated` tells why. Raises PoisonedError.
+        """
+        cdef Py_buffer view
+        get_buffer(data, &view, "records")
+        try:
+            return self.apply_little(position, <const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef bint apply_little(self, int64_t position, const uint8_t *data, int64_t size) except -1:
+        """As `apply_alone`. Everything is verified before the first byte is written."""
+        cdef int64_t records[LITTLE_WORDS]    # of a frame that begins at any address; here they are aligned
+        cdef uint8_t *p = <uint8_t *>records
+        cdef Segment segment = self.active
+        cdef SparseIndex index = self.index
+        cdef int64_t at = self.pos, passed = 0, stride, time = self.last_time
+        if self.inside or not self.open or segment is None or segment.sealed or not 0 < size <= LITTLE:
+            return False
+        if position != segment.base + at or position != self._received_end or index.end != at:
+            return False
+        if at + size > segment.size - SHORT_HEADER:
+            return False
+        memcpy(p, data, size)
+        if not are_whole(p, size, at, segment.size, segment.stamp, segment.counted(), index.entries):
+            return False
+        self.enter()
+        try:
+            self.write_little(segment, p, size, at)
+            while passed < size:
+                stride = rec.stride_of((<const RecordHead *>(p + passed)).length)
+                note_record(index, p + passed, at + passed, stride, &time)
+                passed += stride
+            self._received_end = position + size
+            self.last_time = max(self.last_time, time)
+            self.pos, self.next_entry = index.end, segment.first_entry + index.entries
+            self.publish()
+            show_before(self, item(self._commit, 0), item(self._commit, 1))
+        finally:
+            self.leave()
+        return True
+
+    cdef int write_little(self, Segment segment, const uint8_t *data, int64_t size, int64_t offset) except -1:
+        """Write few bytes to the file: by one native call, unless the log's files are others than the system's."""
+        cdef object write = self._files.write
+        try:
+            if write is write_natively:
+                write_bytes(segment.fd, data, size, offset)
+            else:
+                write(segment.fd, PyBytes_FromStringAndSize(<const char *>data, size), offset)
+        except OSError as error:
+            raise self._poison("append", error) from error
+        return 0
+
+    cdef bint read_marks(self, Marks *marks) except -1:
+        """Set the marks to be reported at this moment. Return False if `progress` has to look one up."""
+        cdef Segment segment = self.active
+        cdef object seen = item(self._last_synced, 0), canonical = item(self._last_synced, 1)
+        read_ends(self, marks)
+        if segment is None or segment.sealed or marks.received.position - segment.base <= SEGMENT_HEADER:
+            return False
+        if marks.synced.position != position_of(seen) or marks.synced.entry != entry_of(seen):
+            return False
+        read_mark(canonical, &marks.synced)
+        return True
 
     cpdef bint show_reached(self, int64_t position, int64_t entry) except -1:
         """Let readers see all before a place where a record ends. It never goes back. Any thread.
@@ -205,11 +298,11 @@ cdef int show_before(Appender log, int64_t position, int64_t entry) except -1:
     return 0
 
 
-cdef object synced_of(Appender log, int64_t end, int64_t end_entry):
-    cdef int64_t synced = load(&log.tail.page.synced_end), entry = load(&log.tail.page.synced_entry)
-    if synced > end:  # a blank was synced, and no record follows it
-        synced, entry = end, end_entry
-    return mark_at(synced, entry)
+cdef void read_ends(Appender log, Marks *marks) noexcept:
+    marks.received.position, marks.received.entry = load(&log.tail.page.end), load(&log.tail.page.end_entry)
+    marks.synced.position, marks.synced.entry = load(&log.tail.page.synced_end), load(&log.tail.page.synced_entry)
+    if marks.synced.position > marks.received.position:   # a blank was synced, and no record follows it
+        marks.synced = marks.received
 
 
 def progress_of(Appender log not None, int64_t segment_bytes):
@@ -218,19 +311,22 @@ def progress_of(Appender log not None, int64_t segment_bytes):
     The first one is where a stream continues: the position of a segment's header if no record of the segment was
     written.
     """
-    cdef int64_t end = load(&log.tail.page.end), entry = load(&log.tail.page.end_entry), stream_position = end
+    cdef Marks ends
+    read_ends(log, &ends)
+    cdef int64_t end = ends.received.position, stream_position = end
     if log.active is not None and log.active.sealed and end == log.active_base + log.pos:
         stream_position = log.active_base + log.active.size
     elif end % segment_bytes == SEGMENT_HEADER:
         stream_position = end - SEGMENT_HEADER
-    return mark_at(stream_position, entry), synced_of(log, end, entry)
+    return mark_at(stream_position, ends.received.entry), make_mark(&ends.synced)
 
 
 def marks_of(Appender log not None):
     """Return the marks (end of the log, end of synced bytes, end that readers see) at one moment."""
-    cdef int64_t end = load(&log.tail.page.end), end_entry = load(&log.tail.page.end_entry)
+    cdef Marks ends
+    read_ends(log, &ends)
     return (
-        mark_at(end, end_entry),
-        synced_of(log, end, end_entry),
+        make_mark(&ends.received),
+        make_mark(&ends.synced),
         mark_at(load(&log.tail.page.visible), load(&log.tail.page.visible_entry)),
     )

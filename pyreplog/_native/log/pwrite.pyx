@@ -29,6 +29,13 @@ cdef extern from * nogil:
     int write_range_back "replog_write_back"(int fd, int64_t offset, int64_t length)
 
 
+cdef int write_bytes(int fd, const uint8_t *data, int64_t length, int64_t offset) except -1:
+    cdef int code = write_all(fd, data, length, offset)
+    if code:
+        raise OSError(code, os.strerror(code))
+    return 0
+
+
 def write(int fd, data, int64_t offset, /):
     """Write all of `data` (bytes-like) at `offset`. Raises OSError."""
     cdef Py_buffer buffer

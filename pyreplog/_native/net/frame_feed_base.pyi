@@ -11,6 +11,8 @@ class FrameFeedBase:
     position: int
     turn: LockType
     @property
+    def behind(self) -> int: ...
+    @property
     def left_bytes(self) -> int: ...
     _held: tuple[Pin, Segment] | None
     _stop: int

@@ -23,16 +23,6 @@ cdef class FrameFeedBase:
     by the subclass. left_bytes: bytes of bodies that `leave` has sent.
     """
 
-    cdef public int64_t position
-    cdef public object _held          # (pin, segment) where `position` lies, when that is known
-    cdef public int64_t _stop         # offset in it behind its last byte to be sent; 0: it is not sealed yet
-    cdef public unsigned int _truncations
-    cdef public object turn
-    cdef readonly int64_t left_bytes
-    cdef LogViewBase log
-    cdef FrameSendQueue send_queue
-    cdef int64_t most
-
     def __init__(self, LogViewBase log not None, int64_t transfer_bytes, /):
         self.log, self.most = log, min(transfer_bytes, <int64_t>LITTLE)
 
@@ -44,12 +34,23 @@ cdef class FrameFeedBase:
         """Let no more frames leave directly."""
         self.send_queue = None
 
+    @property
+    def behind(self):
+        """Bytes of the log from `position` to its end."""
+        return self.bytes_behind()
+
+    cdef int64_t bytes_behind(self) noexcept:
+        return max(load(&self.log.tail.page.end) - self.position, 0)
+
     def leave(self):
         """Send all that the log has behind `position` as one frame, if it is little and lies in one segment.
 
         Returns False if nothing was sent; then `take` tells what there is. It is one C call, which Ctrl-C does not
         interrupt.
         """
+        return self.leaves()
+
+    cdef bint leaves(self) except -1:
         cdef int64_t begin = self.position, end = load(&self.log.tail.page.end)
         cdef Segment segment
         if self.send_queue is None or self._held is None or self._stop or not begin < end <= begin + self.most:

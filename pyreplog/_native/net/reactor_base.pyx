@@ -119,6 +119,10 @@ cdef class ReactorBase:
             except ReplogError:  # it was closed: nobody drives
                 return
 
+    def in_driver(self):
+        """Return whether this thread drives; then it is in a callback."""
+        return self._driver_lock.holder.get(DRIVER) == PyThread_get_thread_ident()
+
     cdef bint drive_until(self, object done, object timeout) except -1:
         """Drive until `done`, a call or an AppendFuture, is true."""
         cdef DriverLockBase driver_lock = self._driver_lock

@@ -12,7 +12,7 @@ Progress is reported only after all three, because a reported position counts as
 
 from __future__ import annotations
 
-from pyreplog._native.ha.reports import progress_from
+from pyreplog._native.ha.reports import ReplicaReportsBase
 from pyreplog.errors import HigherTermError, JoinRefusedError
 from pyreplog.ha.protocol.effects import (
     CreateLog,
@@ -35,7 +35,6 @@ from pyreplog.ha.protocol.messages import (
     MembershipUpdate,
     MembersStored,
     Message,
-    ProgressReport,
     RefusalCode,
     Refuse,
 )
@@ -43,8 +42,8 @@ from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import Term, Terms
 
 
-class ReplicaMachine:
-    """The state machine of the replica `name`.
+class ReplicaMachine(ReplicaReportsBase):
+    """The state machine of the replica `name`. `progressed` gives its reports.
 
     Methods return effects, which the caller carries out in order. If one of them fails (the disk), the caller closes
     the connection and calls `disconnected`. Not thread-safe.
@@ -72,11 +71,8 @@ class ReplicaMachine:
         """The master's acceptance on this connection; None: it has not accepted."""
         self.log_start = 0
         """Position where the master's log begins, as far as it is known."""
-        self.is_streaming = False
-        """Whether the stream is received."""
         self._is_connected = False
         self._start = self._end = ORIGIN
-        self._reported: ProgressReport | None = None
 
     def connected(self, start: LogPosition, received: LogPosition, synced: LogPosition) -> list[Effect]:
         """Join over a new connection to the supposed master. start, received, synced: of the replica's own log."""
@@ -95,7 +91,8 @@ class ReplicaMachine:
         """Report the end of the connection; the caller connects again later. Messages that still arrive on it are
         ignored."""
         self._is_connected = False
-        self.accepted, self.is_streaming, self._reported = None, False, None
+        self.accepted, self.is_streaming = None, False
+        self._forget_report()
 
     def message_received(self, message: Message) -> list[Effect]:
         """Take a message of the master. A message that arrives after the replica left the connection is ignored."""
@@ -177,20 +174,6 @@ class ReplicaMachine:
         return [] if report is None else [SendToMaster(report)]
 
     # ---- streaming ------------------------------------------------------------------------------------------
-
-    def progressed(self, received: LogPosition, synced: LogPosition) -> ProgressReport | None:
-        """Report the ends of the log, after each batch that was received, and after each sync.
-
-        Returns the message for the master; None: no news. It is no effect, because there is one for each append.
-        """
-        self._end = received
-        if synced > received:  # a segment ended between the reads of the two ends
-            synced = received
-        progress = progress_from(received, synced)
-        if not self.is_streaming or progress == self._reported:
-            return None
-        self._reported = progress
-        return progress
 
     def _advance_commit_point(self, commit: Commit) -> list[Effect]:
         """Advance the commit point; it never goes back.
