@@ -193,11 +193,11 @@ def io_threads_bookie(path: str, threads: int, settings: dict[str, Any], timed: 
     serve_bookie(path, threads, settings, _report, timed=timed)
 
 
-def io_threads_bare(log_bytes: int, size: int, clients: int, threads: int, crc_first: bool, gil: bool) -> None:
+def io_threads_bare(log_bytes: int, size: int, clients: int, threads: int, locked: str, gil: bool) -> None:
     """The bare path of an ADD with so many I/O threads, until standard input ends: benchmarks.bounds.io_threads."""
     from benchmarks.bounds.io_threads import serve_bare
 
-    serve_bare(log_bytes, size, clients, threads, _report, crc_first=crc_first, gil=gil)
+    serve_bare(log_bytes, size, clients, threads, _report, locked=locked, gil=gil)
 
 
 def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:

@@ -7,9 +7,11 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +21,7 @@ from benchmarks.limits import adds
 from benchmarks.plan import Plan
 from benchmarks.proc import Job, job
 from benchmarks.result import Comparison, Figure, Section, Table
-from benchmarks.sampling import interleave
+from benchmarks.sampling import collector_off, interleave, timed
 from pyreplog._native.bookie.fast_add import FastAdd, as_fast_add
 from pyreplog._native.ledger_log.entries import CONTROL, encode_entries, parse_entries
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameParser, encode
@@ -44,19 +46,24 @@ _PATIENT = Limits(silence_ms=600_000, stall_ms=600_000)
 
 def io_threads(plan: Plan) -> Section:
     """One and two threads serve two clients in C: pyreplog's bookie, two processes, and the bare path of an ADD."""
-    section = Section("bound-io-threads", f"What bounds two I/O threads of a bookie: ADDs of {SIZES[_SIZE]}, two clients in C")
+    section = Section(
+        "bound-io-threads", f"What bounds two I/O threads of a bookie: ADDs of {SIZES[_SIZE]}, two clients in C"
+    )
     with plan.folder() as folder, ExitStack() as stack:
-        sides = _sides(plan, folder, stack)
+        sides, alone = _sides(plan, folder, stack), _alone(plan, folder, stack)
         for window, title in _WINDOWS.items():
-            section.comparisons += _compare(plan.shared(len(_WINDOWS)), sides, window, title)
-        section.tables.append(Table("How long a lock is held", _LOCK_HEADERS, _locks(plan, folder, stack, sides)))
+            turns = _Turns(plan.shared(len(_WINDOWS)), sides, window)
+            section.comparisons += _compare(turns, title)
+            section.tables.append(Table(f"How long a lock is held, {title}", _LOCK_HEADERS, _locks(turns, alone)))
         for side in sides.values():
             side.verify()
     section.notes.append(
-        "CPU is that of the I/O threads alone, for each request. *One GIL*: two reactors and two services of one bookie "
-        "in one process. *Two processes*: a bookie in each. *Bare*: recv, frame, bounds, CRC, state of the ledger, copy "
-        "and send in C; one log with one lock, no index, no group commit, no roll. *The GIL once*: the same, and each "
-        "receive takes the GIL for one call of a Python function that does nothing, before the replies leave."
+        "CPU is that of the I/O threads alone, for each request. *One GIL*: two reactors and two services of one "
+        "bookie in one process. *Two processes*: a bookie in each. *Bare*: recv, frame, bounds, CRC, state of the "
+        "ledger, copy and send in C; one log with one lock, no index, no group commit, no roll. *The GIL once*: the "
+        "copy under the lock, and each receive takes the GIL for one call of a Python function that does nothing, "
+        "before the replies leave. The share of a lock is that of the time of two threads which are always busy; *at "
+        "most* is how many times as fast as one thread two can be that share it, if handing it over costs nothing."
     )
     return section
 
@@ -78,12 +85,11 @@ class Side:
     clients: list[adds.Client] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     switches: list[float] = field(default_factory=list)
-    told: list[dict[str, Any]] = field(default_factory=list)
 
     def turn(self, requests: int, window: int) -> float:
         """Requests per second of all clients, each with so many."""
         before, began = self._used(), time.monotonic()
-        _at_once([lambda client=client: client.append(requests, window) for client in self.clients])
+        _at_once([partial(client.append, requests, window) for client in self.clients])
         took, after = time.monotonic() - began, self._used()
         total = requests * len(self.clients)
         self.cpu.append((after[0] - before[0]) / total)
@@ -109,18 +115,16 @@ class Side:
     def verify(self) -> None:
         """Close the connections; each process then reads back what it stored. Raises ValueError if that is not what
         the clients have added."""
-        if self.told:
-            return
         for stream in self.streams:
             stream.shutdown(socket.SHUT_RDWR)
-        self.told = self.ask("verify")
-        added = sum(client.entries for client in self.clients)
-        if sum(told["records"] for told in self.told) != added:
-            raise ValueError(f"{added} entries were acknowledged, the bookies have {self.told}")
+        stored = sum(told["records"] for told in self.ask("verify"))
+        if stored != self.added:
+            raise ValueError(f"{self.added} entries were acknowledged, {stored} are stored")
 
     @property
-    def verified(self) -> str:
-        return f"{sum(client.entries for client in self.clients):,} entries"
+    def added(self) -> int:
+        """Number of entries that were acknowledged."""
+        return sum(client.entries for client in self.clients)
 
 
 def _sides(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Side]:
@@ -133,9 +137,9 @@ def _sides(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Side]:
         jobs = [stack.enter_context(job("io_threads_bookie", name, threads, settings, timed)) for name in names]
         return _connected(stack, Side(jobs), numbers, greeted=True)
 
-    def bare(threads: int, *, crc_first: bool = True, gil: bool = False) -> Side:
+    def bare(threads: int, locked: str = "copy", *, gil: bool = False) -> Side:
         size = _LOG_SEGMENTS * plan.segment_bytes
-        started = job("io_threads_bare", size, _SIZE, _CLIENTS, threads, crc_first, gil)
+        started = job("io_threads_bare", size, _SIZE, _CLIENTS, threads, locked, gil)
         return _connected(stack, Side([stack.enter_context(started)]), numbers, greeted=False)
 
     return {
@@ -143,9 +147,10 @@ def _sides(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Side]:
         "one GIL": bookie(2),
         "two processes": bookie(1, 2),
         "bare, one": bare(1),
-        "bare": bare(2),
-        "bare, CRC in the lock": bare(2, crc_first=False),
-        "bare, the GIL once": bare(2, gil=True),
+        "CRC": bare(2, "CRC"),
+        "copy": bare(2),
+        "place": bare(2, "place"),
+        "the GIL once": bare(2, gil=True),
         "timed, one": bookie(1, timed=True),
         "timed, one GIL": bookie(2, timed=True),
     }
@@ -174,7 +179,8 @@ def connect(port: int, *, greeted: bool) -> socket.socket:
     if not greeted:
         return stream
     expected = NodeIdentity(service=SERVICE)
-    handshake, parser = ClientHandshake(NodeIdentity(), expected, _PATIENT, secrets.token_bytes(NONCE_BYTES)), FrameParser()
+    handshake = ClientHandshake(NodeIdentity(), expected, _PATIENT, secrets.token_bytes(NONCE_BYTES))
+    parser = FrameParser()
     while handshake.peer is None:
         count = stream.recv_into(parser.get_buffer())
         if not count:
@@ -209,36 +215,56 @@ def _at_once(calls: list[Callable[[], None]]) -> None:
 _BESIDE = {
     "one GIL": ("two threads, one GIL", "one", "one thread"),
     "two processes": ("two processes", "one", "one thread"),
-    "bare": ("bare: two threads, one log", "bare, one", "bare: one thread"),
-    "bare, CRC in the lock": ("the same, CRC under the lock", "bare, one", "bare: one thread"),
-    "bare, the GIL once": ("the same, the GIL once", "bare, one", "bare: one thread"),
+    "CRC": ("bare: CRC and copy under the lock", "bare, one", "bare: one thread"),
+    "copy": ("bare: copy under the lock", "bare, one", "bare: one thread"),
+    "place": ("bare: place under the lock", "bare, one", "bare: one thread"),
+    "the GIL once": ("bare: the GIL once", "bare, one", "bare: one thread"),
 }
 
 
-def _compare(plan: Plan, sides: dict[str, Side], window: int, title: str) -> list[Comparison]:
-    requests = plan.scaled(_REQUESTS * min(window, 4), 64)
-    ways = {name: side for name, side in sides.items() if not name.startswith("timed")}
-    for side in ways.values():
-        side.cpu.clear()
-        side.switches.clear()
-    rates = interleave(plan, {name: lambda side=side: side.turn(requests, window) for name, side in ways.items()})
-    cpu = {name: median(side.cpu[plan.uncounted :]) for name, side in ways.items()}
-    switches = {name: median(side.switches[plan.uncounted :]) for name, side in ways.items()}
+class _Turns:
+    """Turns of all sides with so many requests outstanding.
+
+    rates: requests per second. cpu: seconds of CPU of the I/O threads for each request. held: seconds for which the
+    lock of a side was held, for each request; switches: context switches of the I/O threads, for each request.
+    """
+
+    def __init__(self, plan: Plan, sides: dict[str, Side], window: int) -> None:
+        requests = plan.scaled(_REQUESTS * min(window, 4), 64)
+        for side in sides.values():
+            side.cpu.clear()
+            side.switches.clear()
+        before = {name: _held_s(side) for name, side in sides.items()}
+        self.sides = sides
+        self.rates = interleave(plan, {name: partial(side.turn, requests, window) for name, side in sides.items()})
+        self.cpu = {name: median(side.cpu[plan.uncounted :]) for name, side in sides.items()}
+        self.switches = {name: median(side.switches[plan.uncounted :]) for name, side in sides.items()}
+        self.held = {
+            name: (_held_s(side) - before[name]) / (requests * _CLIENTS * len(side.cpu)) for name, side in sides.items()
+        }
+
+
+def _held_s(side: Side) -> float:
+    return float(sum(told["held_ns"] for told in side.ask("held"))) / 1e9
+
+
+def _compare(turns: _Turns, title: str) -> list[Comparison]:
     comparisons = []
     for name, (ours, other, theirs) in _BESIDE.items():
-        read_back = f"{ways[name].verified}; {switches[name]:.2f} context switches a request, {switches[other]:.2f}"
+        switches = f"context switches of a request: {turns.switches[name]:.2f}, {turns.switches[other]:.2f}"
+        read_back = f"{turns.sides[name].added:,} entries; {switches}"
         comparisons += [
             Comparison(
                 f"{title}: CPU of a request",
-                Figure(ours, cpu[name], "s", "appended"),
-                Figure(theirs, cpu[other], "s", "appended"),
+                Figure(ours, turns.cpu[name], "s", "appended"),
+                Figure(theirs, turns.cpu[other], "s", "appended"),
                 None,
                 read_back,
             ),
             Comparison(
                 f"{title}: requests",
-                Figure(ours, rates[name], "/s", "appended"),
-                Figure(theirs, rates[other], "/s", "appended"),
+                Figure(ours, turns.rates[name], "/s", "appended"),
+                Figure(theirs, turns.rates[other], "/s", "appended"),
                 None,
                 read_back,
             ),
@@ -248,39 +274,30 @@ def _compare(plan: Plan, sides: dict[str, Side], window: int, title: str) -> lis
 
 # ---- locks ---------------------------------------------------------------------------------------------------------
 
-_LOCK_HEADERS = ["lock", "threads", "held for a request", "share of the time"]
+_LOCK_HEADERS = ["lock", "held for a request", "CPU of the request", "share, two busy threads", "two threads, at most"]
 
 
-def _locks(plan: Plan, folder: Path, stack: ExitStack, sides: dict[str, Side]) -> list[list[str]]:
-    """How long each lock is held for a request, with one outstanding, and for which share of the time."""
-    requests = plan.scaled(_REQUESTS, 64)
-    rows, rate = [], 0.0
-    for name, threads in (("timed, one", "1"), ("timed, one GIL", "2")):
-        side = sides[name]
-        side.turn(requests, 1)
-        before = sum(told["held_ns"] for told in side.ask("held"))
-        rate = side.turn(requests, 1)
-        held_ns = (sum(told["held_ns"] for told in side.ask("held")) - before) / (requests * _CLIENTS)
-        rows.append(_lock_row("GIL, in callbacks of the reactor", threads, held_ns, rate))
-    for title, held_ns in _inside(plan, folder, stack).items():
-        rows.append(_lock_row(title, "2", held_ns, rate))
-    for name in ("bare, CRC in the lock", "bare"):
-        side = sides[name]
-        (before,) = side.ask("held")
-        rate = side.turn(requests, 1)
-        (after,) = side.ask("held")
-        held_ns = (after["held_ns"] - before["held_ns"]) / (requests * _CLIENTS)
-        title = "log's lock, bare: copy alone" if name == "bare" else "log's lock, bare: CRC and copy"
-        rows.append(_lock_row(title, "2", held_ns, rate))
-    return rows
+def _locks(turns: _Turns, alone: dict[str, float]) -> list[list[str]]:
+    """How long each lock is held for a request."""
+    cpu, held = turns.cpu, turns.held
+    rows = [
+        _lock_row("GIL, in callbacks of the reactor, one thread", held["timed, one"], cpu["timed, one"]),
+        _lock_row("GIL, in callbacks of the reactor, two threads", held["timed, one GIL"], cpu["timed, one GIL"]),
+    ]
+    rows += [_lock_row(title, seconds, cpu["one GIL"]) for title, seconds in alone.items()]
+    return rows + [_lock_row(_BESIDE[name][0], held[name], cpu[name]) for name in ("CRC", "copy", "place")]
 
 
-def _lock_row(title: str, threads: str, held_ns: float, rate: float) -> list[str]:
-    return [title, threads, f"{held_ns:,.0f} ns", f"{held_ns * 1e-9 * rate:.1%}"]
+def _lock_row(title: str, held_s: float, cpu_s: float) -> list[str]:
+    share = held_s / cpu_s
+    return [
+        title, f"{held_s * 1e9:,.0f} ns", f"{cpu_s * 1e9:,.0f} ns", f"{min(2 * share, 1.0):.1%}",
+        f"{min(2.0, 1 / share):.2f} times",
+    ]  # fmt: skip
 
 
-def _inside(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, float]:
-    """Nanoseconds of an ADD that lies in memory: in a bookie, under its lock, and in its log, inside the append path."""
+def _alone(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, float]:
+    """Seconds of an ADD that lies in memory: in a bookie, under its lock, and in its log, inside the append path."""
     count = plan.scaled(_REQUESTS, 64)
     config = BookieConfig(
         durability="appended", segment_bytes=plan.segment_bytes, read_only_below_bytes=0, writable_from_bytes=0,
@@ -298,22 +315,12 @@ def _inside(plan: Plan, folder: Path, stack: ExitStack) -> dict[str, float]:
     bookie.request(Request(ADD, 1, 0, 0, key, UNSYNCED, records=records[0]), replies.append)
     requests = [Request(ADD, 1, entry, entry, key, UNSYNCED, records=records[entry]) for entry in range(1, count + 1)]
     made = [add for request in requests if isinstance(add := as_fast_add(request), FastAdd)]
-    add_fast = bookie.add_fast
-    begin = time.perf_counter()
-    for add in made:
-        add_fast(add)
-    whole = time.perf_counter() - begin
-    if bookie.log.last_entry(1) != count:
-        raise ValueError(f"{count} entries were added, the bookie has {bookie.log.last_entry(1)}")
-    append = bookie.log.append
-    begin = time.perf_counter()
-    for record in records:
-        append(record)
-    inner = time.perf_counter() - begin
-    return {
-        "bookie's lock: an ADD in memory": whole / count * 1e9,
-        "log's append path: the same": inner / (count + 1) * 1e9,
-    }
+    with collector_off():
+        whole = timed(lambda: deque(map(bookie.add_fast, made), maxlen=0), count)
+        if bookie.log.last_entry(1) != count:
+            raise ValueError(f"{count} entries were added, the bookie has {bookie.log.last_entry(1)}")
+        inner = timed(lambda: deque(map(bookie.log.append, records), maxlen=0), count)
+    return {"bookie's lock, an ADD in memory": whole, "the log's append path in it": inner}
 
 
 # ---- in processes of their own --------------------------------------------------------------------------------------
@@ -329,7 +336,7 @@ class AnyKey:
 
 
 class TimedReactor(Reactor):
-    """Counts the nanoseconds that its callbacks take: they run under the GIL."""
+    """Counts the nanoseconds of CPU that its callbacks take: they run under the GIL."""
 
     held_ns = 0
 
@@ -340,14 +347,14 @@ class TimedReactor(Reactor):
         super().replace(fd, self._timed(callback))
 
     def _timed(self, callback: Callback) -> Callback:
-        clock = time.perf_counter_ns
+        clock = time.thread_time_ns
 
-        def timed(events: int) -> None:
+        def counted(events: int) -> None:
             begin = clock()
             callback(events)
             self.held_ns += clock() - begin
 
-        return timed
+        return counted
 
 
 class _Threads:
@@ -417,10 +424,10 @@ def _stored(bookie: LocalBookie) -> int:
 
 
 def serve_bare(
-    log_bytes: int, size: int, clients: int, threads: int, report: Callable[[Any], None], *, crc_first: bool, gil: bool
+    log_bytes: int, size: int, clients: int, threads: int, report: Callable[[Any], None], *, locked: str, gil: bool
 ) -> None:
     """Serve clients with the bare path of an ADD until they have gone, each thread as many as the others."""
-    log = adds.Log(log_bytes, crc_first=crc_first)
+    log = adds.Log(log_bytes, locked=locked)
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(threads)]
 
@@ -430,7 +437,7 @@ def serve_bare(
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             log.serve([stream.fileno() for stream in streams], _nothing if gil else None)
 
-        running = _Threads([lambda server=server: serve(server) for server in servers])
+        running = _Threads([partial(serve, server) for server in servers])
         report({"ports": [server.getsockname()[1] for server in servers], "threads": running.numbers})
         for word in sys.stdin:
             if word.strip() == "held":

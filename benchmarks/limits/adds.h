@@ -22,6 +22,13 @@ enum {
     ADDS_LEDGERS_MAX = 8,
 };
 
+/* What is done under the lock besides the checks; each leaves out more than the one before. */
+enum adds_locked {
+    ADDS_CRC,   /* records are checked while they are copied */
+    ADDS_COPY,  /* they are copied; they were checked before */
+    ADDS_PLACE, /* their place is reserved; they are copied afterwards, and shown in the order of their places */
+};
+
 /* Equal-sized values end to end; entry n of a ledger has number n % count. */
 typedef struct {
     const uint8_t *start;
@@ -56,10 +63,12 @@ typedef struct {
 
 /* The log of a bookie, and the state of its ledgers, for any number of threads. */
 typedef struct {
-    pthread_mutex_t lock; /* guards all that follows but `crc_first` */
-    int crc_first;        /* check records before the lock is taken, not while they are copied under it */
-    uint8_t *memory;      /* written over and over, from REPLOG_SEGMENT_HEADER on */
+    pthread_mutex_t lock; /* guards all that follows but `shown` and what is constant */
+    enum adds_locked locked;
+    uint8_t *memory; /* written over and over, from REPLOG_SEGMENT_HEADER on */
     int64_t size, at, records;
+    int64_t end;     /* position behind the last place that is taken */
+    int64_t shown;   /* atomic: all places before this position are filled; no reply leaves before that */
     adds_ledger ledgers[ADDS_LEDGERS_MAX];
     int count;
     int64_t held_ns, takings; /* how long the lock was held, and how often it was taken */
@@ -68,7 +77,7 @@ typedef struct {
 /* Called once for each receive that completed requests, before their replies leave. */
 typedef void (*adds_round)(void *context);
 
-void adds_init(adds_log *log, uint8_t *memory, int64_t size, int crc_first);
+void adds_init(adds_log *log, uint8_t *memory, int64_t size, enum adds_locked locked);
 
 /* Serve so many connections in this thread until all have gone. round: NULL: none. Returns 0 or errno; EBADMSG: a record
  * was damaged; EPROTO: a request is no plain ADD that the bookie may take. */

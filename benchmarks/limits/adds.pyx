@@ -32,6 +32,11 @@ cdef extern from "adds.h" nogil:
         uint8_t key[16]
         uint8_t *frames
 
+    enum adds_locked:
+        ADDS_CRC
+        ADDS_COPY
+        ADDS_PLACE
+
     ctypedef struct adds_log:
         int64_t records
         int64_t held_ns
@@ -41,13 +46,16 @@ cdef extern from "adds.h" nogil:
 
     int64_t adds_stride(int64_t size)
     int adds_append(adds_client *client, int64_t count, int window)
-    void adds_init(adds_log *log, uint8_t *memory, int64_t size, int crc_first)
+    void adds_init(adds_log *log, uint8_t *memory, int64_t size, adds_locked locked)
     int adds_serve(adds_log *log, const int *sockets, int count, adds_round round, void *context)
     int64_t adds_check(const adds_log *log, const adds_values *values)
 
 cdef extern from "layout.h" nogil:
     enum:
         REPLOG_SEGMENT_HEADER
+
+
+cdef dict _LOCKED = {"CRC": ADDS_CRC, "copy": ADDS_COPY, "place": ADDS_PLACE}
 
 
 cdef int raise_os(int error) except -1:
@@ -112,21 +120,24 @@ cdef class Client:
 cdef class Log:
     """The log of a bookie for any number of threads: `size` bytes of memory, written over and over.
 
-    crc_first: records are checked before the lock is taken, not while they are copied under it.
+    locked: what is done under its lock besides the checks: "CRC": records are checked while they are copied; "copy": they
+    are copied; "place": their place is reserved.
     """
 
     cdef adds_log c
     cdef object memory
 
-    def __init__(self, int64_t size, *, bint crc_first):
+    def __init__(self, int64_t size, *, str locked not None):
         cdef Py_buffer buffer
+        if locked not in _LOCKED:
+            raise ValueError(f"locked: expected one of {', '.join(_LOCKED)}, found {locked}")
         if size <= REPLOG_SEGMENT_HEADER:
             raise ValueError(f"expected more than {REPLOG_SEGMENT_HEADER} bytes")
         self.memory = _mmap.mmap(-1, size)
         self.memory.madvise(_mmap.MADV_HUGEPAGE)
         self.memory.madvise(23)  # MADV_POPULATE_WRITE, which the mmap module has no name for
         PyObject_GetBuffer(self.memory, &buffer, PyBUF_SIMPLE)
-        adds_init(&self.c, <uint8_t *>buffer.buf, size, crc_first)
+        adds_init(&self.c, <uint8_t *>buffer.buf, size, _LOCKED[locked])
         PyBuffer_Release(&buffer)
 
     @property

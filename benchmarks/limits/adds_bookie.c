@@ -3,6 +3,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -26,6 +27,7 @@ typedef struct {
     const uint8_t *frame, *records;
     int64_t size; /* of the records */
     int64_t number, ledger, first, last, lac;
+    uint8_t *place; /* in the log */
 } request;
 
 static int64_t get_i64(const uint8_t *p) {
@@ -39,13 +41,13 @@ static void put_i64(uint8_t *p, int64_t value) {
     memcpy(p, &big, 8);
 }
 
-void adds_init(adds_log *log, uint8_t *memory, int64_t size, int crc_first) {
+void adds_init(adds_log *log, uint8_t *memory, int64_t size, enum adds_locked locked) {
     memset(log, 0, sizeof(*log));
     pthread_mutex_init(&log->lock, NULL);
     log->memory = memory;
     log->size = size;
     log->at = REPLOG_SEGMENT_HEADER;
-    log->crc_first = crc_first;
+    log->locked = locked;
 }
 
 /* ---- a request, without the lock ------------------------------------------------------------------------------- */
@@ -100,26 +102,33 @@ static adds_ledger *ledger_of(adds_log *log, const request *wanted) {
     return made;
 }
 
+/* Wait until all places before a position are filled. */
+static void wait_shown(adds_log *log, int64_t position) {
+    while (__atomic_load_n(&log->shown, __ATOMIC_ACQUIRE) < position)
+        sched_yield();
+}
+
 /* Fence, key and order are looked at before anything changes. */
-static int take(adds_log *log, const request *wanted, int64_t *lac) {
+static int take(adds_log *log, request *wanted, int64_t *lac) {
     adds_ledger *ledger = ledger_of(log, wanted);
     if (ledger == NULL || ledger->fenced || wanted->first <= ledger->last ||
         memcmp(ledger->key, wanted->frame + ADDS_FRAME_HEADER + ADDS_AT_KEY, ADDS_KEY_BYTES) != 0)
         return EPROTO;
     if (log->at + wanted->size > log->size)
         log->at = REPLOG_SEGMENT_HEADER;
-    uint8_t *place = log->memory + log->at;
-    if (log->crc_first) {
-        memcpy(place, wanted->records, (size_t)wanted->size);
-    } else {
+    wanted->place = log->memory + log->at;
+    if (log->locked == ADDS_COPY) {
+        memcpy(wanted->place, wanted->records, (size_t)wanted->size);
+    } else if (log->locked == ADDS_CRC) {
         replog_record head;
         memcpy(&head, wanted->records, sizeof(head));
-        memcpy(place, wanted->records, REPLOG_CRC_FROM);
-        if (replog_crc_copy(head.length, place + REPLOG_CRC_FROM, wanted->records + REPLOG_CRC_FROM,
+        memcpy(wanted->place, wanted->records, REPLOG_CRC_FROM);
+        if (replog_crc_copy(head.length, wanted->place + REPLOG_CRC_FROM, wanted->records + REPLOG_CRC_FROM,
                             (size_t)(wanted->size - REPLOG_CRC_FROM), 0) != head.crc)
             return EBADMSG;
     }
     log->at += wanted->size;
+    log->end += wanted->size;
     log->records++;
     ledger->last = wanted->last;
     if (wanted->lac > ledger->lac)
@@ -140,18 +149,29 @@ static void put_ok(uint8_t *p, const request *answered, int64_t lac) {
     put_i64(p + ADDS_REPLY_AT_LAC, lac);
 }
 
-static int take_all(adds_log *log, const request *requests, int count, uint8_t *replies) {
-    int error = 0;
+static int take_all(adds_log *log, request *requests, int count, uint8_t *replies) {
+    int error = 0, taken = 0;
     pthread_mutex_lock(&log->lock);
-    const int64_t began = limit_now_ns();
-    for (int i = 0; i < count && !error; i++) {
+    const int64_t began = limit_now_ns(), start = log->end;
+    while (taken < count) {
         int64_t lac = -1;
-        error = take(log, &requests[i], &lac);
-        put_ok(replies + i * REPLY_FRAME, &requests[i], lac);
+        if ((error = take(log, &requests[taken], &lac)) != 0)
+            break;
+        put_ok(replies + taken * REPLY_FRAME, &requests[taken], lac);
+        taken++;
     }
+    const int64_t end = log->end;
     log->held_ns += limit_now_ns() - began;
     log->takings++;
+    if (log->locked != ADDS_PLACE)
+        __atomic_store_n(&log->shown, end, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&log->lock);
+    if (log->locked == ADDS_PLACE) { /* a crash must find no gap before an entry that was acknowledged */
+        for (int i = 0; i < taken; i++)
+            memcpy(requests[i].place, requests[i].records, (size_t)requests[i].size);
+        wait_shown(log, start);
+        __atomic_store_n(&log->shown, end, __ATOMIC_RELEASE);
+    }
     return error;
 }
 
@@ -185,7 +205,7 @@ static int receive(adds_log *log, connection *from, adds_round round, void *cont
     while (more) {
         int count = 0;
         while (count < ADDS_WINDOW_MAX && (bytes = frame_bytes(from->data + at, from->have - at)) > 0) {
-            int error = parse(from->data + at, bytes, log->crc_first, &requests[count++]);
+            int error = parse(from->data + at, bytes, log->locked != ADDS_CRC, &requests[count++]);
             if (error)
                 return error;
             at += bytes;

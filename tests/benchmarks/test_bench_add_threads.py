@@ -17,7 +17,7 @@ from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import encode
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local_bookie import LocalBookie
-from pyreplog.bookie.protocol import ADD, OK, UNSYNCED, Reply, Request, ReplyStatus, encode_reply, encode_request
+from pyreplog.bookie.protocol import ADD, OK, UNSYNCED, Reply, ReplyStatus, Request, encode_reply, encode_request
 from pyreplog.bookie.service import SERVICE, BookieService
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.server import Server
@@ -34,8 +34,8 @@ CONFIG = BookieConfig(
 class BareBookie:
     """The bare path in threads of this process: one for each group of connections."""
 
-    def __init__(self, stack: ExitStack, groups: list[int], *, crc_first: bool, call: Callable[[], object] | None) -> None:
-        self.log = adds.Log(LOG_BYTES, crc_first=crc_first)
+    def __init__(self, stack: ExitStack, groups: list[int], *, locked: str, call: Callable[[], object] | None) -> None:
+        self.log = adds.Log(LOG_BYTES, locked=locked)
         self.ends: list[socket.socket] = []
         self.errors: list[OSError] = []
         self._threads = []
@@ -69,8 +69,8 @@ class BareBookie:
 def bare() -> Iterator[Callable[..., BareBookie]]:
     with ExitStack() as stack:
 
-        def make(groups: list[int], *, crc_first: bool = True, call: Callable[[], object] | None = None) -> BareBookie:
-            bookie = BareBookie(stack, groups, crc_first=crc_first, call=call)
+        def make(groups: list[int], *, locked: str = "copy", call: Callable[[], object] | None = None) -> BareBookie:
+            bookie = BareBookie(stack, groups, locked=locked, call=call)
             stack.callback(bookie.close)
             return bookie
 
@@ -91,13 +91,13 @@ def append_at_once(clients: list[adds.Client], count: int, window: int) -> None:
     assert [client.entries for client in clients] == [count] * len(clients)
 
 
-@pytest.mark.parametrize("crc_first", [False, True])
+@pytest.mark.parametrize("locked", ["CRC", "copy", "place"])
 @pytest.mark.parametrize("groups", [[2], [1, 1], [2, 1, 1]])
 @pytest.mark.parametrize("window", [1, 16])
 def test_each_entry_of_concurrent_writers_is_stored_once(
-    groups: list[int], crc_first: bool, window: int, bare: Callable[..., BareBookie]
+    groups: list[int], locked: str, window: int, bare: Callable[..., BareBookie]
 ) -> None:
-    bookie, rounds = bare(groups, crc_first=crc_first), 5 * LOG_BYTES // 168 // sum(groups)  # the log goes round
+    bookie, rounds = bare(groups, locked=locked), 5 * LOG_BYTES // 168 // sum(groups)  # the log goes round
     append_at_once(clients_of(bookie), rounds, window)
     bookie.close()
     assert bookie.errors == []
@@ -122,7 +122,7 @@ def request(entry: int, *, ledger: int = 7, key: bytes = KEY, damaged: bool = Fa
     return encode(entry, encode_request(Request(ADD, ledger, entry, entry, key, UNSYNCED)) + records)
 
 
-@pytest.mark.parametrize("crc_first", [False, True])
+@pytest.mark.parametrize("locked", ["CRC", "copy", "place"])
 @pytest.mark.parametrize(
     ("second", "code"),
     [
@@ -134,9 +134,9 @@ def request(entry: int, *, ledger: int = 7, key: bytes = KEY, damaged: bool = Fa
     ids=["damaged", "in the ledger already", "another key", "no record"],
 )
 def test_the_bare_path_refuses_what_a_bookie_refuses(
-    second: bytes, code: str, crc_first: bool, bare: Callable[..., BareBookie]
+    second: bytes, code: str, locked: str, bare: Callable[..., BareBookie]
 ) -> None:
-    bookie = bare([1], crc_first=crc_first)
+    bookie = bare([1], locked=locked)
     bookie.ends[0].sendall(request(0))
     assert len(bookie.ends[0].recv(52, socket.MSG_WAITALL)) == 52
     bookie.ends[0].sendall(second)
@@ -195,9 +195,11 @@ def test_arguments_out_of_range_are_refused(bare: Callable[..., BareBookie]) -> 
     with pytest.raises(ValueError, match="one size"):
         adds.Values([b"a", b"bc"])
     with pytest.raises(ValueError, match="sockets"):
-        adds.Log(LOG_BYTES, crc_first=True).serve([])
+        adds.Log(LOG_BYTES, locked="copy").serve([])
+    with pytest.raises(ValueError, match="locked: expected one of CRC, copy, place, found all"):
+        adds.Log(LOG_BYTES, locked="all")
     with pytest.raises(ValueError, match="more than 4096"):
-        adds.Log(4096, crc_first=True)
+        adds.Log(4096, locked="copy")
 
 
 def test_two_reactors_store_what_clients_in_c_add_to_one_bookie(tmp_path: Path) -> None:
