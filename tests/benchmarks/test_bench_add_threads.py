@@ -13,6 +13,7 @@ import pytest
 from benchmarks.bounds.io_threads import AnyKey, TimedReactor, connect
 from benchmarks.entries import make_values
 from benchmarks.limits import adds
+from benchmarks.proc import job
 from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import encode
 from pyreplog.bookie.config import BookieConfig
@@ -202,6 +203,25 @@ def test_arguments_out_of_range_are_refused(bare: Callable[..., BareBookie]) -> 
         adds.Log(4096, locked="copy")
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_bookie_with_other_entries_than_its_client_added_is_noticed(shift: int, tmp_path: Path) -> None:
+    """The job reads every entry back, and ends with an error if one is not the value that stands for its number."""
+    values = make_values(1024)
+    settings = {"durability": "appended", "segment_bytes": 1 << 20}
+    floors = {"read_only_below_bytes": 0, "writable_from_bytes": 0, "reserve_bytes": 0}
+    with job("io_threads_bookie", str(tmp_path / "bookie"), 1, settings | floors, False) as started:
+        told = started.answer()
+        with connect(told["ports"][0], greeted=True) as stream:
+            rotated = adds.Values(values[shift:] + values[:shift])
+            adds.Client(stream.fileno(), rotated, ledger=7, key=KEY).append(40, 1)
+        started.ask("verify")
+        if shift:
+            with pytest.raises(RuntimeError, match="ended with status 1"):
+                started.answer()
+        else:
+            assert started.answer() == {"records": 40}
+
+
 def test_two_reactors_store_what_clients_in_c_add_to_one_bookie(tmp_path: Path) -> None:
     """What the experiment calls two threads with one GIL: two services of one LocalBookie."""
     with ExitStack() as stack:
@@ -226,6 +246,6 @@ def test_two_reactors_store_what_clients_in_c_add_to_one_bookie(tmp_path: Path) 
         assert [client.entries for client in clients] == [201, 201]
         assert all(reactor.held_ns > 0 for reactor in reactors)
         for ledger in range(2):
-            records, count = bookie.log.read(ledger, 0, 201, 1 << 20)
+            records, after = bookie.log.read(ledger, 0, 201, 1 << 20)
             batch = parse_entries(records, ledger=ledger, first=0, last=200)
-            assert count == 201 and list(batch.values()) == [PACKED[n % len(PACKED)] for n in range(201)]
+            assert after == 201 and list(batch.values()) == [PACKED[n % len(PACKED)] for n in range(201)]
