@@ -186,6 +186,20 @@ def keep(path: str, segment_bytes: int) -> None:
     serve(path, segment_bytes)
 
 
+def io_threads_bookie(path: str, threads: int, settings: dict[str, Any], timed: bool) -> None:
+    """A bookie with so many I/O threads, until standard input ends: benchmarks.bounds.io_threads."""
+    from benchmarks.bounds.io_threads import serve_bookie
+
+    serve_bookie(path, threads, settings, _report, timed=timed)
+
+
+def io_threads_bare(log_bytes: int, size: int, clients: int, threads: int, locked: str, gil: bool) -> None:
+    """The bare path of an ADD with so many I/O threads, until standard input ends: benchmarks.bounds.io_threads."""
+    from benchmarks.bounds.io_threads import serve_bare
+
+    serve_bare(log_bytes, size, clients, threads, _report, locked=locked, gil=gil)
+
+
 def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
     """Write a ledger of so many entries, tell its id, and die. The last `tail` are a batch that carries the LAC before
     it: of their own confirmation no bookie was told."""
@@ -341,7 +355,8 @@ def _report(what: Any) -> None:
 _JOBS = {
     job.__name__: job
     for job in (
-        follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
+        follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep,
+        io_threads_bookie, io_threads_bare, abandon, load_ledger,
         ha_node, broker, warm_spark, read_task, delay, write_synced,
         topic_server, geo_region,
     )

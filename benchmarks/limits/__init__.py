@@ -1,5 +1,5 @@
-"""What the machine can do without pyreplog: importing this package builds `bare`, `calls`, `turnstile` and
-`quorum`, if need be."""
+"""What the machine can do without pyreplog: importing this package builds `adds`, `bare`, `calls`, `turnstile`
+and `quorum`, if need be."""
 
 from benchmarks.limits.build import built
 

@@ -19,6 +19,7 @@ FLAGS = ("-O3", "-fno-strict-aliasing", "-Wall")
 """Those of setup.py that change code. No -march: the CRC kernels choose by CPU at run time, memcpy is glibc's."""
 
 _MODULES: dict[str, tuple[Path, ...]] = {
+    "adds": (HERE / "adds_client.c", HERE / "adds_bookie.c", HERE / "encode.c", HERE / "wake.c", NATIVE / "crc32c.c"),
     "bare": (HERE / "encode.c", HERE / "disk.c", HERE / "wake.c", NATIVE / "crc32c.c"),
     "calls": (),
     "turnstile": (HERE / "disk.c", HERE / "wake.c"),

@@ -9,6 +9,7 @@ from benchmarks.bounds.batches import batches as batches_bound
 from benchmarks.bounds.call import call
 from benchmarks.bounds.copies import copies
 from benchmarks.bounds.interruptions import interruptions
+from benchmarks.bounds.io_threads import io_threads
 from benchmarks.bounds.landing import landing
 from benchmarks.bounds.pipeline import pipeline
 from benchmarks.bounds.published import published
@@ -136,6 +137,7 @@ BOUNDS: dict[str, Row] = {
     "bound-published": published,
     "bound-landing": landing,
     "bound-batches": batches_bound,
+    "bound-io-threads": io_threads,
 }
 
 
