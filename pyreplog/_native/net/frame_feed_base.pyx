@@ -52,15 +52,14 @@ cdef class FrameFeedBase:
         """
         cdef int64_t begin = self.position, end = load(&self.log.tail.page.end)
         cdef Segment segment
-        cdef FrameSendQueue send_queue = self.send_queue    # `end` may come while the view is made
-        if send_queue is None or self._held is None or self._stop or not begin < end <= begin + self.most:
+        if self.send_queue is None or self._held is None or self._stop or not begin < end <= begin + self.most:
             return False
         segment = self._held[1]
         if (begin - segment.base < SEGMENT_HEADER or end >= segment.base + segment.size
                 or self.log.truncation_count != self._truncations or self.turn.locked()):
             return False
         self.position = end
-        if not send_queue.leaves(begin, (segment.view(begin - segment.base, end - begin),), end - begin):
+        if not self.send_queue.leaves(begin, (segment.view(begin - segment.base, end - begin),), end - begin):
             self.position = begin
             return False
         self.left_bytes += end - begin
