@@ -92,7 +92,7 @@ def test_a_delivery_that_decompresses_to_too_much_is_refused() -> None:
 
     received = decode_delivered(delivery(1)).batch
     assert received is not None and len(received[0].value) == RAW_BYTES_MAX // 2 - 64
-    with pytest.raises(InvalidMessageError, match=r"after decompression, found more from entry 1 on"):
+    with pytest.raises(InvalidMessageError, match=r"after decompression, found more from entry 2 on"):
         decode_delivered(delivery(3))
 
 
