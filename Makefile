@@ -20,8 +20,10 @@
 #   older      builds the revision OLDER, and replicates topics and subscriptions between it and this tree, both ways; kills either; upgrades a replica group
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
-#   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   sanitize   tests of all native modules under AddressSanitizer and UndefinedBehaviorSanitizer
 #   fuzz       coverage-guided fuzzing of the parsers, FUZZ_SECONDS each
+#   campaign   the same of FUZZ_TARGET in blocks FUZZ_BLOCKS, FIRST:END, under sanitizers; goes on where it was, and counts in
+#              tests/fuzz/executions.tsv
 #   wheel      a manylinux wheel in dist/
 PYTHON ?= python3
 VENV := .venv
@@ -33,6 +35,8 @@ PYTHONS ?= 3.11 3.12 3.13
 TYPED = $(shell $(BIN)/python -c "import sys; print(*(v for v in '$(PYTHONS)'.split() if int(v[2:]) >= sys.version_info.minor))")
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
+FUZZ_TARGET ?= kafka
+FUZZ_BLOCKS ?= 0:4000
 MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
@@ -46,7 +50,7 @@ export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which
 WORKERS ?= $(shell n=$$(nproc) && echo $$(( n < 4 ? n + 1 : 4 )))
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
 
-.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills geokills foreign older plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills geokills foreign older plants mutants sanitize fuzz campaign wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -149,6 +153,10 @@ sanitize: $(VENV)/test
 fuzz: $(VENV)/test
 	$(BIN)/pip install --quiet --group fuzz
 	for target in tests/fuzz/fuzz_*.py; do $(BIN)/python $$target -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+campaign: $(VENV)/test
+	$(BIN)/pip install --quiet --group fuzz
+	PYREPLOG_SANITIZE_COPY=build/sanitize sh .ci/sanitize --run -m tests.fuzz.campaign $(FUZZ_TARGET) $(FUZZ_BLOCKS)
 
 wheel: $(BIN)/python
 	$(BIN)/pip install --quiet --group wheel

@@ -73,8 +73,11 @@ enum {
 #define REPLOG_TAIL_MAGIC    0x31304c4941545052ull /* "RPTAIL01" */
 #define REPLOG_LAG_NONE      0xffffffffu           /* no claim about a synced entry */
 
+/* Records lie at multiples of 8 in a segment, but at any address in what was received: `packed` has the compiler read
+ * their fields without an assumption about it. */
+
 /* Common start of both record headers. */
-typedef struct {
+typedef struct __attribute__((packed)) {
     uint32_t length;     /* header + attributes + key + value, without padding */
     uint32_t crc;        /* CRC-32C of bytes [12, stride), continued from `length` as initial value */
     uint32_t stamp;      /* that of the segment; see FORMAT.md */
@@ -84,20 +87,20 @@ typedef struct {
     int64_t time;        /* append time, us since the epoch */
 } replog_record;
 
-typedef struct {
+typedef struct __attribute__((packed)) {
     replog_record head;
     uint32_t entry_delta; /* entry number - segment's first entry number; of a counted record, of its last entry */
     uint32_t synced_lag;  /* entry number - last entry known to be synced at the write; REPLOG_LAG_NONE: no claim */
 } replog_short;
 
 /* A short batch record that takes several entry numbers. */
-typedef struct {
+typedef struct __attribute__((packed)) {
     replog_short head;
     uint32_t count;       /* entry numbers that it takes, at least 1 */
     uint32_t reserved;    /* zero */
 } replog_counted;
 
-typedef struct {
+typedef struct __attribute__((packed)) {
     replog_record head;
     int64_t ledger;
     int64_t entry;
@@ -196,6 +199,7 @@ _Static_assert(sizeof(replog_record) == 24, "record head");
 _Static_assert(sizeof(replog_short) == REPLOG_SHORT_HEADER, "short header");
 _Static_assert(sizeof(replog_counted) == REPLOG_COUNTED_HEADER, "counted header");
 _Static_assert(sizeof(replog_long) == REPLOG_LONG_HEADER, "long header");
+_Static_assert(_Alignof(replog_counted) == 1 && _Alignof(replog_long) == 1, "records at any address");
 _Static_assert(sizeof(replog_messages) == REPLOG_MESSAGES_HEADER, "messages header");
 _Static_assert(sizeof(replog_segment) == 64, "segment header");
 _Static_assert(offsetof(replog_record, kind) == REPLOG_CRC_FROM, "CRC starts after the stamp");

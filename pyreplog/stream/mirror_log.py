@@ -398,7 +398,8 @@ class MirrorLog(CommitLog, MirrorLogBase):
         raise ReplicaError(self.path)
 
     append_batch = append_columns = submit = submit_batch = truncate = append
-    append_record_batches = append_record_batches_pending = append
+    append_record_batches = append_record_batches_pending = append_record_batch_pending = append
+    append_pending = append_batch_pending = append
 
     def __repr__(self) -> str:
         state = "closed" if self._error or self._parents else f"entries {self.start} to {self.end}"

@@ -135,7 +135,7 @@ def expected_rows(pieces: list[bytes]) -> list[tuple[Any, ...]] | None:
             if not piece[22] & 0x20:  # a marker is not looked into, unless aborted transactions are left out
                 return None
         base, delta = struct.unpack_from(">q", piece)[0], struct.unpack_from(">i", piece, 23)[0]
-        if base < end or delta < 0 or base + delta >= 1 << 63:
+        if base < end or delta < 0 or base + delta >= (1 << 63) - 1:  # there is no offset behind the last one
             return None
         end = base + delta + 1
         if not piece[22] & 0x20:

@@ -370,6 +370,21 @@ def test_synced_mark_follows_sync(tmp_path: Path) -> None:
         assert mirror.synced_mark == mirror.received_mark == (master.tail.end, master.end)
 
 
+def test_no_append_of_the_log_reaches_a_mirror(tmp_path: Path) -> None:
+    """Neither one without segments yet, nor one that has some: each way of appending refuses, and the bytes stay."""
+    ways = [name for name in dir(MirrorLog) if name.startswith(("append", "submit")) and name != "append_replicated"]
+    with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
+        for _ in range(2):
+            marks = mirror.received_mark, mirror.end
+            for way in ways:
+                with pytest.raises(ReplicaError, match="promote"):
+                    getattr(mirror, way)(b"x", 1)
+            assert (mirror.received_mark, mirror.end) == marks
+            master.append(b"x")
+            copy(master, mirror)
+    assert {"append_pending", "append_batch_pending", "append_record_batch_pending"} <= {*ways}
+
+
 def test_a_promoted_copy_is_a_log_of_its_own(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master:
         mirror = make_mirror(tmp_path / "mirror", master)

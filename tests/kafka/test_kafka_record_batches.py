@@ -28,6 +28,7 @@ from pyreplog._native.kafka.record_batch import (
     stamp_batch,
     take_produced,
 )
+from pyreplog._native.kafka.record_set import read_record_set
 from pyreplog._native.kafka.request_parser import RequestParser
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError, MissingExtraError
@@ -51,6 +52,7 @@ with warnings.catch_warnings():
 Row = tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]
 
 TIME = 1_700_000_000_000
+INT64_MAX = (1 << 63) - 1
 RECORD_FROM = HEADER_BYTES
 
 
@@ -332,6 +334,44 @@ def test_a_record_takes_nothing_of_the_next_one(record: bytes, expected: str) ->
     behind = b"\x20\0\0\2\1\1\0" + bytes(20)
     refusal = refused(encode_batch(record + behind, 2, base_timestamp=TIME, max_timestamp=TIME))
     assert refusal.code == 87 and "record 0" in refusal.reason and f"expected {expected}" in refusal.reason
+
+
+def test_headers_of_a_record_are_read_once_when_it_is_encoded() -> None:
+    """A header may be any iterable of a name and a value, which may say something else the next time."""
+
+    class Header:
+        turn = 0
+
+        def __iter__(self) -> Iterator[bytes]:
+            self.turn += 1
+            return iter((b"name", b"value %d" % self.turn))
+
+    body = encode_records([b"v"], None, [TIME], [[Header()]])  # type: ignore[list-item]
+    _, columns = read_batch(encode_batch(body, 1, base_timestamp=TIME, max_timestamp=TIME))
+    assert columns.headers(0) == [(b"name", b"value 1")]
+
+
+@pytest.mark.parametrize("first", [-2, -1, 0, 1])
+def test_timestamps_too_far_apart_for_a_batch_are_refused(first: int) -> None:
+    """A record has the distance from the first one, a number of 64 bits."""
+    lowest, highest = max(first - INT64_MAX - 1, -INT64_MAX - 1), min(first + INT64_MAX, INT64_MAX)
+    assert encode_records([b"v"] * 3, None, [first, lowest, highest], None)
+    too_far = lowest - 1 if first > 0 else highest + 1
+    if -INT64_MAX - 1 <= too_far <= INT64_MAX:
+        with pytest.raises(InvalidArgumentError, match="between two of a batch"):
+            encode_records([b"v"] * 2, None, [first, too_far], None)
+
+
+def test_a_batch_that_ends_at_the_last_offset_is_refused() -> None:
+    """There is no offset behind it, from which a consumer could go on."""
+    batch = bytearray(build_batch([b"v"] * 2, timestamps_ms=[TIME] * 2))
+    for last, is_valid in ((INT64_MAX - 1, True), (INT64_MAX, False)):
+        struct.pack_into(">q", batch, 0, last - 1)  # outside of the checksum
+        if is_valid:
+            assert read_record_set([bytes(batch)], decompress).end == last + 1
+            continue
+        with pytest.raises(InvalidRecordBatchError, match="offsets"):
+            read_record_set([bytes(batch)], decompress)
 
 
 def test_lies_at_every_byte_of_the_records(seed: int) -> None:

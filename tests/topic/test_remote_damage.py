@@ -6,10 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyreplog._native.topic.message_encoder import encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
+from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
+from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
 from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.client.remote.connection_pool import is_transient, outcome_of
+from pyreplog.topic.model.compression import RAW_BYTES_MAX, ZSTD, compressor, decompress
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
 from pyreplog.topic.model.wire.fields import WireReader, checksum
@@ -68,6 +71,29 @@ def test_no_bit_of_what_is_delivered_can_be_another() -> None:
             continue
         with pytest.raises(InvalidMessageError):
             read(bytes(spoiled))
+
+
+def test_a_delivery_that_decompresses_to_too_much_is_refused() -> None:
+    """An owner delivers at most 64 MiB of decompressed bodies at a time; of more, only that is decompressed."""
+    plain = encode_messages([bytes(RAW_BYTES_MAX // 2 - 64)])
+    compress = compressor("zstd")
+    assert compress is not None
+    packed = compress_entry(plain, ZSTD, compress)
+    assert len(packed) < len(plain) // 100
+
+    def delivery(count: int) -> WireReader:
+        records = encode_entries([packed] * count, ledger=7, first=0, lac=-1, time=1, messages=[1] * count).view
+        parsed = parse_entries(records, ledger=7, first=0, last=count - 1)
+        batch = decode_messages(parsed, offset=0, entries=0, size=0, decompress=decompress)
+        body = b"".join(map(bytes, encode_delivered(Delivered(1, True, batch, {}))))
+        outcome, _ = outcome_of(memoryview(body), is_checked=False)
+        assert isinstance(outcome, WireReader)
+        return outcome
+
+    received = decode_delivered(delivery(1)).batch
+    assert received is not None and len(received[0].value) == RAW_BYTES_MAX // 2 - 64
+    with pytest.raises(InvalidMessageError, match=r"after decompression, found more from entry 2 on"):
+        decode_delivered(delivery(3))
 
 
 def test_damaged_messages_are_not_stored(served: ServedCluster, wire: Wire) -> None:

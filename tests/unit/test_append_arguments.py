@@ -1,4 +1,4 @@
-"""What is looked at before an append: the length of the longest value."""
+"""The arguments of an append: the length of the longest value, and the parts that point to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.log.append_arguments import longest_of
+from pyreplog._native.log.append_arguments import BatchParts, ColumnParts, SequenceParts, longest_of
+from pyreplog.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,23 @@ from pyreplog._native.log.append_arguments import longest_of
 )
 def test_the_longest_of_some_values(values: Any, longest: int) -> None:
     assert longest_of(values) == longest
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "others"),
+    [
+        (
+            SequenceParts,
+            ([bytearray(b"value")], [bytearray(b"key")], None, None),
+            ([bytearray(9)] * 1000, None, None, None),
+        ),
+        (BatchParts, ([bytearray(b"value")], [1], None, None), ([bytearray(9)] * 1000, [1] * 1000, None, None)),
+        (ColumnParts, (([0, 5], b"value"), None, None), (([0, 9], bytes(9)), None, None)),
+    ],
+)
+def test_the_parts_of_an_append_are_made_once(kind: Any, arguments: Any, others: Any) -> None:
+    """They point to the arguments of the first call, for which their room was made."""
+    parts = kind(*arguments)
+    with pytest.raises(InvalidArgumentError, match="made before"):
+        parts.__init__(*others)
+    assert (parts.count, parts.value_bytes) == (1, 5)

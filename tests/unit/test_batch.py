@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy
@@ -92,3 +93,16 @@ def test_columns_of_an_empty_batch(log):
     empty = whole(log).select([])
     assert len(empty) == len(empty.entry) == len(empty.size) == 0
     assert list(empty) == empty.values() == []
+
+
+def test_an_iterator_of_records_stays_at_its_batch(tmp_path: Path) -> None:
+    """It reuses a record, which keeps alive the segment of the first batch alone."""
+    with pyreplog.open(tmp_path / "log") as log:
+        log.append_batch([b"a", b"b", b"c"])
+        (batch,) = log.read()
+        other = batch.select([2])
+        records = iter(batch)
+        next(records)
+        with contextlib.suppress(TypeError):
+            records.__init__(other)  # type: ignore[misc]
+        assert [record.value for record in records] == [b"b", b"c"]

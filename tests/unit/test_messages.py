@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import random
@@ -17,7 +18,7 @@ import pytest
 
 from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.log.record import NO_EVENT_TIME
-from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
+from pyreplog._native.topic.message_encoder import Messages, compress_entry, encode_messages
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog._native.topic.partitioning import key_hash
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
@@ -307,3 +308,12 @@ def test_iteration_and_slices_leak_no_references() -> None:
         list(batch)
         batch.slice(0, 5).values()
     assert sys.getrefcount(batch) == before
+
+
+def test_messages_are_taken_once() -> None:
+    """The columns of the first call have as many rows as its values."""
+    messages = Messages([b"value"], properties=[{"a": "b"}])
+    entry = messages.entries(messages_max=10, bytes_max=1000)
+    with contextlib.suppress(TypeError):
+        messages.__init__([b"other"] * 1000)  # type: ignore[misc]
+    assert (messages.count, messages.entries(messages_max=10, bytes_max=1000)) == (1, entry)

@@ -139,7 +139,7 @@ cdef class _ReceivedParts(Parts):
     cdef Py_buffer buffer
     cdef bint is_held
 
-    def __init__(self, data, int64_t count, int64_t skip, control):
+    def __cinit__(self, data, int64_t count, int64_t skip, control):
         cdef int64_t at = 0, stride = 0, i = 0
         if not 0 <= skip < count:
             raise InvalidArgumentError(f"skip: expected 0 to {count - 1}, found {skip}")

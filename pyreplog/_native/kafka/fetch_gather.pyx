@@ -8,7 +8,7 @@ Threads: free of state. The GIL is released while messages are encoded; the byte
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.kafka.wire cimport put_int16, put_int32, put_int64, put_uvarint, uvarint_size, zigzag
@@ -16,7 +16,7 @@ from pyreplog._native.layout cimport (
     FORM_COUNT, FORM_KEY, FORM_LONG, KIND_BATCH, KIND_BLANK, KIND_DATA, RecordHead, SEGMENT_MAGIC, SHORT_HEADER, crc32c,
 )
 from pyreplog._native.log.record cimport (
-    check_form, count_of, event_time_of, header_of, key_of, stride_of, value_length_of, value_of,
+    check_form, count_of, event_time_of, header_of, key_of, load_words, stride_of, value_length_of, value_of,
 )
 from pyreplog.errors import CorruptionError
 
@@ -155,7 +155,7 @@ cdef class _Gather:
         cdef Run run
         cdef bytes batch
         cdef uint8_t *out
-        if size >= 8 and (<const uint64_t *>start)[0] == SEGMENT_MAGIC:
+        if size >= 8 and load_words(start) == SEGMENT_MAGIC:
             return 0  # the header of a segment: no record is so long
         while stop - p >= SHORT_HEADER:
             head = <const RecordHead *>p

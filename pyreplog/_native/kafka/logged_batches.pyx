@@ -76,6 +76,8 @@ cdef inline bint is_batch(const uint8_t *p, int64_t size) noexcept nogil:
 def find_batch(RecordBatch batch not None, Py_ssize_t start, /):
     """Return the index of the first record batch from `start` on; `len(batch)`: there is none."""
     cdef Py_ssize_t i
+    if start < 0:
+        raise InvalidArgumentError(f"start: expected an index from 0 on, found {start}")
     with nogil:
         for i in range(start, batch.count):
             if is_batch(batch.map + batch.offsets[i], batch.sizes[i]):

@@ -598,13 +598,16 @@ def encode_records(values, keys, timestamps, headers, /):
     cdef list times = [int(time) for time in timestamps]
     cdef list out = []
     cdef Py_ssize_t i
-    cdef int64_t base
+    cdef int64_t base, time
     if not len(parts) == len(key_parts) == len(header_parts) == len(times):
         counts = f"{len(key_parts)}, {len(header_parts)}, {len(times)} and {len(parts)}"
         raise InvalidArgumentError(f"expected as many keys, headers and timestamps as values, found {counts}")
     base = times[0] if times else 0
     for i in range(len(parts)):
-        out.append(record_bytes(i, <int64_t>times[i] - base, key_parts[i], parts[i], header_parts[i]))
+        time = times[i]
+        if time > INT64_MAX + base if base < 0 else time < INT64_MIN + base:
+            raise InvalidArgumentError(f"timestamps: expected less than 2**63 ms between two of a batch, found {base} and {time}")
+        out.append(record_bytes(i, time - base, key_parts[i], parts[i], header_parts[i]))
     return b"".join(out)
 
 
@@ -628,7 +631,7 @@ cdef uint8_t *put_sized(uint8_t *p, object value) noexcept:
 
 
 cdef bytes record_bytes(int64_t number, int64_t delta, object key, object value, object headers):
-    cdef tuple pairs = tuple(headers)
+    cdef list pairs = [(name, content) for name, content in headers]  # once: a pair may be any iterable
     cdef Py_ssize_t size = 1 + uvarint_size(zigzag(delta)) + uvarint_size(zigzag(number))
     cdef bytes record
     cdef uint8_t *p

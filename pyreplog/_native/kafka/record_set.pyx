@@ -9,7 +9,7 @@ Threads: a ConsumerBatch does not change once it is made. Checksums and walks of
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -21,7 +21,9 @@ from pyreplog._native.kafka.wire cimport get_int16
 from pyreplog._native.layout cimport (
     KIND_BATCH, KIND_BLANK, KIND_DATA, RecordHead, SEGMENT_MAGIC, SHORT_HEADER,
 )
-from pyreplog._native.log.record cimport check_form, count_of, header_of as record_header, key_of, stride_of, value_of
+from pyreplog._native.log.record cimport (
+    check_form, count_of, header_of as record_header, key_of, load_words, stride_of, value_of,
+)
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordBatchError
 
 cdef int CORRUPT_MESSAGE = 2
@@ -249,10 +251,11 @@ def read_record_set(pieces, decompress, /, *, int64_t start=0, aborted=(), bint 
         at = 0
         while at < view.shape[0]:
             header = header_of(&view[at], view.shape[0] - at)
+            if header.base_offset < expected or header.last_offset_delta < 0 or (
+                    header.base_offset >= INT64_MAX - header.last_offset_delta):
+                raise InvalidRecordBatchError(CORRUPT_MESSAGE, -1, at, f"offsets from {expected} on, below {INT64_MAX}",
+                                              f"{header.base_offset}, and {header.last_offset_delta} behind it")
             last = header.base_offset + header.last_offset_delta
-            if header.base_offset < expected or header.last_offset_delta < 0 or last < header.base_offset:
-                raise InvalidRecordBatchError(CORRUPT_MESSAGE, -1, at, f"offsets from {expected} on",
-                                              f"{header.base_offset} to {last}")
             expected = last + 1
             if committed_only and header.attributes & 16:
                 while waiting and waiting[len(waiting) - 1][0] <= last:
@@ -321,7 +324,7 @@ def batches_of_frames(frames, int64_t offset, encode, /):
     for _, part in frames:
         view = part
         size, at = view.shape[0], 0
-        if size == STREAM_HEADER and (<const uint64_t *>&view[0])[0] == SEGMENT_MAGIC:
+        if size == STREAM_HEADER and load_words(&view[0]) == SEGMENT_MAGIC:
             continue
         whole = memoryview(part).cast("B")
         while at < size:

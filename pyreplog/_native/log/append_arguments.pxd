@@ -42,6 +42,7 @@ cdef class Parts:
     cdef uint8_t *times           # event times, encoded as attributes
     cdef readonly Py_ssize_t count
     cdef readonly int64_t value_bytes, key_bytes
+    cdef int check_once(self) except -1
     cdef int make_room(self, Py_ssize_t count, object control) except -1
     cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil
     cdef void set_key(self, Py_ssize_t i, const uint8_t *key, Py_ssize_t length) noexcept nogil

@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
 from pyreplog._native.log.record cimport part_length, short_length, stride_of
-from pyreplog._native.system.blocks cimport give_block, take_block
+from pyreplog._native.system.blocks cimport give_block, int64_array, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from pyreplog.times import moment_us
 
@@ -84,6 +84,12 @@ cdef class Parts:
         give_block(<uint8_t *>self.block, self.block_bytes)
         free(self.times)
 
+    cdef int check_once(self) except -1:
+        """Refuse a second call of `__init__`, which would take the arguments away to which the parts point."""
+        if self.block != NULL:
+            raise InvalidArgumentError(f"{type(self).__name__}: these parts were made before; make other ones")
+        return 0
+
     cdef int make_room(self, Py_ssize_t count, object control) except -1:
         """Make room for `count` values, and for a control record before them unless `control` is None."""
         self.count = count
@@ -132,6 +138,7 @@ cdef class SequenceParts(Parts):
     def __init__(self, values, keys, event_times, control):
         cdef Py_ssize_t i, length
         cdef const uint8_t *p
+        self.check_once()
         self.values = as_tuple(values, "values")
         self.control = control
         self.make_room(len(self.values), control)
@@ -247,6 +254,7 @@ cdef class ColumnParts(Parts):
     """Parts from packed columns."""
 
     def __init__(self, values, keys, event_times):
+        self.check_once()
         self.held = []
         offsets, data = packed(values, "values")
         self.make_room(len(offsets) - 1, None)
@@ -309,7 +317,7 @@ cdef object int64_column(object column, str name):
         raise WrongTypeError(f"{name}: expected integers, found {array.dtype}")
     if array.dtype.kind == "u" and array.max() > INT64_MAX:
         raise InvalidArgumentError(f"{name}: expected integers that fit into 64 bits, found {array.max()}")
-    return numpy.ascontiguousarray(array, numpy.int64)
+    return int64_array(array)
 
 
 cdef tuple packed(object column, str name):

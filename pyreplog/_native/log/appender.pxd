@@ -65,6 +65,7 @@ cdef class Appender(LogViewBase):
     cdef int64_t put_inside(self, const Part *parts, Py_ssize_t count, int64_t total, bint waits) except -1
     cdef int64_t put_counted(self, const Part *parts, Py_ssize_t count, int64_t numbers, bint waits,
                              int64_t *entry) except -1
+    cdef object append_counted_pending(self, value, int64_t count, event_time)
     cdef tuple put_record_batches(self, values, counts, event_times, control, bint waits)
     cdef int begin_stage(self) except -1
     cdef tuple take_stage(self)

@@ -692,6 +692,10 @@ cdef class Appender(LogViewBase):
             count: entry numbers that it takes.
             event_time: microseconds since 1970; None: none.
         """
+        return self.append_counted_pending(value, count, event_time)
+
+    cdef object append_counted_pending(self, value, int64_t count, event_time):
+        """`append_record_batch_pending`, which a copy of another log refuses until it leads."""
         cdef Part part
         cdef Py_buffer view
         cdef uint8_t attribute[EVENT_ATTRIBUTE_BYTES]

@@ -17,7 +17,7 @@ from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead
 from pyreplog._native.log.record cimport (
     count_of, event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
 )
-from pyreplog._native.system.blocks cimport Block, give_block, make_block
+from pyreplog._native.system.blocks cimport Block, give_block, int64_array, make_block
 
 from pyreplog.errors import WrongTypeError
 
@@ -269,7 +269,7 @@ cdef class RecordBatch:
         array = numpy.asarray(indices)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise WrongTypeError(f"indices: expected integers of one dimension, found {array.dtype} of {array.shape}")
-        PyObject_GetBuffer(numpy.ascontiguousarray(array, numpy.int64), &buffer, PyBUF_SIMPLE)
+        PyObject_GetBuffer(int64_array(array), &buffer, PyBUF_SIMPLE)
         try:
             wanted, count = <const int64_t *>buffer.buf, buffer.len // <Py_ssize_t>sizeof(int64_t)
             for i in range(count):
@@ -356,7 +356,7 @@ cdef class RecordIterator:
     cdef Record even, odd         # the two last records, in turns
     cdef bint is_even
 
-    def __init__(self, RecordBatch batch not None):
+    def __cinit__(self, RecordBatch batch not None):
         self.batch = batch
         self.map, self.at, self.end = batch.map, batch.offsets, batch.offsets + batch.count
 

@@ -294,7 +294,6 @@ cdef class LogViewBase:
             ClosedError: the log was closed.
         """
         cdef const uint8_t *p = self.locate(number(entry))
-        """Return an entry number as int64. Raises WrongTypeError and OutOfRangeError."""
         cdef Segment segment = self.located
         return rec.make_record(pin(segment), p, segment.first_entry, segment.base + (p - segment.map))
 
@@ -344,7 +343,7 @@ cdef object first_damage(Segment segment, int64_t place, int64_t stop):
 
 
 cdef int64_t number(object entry) except? -1:
-    """An entry number given by a caller."""
+    """Return the entry number that a caller gave. Raises WrongTypeError and OutOfRangeError."""
     if not PyLong_CheckExact(entry):
         try:
             entry = operator.index(entry)

@@ -114,10 +114,25 @@ cdef inline void encode_blank(uint8_t *dst, uint32_t length, uint32_t stamp, uin
 # The bytes kind, form and key length of a data record of the short form without key and attributes. Most records are
 # such.
 cdef enum:
+    STAMP_AT = 8
     PLAIN = 0x00000101  # KIND_DATA | FORMAT_VERSION << 8
 
+cdef inline uint32_t load_word(const uint8_t *p) noexcept nogil:
+    """Return the 32 bits at any address."""
+    cdef uint32_t word
+    memcpy(&word, p, 4)
+    return word
+
+
+cdef inline uint64_t load_words(const uint8_t *p) noexcept nogil:
+    """Return the 64 bits at any address."""
+    cdef uint64_t words
+    memcpy(&words, p, 8)
+    return words
+
+
 cdef inline bint is_plain_record(const uint8_t *p) noexcept nogil:
-    return (<const uint32_t *>(p + CRC_FROM))[0] == PLAIN
+    return load_word(p + CRC_FROM) == PLAIN
 
 
 cdef inline int64_t header_of(const uint8_t *p) noexcept nogil:

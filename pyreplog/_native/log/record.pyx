@@ -95,7 +95,7 @@ cdef inline int64_t scan_plain(const uint8_t *map, int64_t *start, int64_t until
     while count < limit and at < until:
         p = <const ShortHeader *>(map + at)
         size = <int64_t>p.head.length - SHORT_HEADER
-        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - at):
+        if load_words(map + at + STAMP_AT) != plain or <uint64_t>size > <uint64_t>(last_start - at):
             break
         if follows != p.entry_delta and follows >= 0:
             break

@@ -32,7 +32,7 @@ cdef class PartitionLogBase(MirrorLogBase):
     cdef object put_record_batch(self, object batch, int64_t count, object event_time_us):
         if not self.has_free_tail() or not self.active.counted() or not self.has_room(len(batch), count):
             return None
-        return item(self.append_record_batch_pending(batch, count, event_time_us), 1)
+        return item(self.append_counted_pending(batch, count, event_time_us), 1)
 
     cdef bint has_room(self, int64_t size, int64_t count) noexcept:
         """Whether a record batch fits into the active segment, with room to spare, and its numbers as well."""

@@ -17,3 +17,6 @@ cdef class Block:
 
 
 cdef Block make_block(Py_ssize_t length)
+
+# Return an array of integers as a contiguous array of int64 at an address that is a multiple of 8.
+cdef object int64_array(object array)

@@ -111,3 +111,9 @@ cdef Block make_block(Py_ssize_t length):
         raise MemoryError(f"no memory for {length} bytes")
     block.length = length
     return block
+
+
+cdef object int64_array(object array):
+    import numpy
+    array = numpy.ascontiguousarray(array, numpy.int64)
+    return array if array.flags.aligned else array.copy()  # a view of bytes may begin anywhere

@@ -72,7 +72,7 @@ cdef inline void walk_plain(const uint8_t *map, int64_t until, int64_t stop, uin
     while heads.count < heads.limit and heads.at < until:
         p = <const ShortHeader *>(map + heads.at)
         size = <int64_t>p.head.length - SHORT_HEADER
-        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - heads.at):
+        if rec.load_words(map + heads.at + rec.STAMP_AT) != plain or <uint64_t>size > <uint64_t>(last_start - heads.at):
             break
         if heads.follows != p.entry_delta and heads.follows >= 0:
             break

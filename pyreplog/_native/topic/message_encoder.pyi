@@ -17,8 +17,8 @@ class Messages:
     def count(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         values: _Values,
         keys: _Keys | None = None,
         *,
@@ -26,7 +26,7 @@ class Messages:
         event_times: _Times | None = None,
         deliver_at: _Times | None = None,
         producer: bytes = b"",
-    ) -> None: ...
+    ) -> Messages: ...
     def entries(
         self,
         runs: Iterable[tuple[int, int]] | None = None,

@@ -57,7 +57,7 @@ cdef class Messages:
     cdef readonly Py_ssize_t count
     cdef readonly int64_t size
 
-    def __init__(self, values, keys=None, *, properties=None, event_times=None, deliver_at=None, producer=b""):
+    def __cinit__(self, values, keys=None, *, properties=None, event_times=None, deliver_at=None, producer=b""):
         self.parts = as_parts(values, keys, event_times)
         self.count, self.size = self.parts.count, self.parts.value_bytes + self.parts.key_bytes
         if not isinstance(producer, bytes):

@@ -15,7 +15,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.log.record cimport span, stride_of, value_of
-from pyreplog._native.system.blocks cimport Block, make_block
+from pyreplog._native.system.blocks cimport Block, int64_array, make_block
 from pyreplog._native.topic.message cimport make_message
 from pyreplog._native.topic.message_columns cimport (
     BYTES_BEFORE, COLUMN_DELIVER_AT, COLUMN_ENTRY_INDEX, COLUMN_EVENT_TIME, COLUMN_KEY_HASH, COLUMN_KEY_SIZE,
@@ -458,7 +458,7 @@ cdef class MessageBatch:
         array = numpy.asarray(indices)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise WrongTypeError(f"indices: expected integers of one dimension, found {array.dtype} of {array.shape}")
-        PyObject_GetBuffer(numpy.ascontiguousarray(array, numpy.int64), &buffer, PyBUF_SIMPLE)
+        PyObject_GetBuffer(int64_array(array), &buffer, PyBUF_SIMPLE)
         try:
             wanted, count = <const int64_t *>buffer.buf, buffer.len // sizeof(int64_t)
             for i in range(count):

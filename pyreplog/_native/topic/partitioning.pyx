@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 from pyreplog._native.log.append_arguments cimport ColumnParts, get_buffer
 from pyreplog._native.log.record cimport Part
-from pyreplog._native.system.blocks cimport Block, make_block
+from pyreplog._native.system.blocks cimport Block, int64_array, make_block
 from pyreplog._native.topic.murmur cimport murmur
 
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
@@ -112,7 +112,7 @@ def gather(column, rows):
     cdef Py_ssize_t count, bad = 0
     cdef int64_t total
     import numpy
-    PyObject_GetBuffer(numpy.ascontiguousarray(rows, numpy.int64), &buffer, PyBUF_SIMPLE)
+    PyObject_GetBuffer(int64_array(rows), &buffer, PyBUF_SIMPLE)
     try:
         count = buffer.len // <Py_ssize_t>sizeof(int64_t)
         offsets = make_block((count + 1) * sizeof(int64_t))

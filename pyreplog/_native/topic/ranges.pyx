@@ -1,7 +1,8 @@
 """Ranges of offsets in sorted rows: the loops over many of them. Threads: the caller's lock."""
 
-from libc.stdint cimport INT64_MAX, INT64_MIN
+from libc.stdint cimport INT64_MAX, INT64_MIN, uintptr_t
 
+from pyreplog._native.system.blocks cimport int64_array
 from pyreplog._native.topic.rows cimport (
     ROWS_NO_MEMORY, ROWS_OK, rows_at, rows_before, rows_insert, rows_remove, rows_set, rows_until,
 )
@@ -164,8 +165,11 @@ cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t 
 
 cdef const int64_t[::1] int64s(object array, str name):
     """Return integers of one dimension as int64; nothing is rounded or cut."""
+    cdef const int64_t[::1] view
     try:
-        return array
+        view = array
+        if not view.shape[0] or not <uintptr_t>&view[0] % sizeof(int64_t):
+            return view
     except (TypeError, ValueError):
         pass
     import numpy
@@ -174,7 +178,7 @@ cdef const int64_t[::1] int64s(object array, str name):
         return numpy.empty(0, numpy.int64)
     if values.ndim != 1 or values.dtype.kind != "i":
         raise WrongTypeError(f"{name}: expected int64 of one dimension, found {values.dtype} of shape {values.shape}")
-    return numpy.ascontiguousarray(values, numpy.int64)
+    return int64_array(values)
 
 
 cdef int check_range(int64_t start, int64_t end) except -1:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
-from pyreplog.topic.model.compression import decompress
+from pyreplog.topic.model.compression import RAW_BYTES_MAX, decompress
 from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32, Layout, WireReader
 from pyreplog.topic.model.wire.protocol import OK
 
@@ -118,7 +118,14 @@ def decode_delivered(reader: WireReader, *, has_era: bool = False) -> Delivered:
             raise DamagedMessageError(
                 f"messages: expected intact records, found a bad one at byte {records.next_position} of {len(data)}"
             )
-        batch = decode_messages(records, offset=offset, entries=entries, size=size, decompress=decompress)
+        batch = decode_messages(
+            records, offset=offset, entries=entries, size=size, decompress=decompress, raw_max=RAW_BYTES_MAX
+        )
+        if len(batch.entry_id) < len(records):  # the owner reads no more at a time
+            raise InvalidMessageError(
+                f"messages: expected entries of at most {RAW_BYTES_MAX} bytes together after decompression, found more "
+                f"from entry {records[len(batch.entry_id)].entry} on"
+            )
     except (InvalidMessageError, ImportError):
         raise
     except InvalidRecordsError as error:  # the owner checked the records before it sent them
