@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +61,10 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import ConsumerFetch, FetchParams
+from pyreplog.partition.topic_partition import TopicPartition as PartitionName
 from pyreplog.record_batches.batches import build_batch, read_batch
+from pyreplog.topic.client.consumer import Consumer as NativeConsumer
 from pyreplog.topic.client.remote.client import connect
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.model.positions import Start
@@ -893,6 +898,35 @@ def test_a_reader_behind_another_one_does_not_wait(embedded: Topics) -> None:
         await partition.close()
 
     asyncio.run(wait())
+
+
+def test_a_listener_waits_for_the_subscriptions_that_it_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of a fetch is closed after the fetch is answered."""
+    is_closing, may_close = threading.Event(), threading.Event()
+    close = NativeConsumer.close_async
+
+    async def close_slowly(consumer: NativeConsumer) -> None:
+        is_closing.set()
+        await asyncio.to_thread(may_close.wait, PATIENCE_S)
+        await close(consumer)
+
+    monkeypatch.setattr(NativeConsumer, "close_async", close_slowly)
+    params = FetchParams(max_wait_ms=int(PATIENCE_S * 1000))
+    with Cluster.embedded(tmp_path, bookies=1) as cluster, ThreadPoolExecutor(1) as pool:
+        topic = cluster.topic("orders", **KEEP)
+        with LedgerTopics(cluster.topics, "test") as topics:
+            name = PartitionName("orders", 0)
+            fetched = topics.fetch(params, {name: ConsumerFetch(0, 1 << 20)})
+            until(lambda: topic.subscriptions())
+            topic.publish(b"x")
+            assert fetched.result(PATIENCE_S)[name].records
+            assert is_closing.wait(PATIENCE_S)
+            closed = pool.submit(topics.close)
+            with suppress(TimeoutError):
+                closed.result(0.5)
+            may_close.set()
+            closed.result(PATIENCE_S)
+        assert topic.subscriptions() == []
 
 
 def test_background_look_ups_are_not_repeated_while_the_cluster_does_not_answer(

@@ -162,6 +162,11 @@ def _take_error(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
+async def _close(consumer: Consumer) -> None:
+    with suppress(ReplogError):
+        await consumer.close_async()
+
+
 class LedgerPartition:
     """One partition of a topic on ledgers. All methods run in one event loop, of which they block nothing.
 
@@ -183,6 +188,7 @@ class LedgerPartition:
         self._tail: asyncio.Task[None] | None = None
         self._tail_start = 0  # offset for whose message it waits
         self._waiting = 0
+        self._closings: set[asyncio.Task[None]] = set()  # of subscriptions that told of a message
         self._warned = ""  # the last warning
         self.used_at = asyncio.get_running_loop().time()
         """When it was last used, on the clock of the event loop."""
@@ -552,9 +558,10 @@ class LedgerPartition:
                         return
         finally:
             self._tail = None
-            if consumer is not None:
-                with suppress(ReplogError):
-                    await consumer.close_async()
+            if consumer is not None:  # readers do not wait for that
+                closing = asyncio.create_task(_close(consumer))
+                self._closings.add(closing)
+                closing.add_done_callback(self._closings.discard)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -566,10 +573,12 @@ class LedgerPartition:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Close the producers and the subscription of this object."""
+        """Close the producers and subscriptions of this object."""
         tail = self._tail
         if tail is not None:
             tail.cancel()
             with suppress(asyncio.CancelledError, ReplogError):
                 await tail
+        if self._closings:
+            await asyncio.wait(self._closings)
         self._forget_topic()

@@ -623,6 +623,8 @@ class LedgerTopics(Handle):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for partition in list(self._partitions.values()):  # `_sweep` may remove some meanwhile
                     await partition.close()
+                rest = asyncio.all_tasks() - {asyncio.current_task()}  # of partitions that were closed before
+                await asyncio.gather(*rest, return_exceptions=True)
             finally:
                 set_result(closed, None)
 
