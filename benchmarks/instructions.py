@@ -91,7 +91,7 @@ def _master(folder: str, count: str) -> Iterator[None]:
     one would follow each, and without it one follows tens of appends.
     """
     master_module.COMMIT_DELAY_S = master_module.TICK_S = 3600.0
-    patience_ms = round(_CONTROL_S * 1000)
+    patience_ms = round(10 * _CONTROL_S * 1000)
     with ha.open_master(folder, name="a", members=["a", "b"], sync_replicas=1, ack_timeout_ms=patience_ms) as node:
         print(node.address, flush=True)
         yield from _repeat(lambda: node.append(_VALUE["append"]), int(count))

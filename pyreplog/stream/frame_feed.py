@@ -36,11 +36,6 @@ class FrameFeed(FrameFeedBase):
         self.position, _ = canonical((position, 0), self._size)
         self._truncations = log.truncation_count
 
-    @property
-    def mark_position(self) -> int:
-        """`position` in canonical form: in front of the first record of a segment it is the start of the segment."""
-        return canonical((self.position, 0), self._size)[0]
-
     def take(self, limit: int) -> tuple[list[bytes | memoryview], int]:
         """Return the next frames, and the bytes of their bodies: about `limit` in all.
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.ha.reports import decode_report, encode_report, report_alone
-from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
+from pyreplog._native.ha.reports import decode_report, encode_report
 from pyreplog._native.net.send_queue import FrameSendQueue
 from pyreplog.errors import InvalidMessageError
 from pyreplog.log.commit_log import CommitLog
@@ -126,19 +125,7 @@ def test_record_that_the_socket_does_not_take_waits_in_the_outbox(lab: FeedLab) 
     assert arrived == expected
 
 
-def batch(*frames: bytes) -> FrameBatch:
-    return FrameParser().feed(b"".join(frames))
-
-
-def test_a_report_by_itself_is_read_from_its_frame() -> None:
-    marks = ((1 << 40, 7), (4096, 2))
-    report = encode(-1, encode_report(*marks))
-    assert report_alone(batch(report)) == marks
-    assert report_alone(batch(report, report)) is None
-    assert report_alone(batch()) is None
-    assert report_alone(batch(report[:-1])) is None, "it has not come yet"
-    assert report_alone(batch(encode(0, encode_report(*marks)))) is None, "no control body"
-    assert report_alone(batch(encode(-1, b"\1" + encode_report(*marks)[1:]))) is None, "another kind"
-    assert report_alone(batch(encode(-1, encode_report((8, 1), (-8, 1))))) is None, "a mark below 0"
+def test_a_report_with_a_mark_below_0_is_refused() -> None:
+    assert decode_report(encode_report((1 << 40, 7), (4096, 2))) == ((1 << 40, 7), (4096, 2))
     with pytest.raises(InvalidMessageError, match="from 0 on"):
         decode_report(encode_report((8, 1), (-8, 1)))

@@ -42,6 +42,7 @@ class Group:
         until(lambda: self.sent == self.node.log.tail.end)
         self.replica.say(messages.encode(MembersStored(members.stamp.version)))
         until(lambda: have_stored_members(self.node))
+        assert not self.report(end_of(self.node), ORIGIN), "from now on the next append is sent at once"
 
     @property
     def sent(self) -> int:
@@ -149,7 +150,6 @@ def alone(received: LogPosition, synced: LogPosition) -> Any:
 
 def test_a_report_that_moves_the_commit_point_calls_no_function_of_python(lab: Lab, strangers: Strangers) -> None:
     group = Group(lab, strangers, "a")
-    group.report(end_of(group.node), ORIGIN)
     group.node.submit(b"value")
     ((connection, follower),) = followers_of(group.node).items()
     report = alone(end_of(group.node), ORIGIN)
@@ -164,6 +164,7 @@ def refuses(group: Group, *report: LogPosition) -> bool:
     """Return whether the fast path refuses a report, and has changed nothing."""
     ((connection, follower),) = followers_of(group.node).items()
     before = group.state()
+    assert group.sent == end_of(group.node).position
     return follower.fast_path(connection, alone(*report)) is None and group.state() == before
 
 
@@ -178,6 +179,24 @@ def test_impossible_reports_are_refused(lab: Lab, strangers: Strangers) -> None:
         (end, LogPosition(-8, 0)),
     ):
         assert refuses(group, received, synced), (received, synced)
+
+
+def test_other_messages_are_refused(lab: Lab, strangers: Strangers) -> None:
+    group = Group(lab, strangers, "a")
+    group.node.submit(b"value")
+    ((connection, follower),) = followers_of(group.node).items()
+    body, before = encode_report(end_of(group.node), ORIGIN), group.state()
+    report = encode(CONTROL_OFFSET, body)
+    for frames, why in (
+        (report + report, "two of them"),
+        (report[:-1], "it has not come yet"),
+        (encode(0, body), "a request"),
+        (encode(CONTROL_OFFSET, b"\1" + body[1:]), "another kind"),
+        (encode(CONTROL_OFFSET, body[:-8]), "another size"),
+        (encode(CONTROL_OFFSET, b""), "a heartbeat"),
+    ):
+        assert follower.fast_path(connection, FrameParser().feed(frames)) is None, why
+    assert group.state() == before
 
 
 def test_while_the_lock_is_held_the_other_way_is_taken(lab: Lab, strangers: Strangers) -> None:
@@ -197,7 +216,7 @@ def test_while_the_lock_is_held_the_other_way_is_taken(lab: Lab, strangers: Stra
     answer = follower.fast_path(connection, alone(end_of(group.node), ORIGIN))
     done.set()
     thread.join()
-    assert answer is None and group.node.committed == ORIGIN
+    assert answer is None and group.node.committed < end_of(group.node)
 
 
 def test_a_fenced_master_counts_no_report(lab: Lab, strangers: Strangers) -> None:
@@ -218,7 +237,7 @@ def test_a_closed_master_counts_no_report(lab: Lab, strangers: Strangers) -> Non
     end, master = end_of(group.node), master_of(group.node)
     group.node.close()
     assert follower.fast_path(connection, alone(end, ORIGIN)) is None
-    assert master.group.committed == ORIGIN
+    assert master.group.committed < end
 
 
 def test_while_the_members_change_the_other_way_is_taken(lab: Lab, strangers: Strangers) -> None:

@@ -4,7 +4,6 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 from pyreplog._native.log.log_position import LogPosition
-from pyreplog._native.net.frame import FrameBatch
 
 class ProgressReport(NamedTuple):
     received: LogPosition
@@ -19,5 +18,4 @@ class ReplicaReportsBase:
     def progressed(self, received: LogPosition, synced: LogPosition, /) -> ProgressReport | None: ...
     def _forget_report(self) -> None: ...
 
-def report_alone(batch: FrameBatch, /) -> ProgressReport | None: ...
 def decode_report(body: ReadableBuffer, /) -> ProgressReport | None: ...

@@ -71,12 +71,6 @@ cdef inline bint is_valid(const Mark *mark) noexcept:
     return mark.position >= 0 and mark.entry >= 0
 
 
-def report_alone(FrameBatch batch not None, /):
-    """Decode a report that is the only frame of a batch; None: it is not, or not a valid one."""
-    cdef Marks marks
-    return report_of(&marks) if read_report(batch, &marks) else None
-
-
 cdef object report_of(const Marks *marks):
     return named(ProgressReport, (make_mark(&marks.received), make_mark(&marks.synced)))
 
