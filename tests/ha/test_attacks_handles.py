@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -273,16 +272,13 @@ def test_append_that_finds_the_log_closed_raises_the_reason(
     level(a, b)
     master = master_of(a)
     let_in, deposed, errors = threading.Event(), threading.Event(), []
-    write = master._write
+    admit = master._admit
 
-    def late(put: Callable[..., Any], *value: Any) -> Any:
-        def put_late(*step: Any) -> Any:
-            if threading.current_thread() is worker and not let_in.is_set():
-                let_in.set()
-                assert deposed.wait(60)
-            return put(*step)
-
-        return write(put_late, *value)
+    def admit_late() -> None:
+        admit()
+        if threading.current_thread() is worker and not let_in.is_set():
+            let_in.set()
+            assert deposed.wait(60)
 
     def work() -> None:
         try:
@@ -290,7 +286,8 @@ def test_append_that_finds_the_log_closed_raises_the_reason(
         except ReplogError as error:
             errors.append(error)
 
-    monkeypatch.setattr(master, "_write", late)
+    monkeypatch.setattr(master, "_admit", admit_late)
+    master._is_guarded = True  # as with min_in_sync: each append is admitted first
     worker = threading.Thread(target=work)
     worker.start()
     assert let_in.wait(60)
