@@ -64,37 +64,47 @@ class Console:
         """Return a text of the document with the places of this test."""
         return placed(text, self._places)
 
-    def run(self, command: str, code: int = 0) -> str:
-        """Run a command that ends with this exit code; return what it prints on standard output."""
+    def run(self, command: str, *codes: int) -> str:
+        """Run a command that ends; return what it prints on standard output. codes: accepted exit codes, if not 0 alone."""
         done = subprocess.run(
             ["bash", "-ec", self.placed(command)], cwd=self._folder, env=self._environment, capture_output=True,
             text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
-        assert done.returncode == code, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode in (codes or (0,)), f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def start(self, terminal: str, command: str) -> str:
-        """Start a server; return the first line that it prints."""
-        server = subprocess.Popen(
-            ["bash", "-c", f"exec {self.placed(command)}"], cwd=self._folder, env=self._environment,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._servers[terminal] = server
+    def start(self, *servers: Step) -> list[str]:
+        """Start servers, all at the same time; return the first line that each prints."""
+        for terminal, command, _ in servers:
+            self._servers[terminal] = subprocess.Popen(
+                ["bash", "-c", f"exec {self.placed(command)}"], cwd=self._folder, env=self._environment,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        return [self._first_line(step) for step in servers]
+
+    def _first_line(self, step: Step) -> str:
+        server = self._servers[step.terminal]
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line, f"{command}: ended with {server.communicate()}"
+        assert line, f"{step.command}: ended with {server.communicate()}"
         return line
 
     def stop(self, terminal: str, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal to a server, and wait until it has ended."""
-        server = self._servers.pop(terminal)
-        server.send_signal(number)
-        _, errors = server.communicate(timeout=PATIENCE_S)
-        assert number == signal.SIGKILL or server.returncode == 0, errors
+        self._servers[terminal].send_signal(number)
+        self._wait(terminal, number)
 
-    def stop_all(self) -> None:
+    def stop_all(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to all servers, and wait until they have ended."""
+        for server in self._servers.values():
+            server.send_signal(number)
         for terminal in [*self._servers]:
-            self.stop(terminal)
+            self._wait(terminal, number)
+
+    def _wait(self, terminal: str, number: signal.Signals) -> None:
+        server = self._servers.pop(terminal)
+        _, errors = server.communicate(timeout=PATIENCE_S)
+        assert number == signal.SIGKILL or server.returncode == 0, (terminal, server.returncode, errors)
 
     def __enter__(self) -> Console:
         return self

@@ -107,7 +107,7 @@ def run_steps(console: Console, printed_steps: list[Step]) -> None:
 
     for step in printed_steps:
         if step.terminal:
-            assert console.start(step.terminal, step.command) == console.placed(step.printed)
+            assert console.start(step) == [console.placed(step.printed)]
         elif " ha append " in step.command or " ha promote " in step.command:
             assert expected(console.run(step.command)) == expected(console.placed(step.printed))
         else:
