@@ -316,4 +316,5 @@ def test_messages_are_taken_once() -> None:
     entry = messages.entries(messages_max=10, bytes_max=1000)
     with contextlib.suppress(TypeError):
         messages.__init__([b"other"] * 1000)  # type: ignore[misc]
-    assert (messages.count, messages.entries(messages_max=10, bytes_max=1000)) == (1, entry)
+    assert messages.count == 1
+    assert messages.entries(messages_max=10, bytes_max=1000) == entry
