@@ -108,6 +108,7 @@ setup(
             extension("machines/effects"),
             extension("machines/named_tuples"),
             extension("machines/serial_executor"),
+            extension("machines/event_queue"),
             extension("ledger/driver_base"),
             extension("system/mutex"),
             extension("system/scheduling"),
