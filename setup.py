@@ -141,6 +141,7 @@ setup(
             extension("topic/rows"),
             extension("topic/ranges"),
             extension("topic/varint"),
+            extension("topic/wire_fields", checksums=True),
             extension("topic/range_set"),
             extension("topic/ack_state"),
             extension("topic/ack_set"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.topic.wire_fields import checksum
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, completed_future, set_result, then
@@ -20,7 +21,6 @@ from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
-from pyreplog.topic.model.wire.fields import checksum
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE, Done, Reply, Resumed, encode_fault, encode_reply
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import ExchangePeer, Topic

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog._native.topic.range_set import RangeSet
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import (
     ClosedError,
     DamagedMessageError,
@@ -41,7 +42,7 @@ from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import Start, check_start
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered
-from pyreplog.topic.model.wire.fields import OFFSETS_MAX, WireReader
+from pyreplog.topic.model.wire.fields import OFFSETS_MAX
 from pyreplog.topic.model.wire.protocol import Done, Moved, MovedTo, Reply, Request, Resumed
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
+from pyreplog._native.topic.wire_fields import Layout, WireReader
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
 from pyreplog.topic.model.compression import decompress
-from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32, Layout, WireReader
+from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32
 from pyreplog.topic.model.wire.protocol import OK
 
 if TYPE_CHECKING:
