@@ -202,11 +202,11 @@ class LocalBookie(Handle, LocalBookieBase):
     def _run(self) -> None:
         while not self._stopping:
             with self._lock:
-                now_us = self._clock.monotonic_us()
+                now_us, deadline_us = self._clock.monotonic_us(), self._next_deadline_us()
                 if not self.has_work() and not self._stopping:
-                    self._work_changed.wait(max(self._next_deadline_us() - now_us, 0) / 1e6)
+                    self._work_changed.wait(max(deadline_us - now_us, 0) / 1e6)
                     now_us = self._clock.monotonic_us()
-                if now_us >= self._next_deadline_us():
+                if now_us >= deadline_us:  # who brings an earlier one wakes this thread, which then looks again
                     self._bookie.expire(now_us)
                     self._check_space_us = now_us + int(_CHECK_SPACE_S * 1e6)
             self._commit()

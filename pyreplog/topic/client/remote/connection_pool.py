@@ -185,7 +185,9 @@ class ConnectionPool:
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
         """Send a request to a server; `on_outcome` is called once, perhaps before this returns."""
         for_publishing = publishes(request)
-        is_checked = self.version(address, for_publishing) >= 2
+        channel = self._channels.get((address, for_publishing))
+        peer = None if channel is None else channel.peer
+        is_checked = peer is not None and peer.version >= 2
         self._send(
             address,
             request,
