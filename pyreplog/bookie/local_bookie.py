@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pyreplog._native.bookie.fast_add import FastAdd, LocalBookieBase
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.system.mutex import Mutex
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
@@ -175,7 +176,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     def _later_fast(self, on_reply: Respond, answer: Reply | FastAdd) -> None:
         if isinstance(answer, FastAdd):
-            answer = Reply(OK, answer.ledger, answer.first, answer.last, answer.confirmed)
+            answer = make_named(Reply, OK, answer.ledger, answer.first, answer.last, answer.confirmed, b"")
         self._replies.append((on_reply, answer))
 
     def _deliver(self) -> None:

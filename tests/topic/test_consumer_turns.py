@@ -110,6 +110,7 @@ def test_a_lock_that_others_wait_for_is_not_taken_before_them() -> None:
     assert lock.try_enter()
     assert not lock.try_enter()
     waiting = lock.enter()
+    assert not lock.try_enter()
     lock.leave()
     assert waiting.done() and not lock.try_enter()
     lock.leave()
