@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 def checksum(*buffers: ReadableBuffer) -> bytes: ...
+
 @final
 class WireReader:
     def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None: ...
