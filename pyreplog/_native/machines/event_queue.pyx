@@ -27,7 +27,7 @@ cdef class EventQueue(SerialExecutor):
     cdef object events, append, take
     cdef Mutex turn     # held while events run; no thread blocks on it, since events run callbacks
 
-    def __init__(self):
+    def __cinit__(self):
         self.events, self.turn = deque(), Mutex()
         self.append, self.take = self.events.append, self.events.popleft
 
