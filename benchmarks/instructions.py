@@ -39,7 +39,7 @@ _VALUE = {"message": bytes(100), "append": bytes(1024)}
 def _publish_and_receive(opened: Callable[[], Any], count: int) -> Iterator[None]:
     topic = opened()
     with topic.subscribe("instructions") as consumer:
-        expected = topic.end
+        expected = topic.offsets().stop
 
         def once() -> None:
             nonlocal expected

@@ -19,6 +19,14 @@ class FairLock:
         self._taken = False
         self._waiting: deque[AppendFuture[None]] = deque()
 
+    def try_enter(self) -> bool:
+        """Take the lock if it is free; return whether the caller has it now."""
+        with self._lock:
+            if self._taken:
+                return False
+            self._taken = True
+            return True
+
     def enter(self) -> AppendFuture[None]:
         """Request the lock; return a future that is done when the caller has it."""
         future: AppendFuture[None] = AppendFuture()

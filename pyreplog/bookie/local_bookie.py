@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pyreplog._native.bookie.fast_add import FastAdd, LocalBookieBase
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.system.mutex import Mutex
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
@@ -175,7 +176,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     def _later_fast(self, on_reply: Respond, answer: Reply | FastAdd) -> None:
         if isinstance(answer, FastAdd):
-            answer = Reply(OK, answer.ledger, answer.first, answer.last, answer.confirmed)
+            answer = make_named(Reply, OK, answer.ledger, answer.first, answer.last, answer.confirmed, b"")
         self._replies.append((on_reply, answer))
 
     def _deliver(self) -> None:
@@ -202,11 +203,11 @@ class LocalBookie(Handle, LocalBookieBase):
     def _run(self) -> None:
         while not self._stopping:
             with self._lock:
-                now_us = self._clock.monotonic_us()
+                now_us, deadline_us = self._clock.monotonic_us(), self._next_deadline_us()
                 if not self.has_work() and not self._stopping:
-                    self._work_changed.wait(max(self._next_deadline_us() - now_us, 0) / 1e6)
+                    self._work_changed.wait(max(deadline_us - now_us, 0) / 1e6)
                     now_us = self._clock.monotonic_us()
-                if now_us >= self._next_deadline_us():
+                if now_us >= deadline_us:  # who brings an earlier one wakes this thread, which then looks again
                     self._bookie.expire(now_us)
                     self._check_space_us = now_us + int(_CHECK_SPACE_S * 1e6)
             self._commit()

@@ -370,7 +370,8 @@ class Ledger(Handle, LedgerBase):
             ClosedError: the ledger was closed.
         """
         self._check_open()
-        start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
+        if not type(start) is type(end) is type(bytes_max) is int:
+            start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
         check_range(self.id, start, end, self.last_add_confirmed)  # the tail cache also has unconfirmed entries
         cached = self._tail_cache.read(start, end, bytes_max)
         if cached is not None:

@@ -86,7 +86,7 @@ class ServerConnection(FastPathConnection):
         size = size_of(buffers)
         with self._lock:
             sent = self._send_or_queue_frame(correlation_id, buffers, size)
-            charge = self._settle(correlation_id)
+            charge = self._settle_bytes(self.requests.pop(correlation_id, 0))
         if charge:
             self._return_budget(charge)
         return sent
@@ -108,11 +108,15 @@ class ServerConnection(FastPathConnection):
         self._return_budget(charge)
 
     def _settle(self, *correlation_ids: int) -> int:
-        """Remove requests; return the bytes to remove from the budget now.
+        """Remove requests; return the bytes to remove from the budget now."""
+        return self._settle_bytes(sum(map(self.requests.pop, correlation_ids, repeat(0))))
+
+    def _settle_bytes(self, charge: int) -> int:
+        """Note that the replies to requests of so many bytes are sent or queued; return the bytes to remove from the
+        budget now.
 
         Those of queued replies are removed when they were sent.
         """
-        charge = sum(map(self.requests.pop, correlation_ids, repeat(0)))
         send_queue = self.send_queue
         if send_queue.queued_bytes:
             self._queued_replies.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClusterExistsError, ClusterUnreachableError, InvalidMessageError
@@ -29,7 +30,6 @@ from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import OriginOpened, encode_reply
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.geo.sites import GLOBAL, SYNCED, Site, has_all, values

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidMetadataError
 from pyreplog.geo.subscription_journal import decode_records, encode_records
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.origins import MESSAGES_BYTES_MAX, MESSAGES_MAX
 from pyreplog.topic.model.wire.protocol import (
     Exchange,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog._native.system.checksum import crc32c
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import ReplyStatus, Request, RequestKind, decode_reply, encode_request
@@ -25,7 +26,6 @@ from pyreplog.net.hello import ClientHello, Welcome
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import CHECKED, ERROR, OK, Call, decode_fault
 from pyreplog.topic.model.wire.protocol import encode_request as encode_topic_request
 from tests.bookie.asking import ANY_SPACE, Facts

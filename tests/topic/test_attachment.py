@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
 from pyreplog.topic.client.remote.remote_subscription import FETCHES, RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import Done, Fetch, Moved, Request, Seek, Subscribe, encode_reply
 from tests.topic.publishing import Bench
 

@@ -15,6 +15,7 @@ from pyreplog.topic.client.publishing.batcher import (
     MessageGroup,
     SingleMessage,
 )
+from pyreplog.topic.client.publishing.publish_batch import CollectedBatch, Encoder
 from tests.topic.entries import decoded
 
 
@@ -176,3 +177,15 @@ def test_the_size_of_a_message_is_what_it_may_take_in_an_entry(fields: dict[str,
     group = MessageGroup(b"")
     group.add(new_single)
     assert new_single.size - 32 <= len(group.encode()) <= new_single.size + 32
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"key": b"k", "properties": {"a": "b"}}, {"replicate_to": ["tokyo"]}, {"sequence": 5}]
+)
+def test_a_message_alone_is_encoded_as_the_group_of_one_that_it_is(fields: dict[str, Any]) -> None:
+    group = MessageGroup(b"")
+    group.add(single(**fields))
+    batch, encoder = CollectedBatch([group]), Encoder(10, 100_000, 1 << 20, 0, None)
+    batch.encode(encoder)
+    assert batch.entries == [group.encode()]
+    assert batch.attributes == (None if group.attribute is None else [group.attribute])

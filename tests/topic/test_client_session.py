@@ -12,6 +12,7 @@ import pytest
 
 from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.wire_fields import WireReader, checksum
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -26,7 +27,6 @@ from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, decode_delivered
-from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import ERROR, OK, PUBLISHED, STALE, Done, Reply, decode_fault, encode_reply
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import ExchangePeer, Topic

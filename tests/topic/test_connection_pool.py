@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pyreplog._native.topic.wire_fields import WireReader, checksum
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
@@ -40,7 +41,6 @@ from pyreplog.topic.client.remote.connection_pool import (
     publishes,
     reads,
 )
-from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import (
     OK,
     REPLICATE_TO,

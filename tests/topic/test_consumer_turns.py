@@ -103,3 +103,15 @@ def test_a_cumulative_acknowledgement_of_a_part_of_a_read(topic: Topic) -> None:
             seen += batch.offset.tolist()
             consumer.acknowledge_cumulative(batch)
         assert seen == list(range(1000))
+
+
+def test_a_lock_that_others_wait_for_is_not_taken_before_them() -> None:
+    lock = FairLock()
+    assert lock.try_enter()
+    assert not lock.try_enter()
+    waiting = lock.enter()
+    assert not lock.try_enter()
+    lock.leave()
+    assert waiting.done() and not lock.try_enter()
+    lock.leave()
+    assert lock.try_enter()

@@ -9,13 +9,13 @@ import pytest
 from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import decode_messages
+from pyreplog._native.topic.wire_fields import WireReader, checksum
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
 from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.client.remote.connection_pool import is_transient, outcome_of
 from pyreplog.topic.model.compression import RAW_BYTES_MAX, ZSTD, compressor, decompress
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
-from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import decode_request, encode_request
 from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire, receive
 from tests.topic.test_remote_protocol import batch_of

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyreplog import errors
 from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import (
     InvalidMessageError,
     MissingExtraError,
@@ -39,7 +40,6 @@ from pyreplog.topic.model.stats import (
 )
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.json_codec import decode_stats, encode_stats
 from pyreplog.topic.model.wire.protocol import (
     CallResult,

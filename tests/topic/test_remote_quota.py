@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pyreplog._native.topic.message_encoder import encode_messages
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import BacklogFullError
 from pyreplog.future import AppendFuture, set_result
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import OK, decode_fault
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.client_session import ProducerSession

@@ -271,16 +271,8 @@ class Consumer(Handle, PrefetchBuffer):
             check_may_block("receive")
         seconds = as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
-        acquired = self._receive_lock.enter()
-        try:
-            if not acquired.done():
-                acquired.result(_left(deadline))
-        except OutcomeUnknownError:
-            self._receive_lock.give_up(acquired)
+        if not self._receive_lock.try_enter() and not self._await_turn(deadline):
             return None
-        except BaseException:
-            self._receive_lock.give_up(acquired)
-            raise
         try:
             while True:
                 try:
@@ -292,6 +284,20 @@ class Consumer(Handle, PrefetchBuffer):
                     self._begin(delivery)
         finally:
             self._receive_lock.leave()
+
+    def _await_turn(self, deadline: float | None) -> bool:
+        """Wait for the other callers of `receive`; return False if the time ran out."""
+        acquired = self._receive_lock.enter()
+        try:
+            if not acquired.done():
+                acquired.result(_left(deadline))
+        except OutcomeUnknownError:
+            self._receive_lock.give_up(acquired)
+            return False
+        except BaseException:
+            self._receive_lock.give_up(acquired)
+            raise
+        return True
 
     def _receive_many(self, count: int, timeout: float | None) -> list[Message]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

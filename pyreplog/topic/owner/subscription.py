@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.clock import Clock
@@ -302,7 +303,7 @@ class Subscription:
         consumer = attachment.reference()
         if consumer is not None:  # otherwise its finalizer detaches it, and others get the messages
             attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
-            consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
+            consumer.deliver(make_named(DeliveredMessages, effect.batch, effect.redelivered))
 
     def _call_consumer(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
         attachment = self._consumers.get(number)

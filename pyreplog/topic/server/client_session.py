@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.topic.wire_fields import checksum
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, completed_future, set_result, then
@@ -20,7 +21,6 @@ from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
-from pyreplog.topic.model.wire.fields import checksum
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE, Done, Reply, Resumed, encode_fault, encode_reply
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import ExchangePeer, Topic
@@ -284,7 +284,8 @@ class ConsumerSession:
 
     def deliver(self, delivery: DeliveredMessages) -> None:
         def deliver() -> None:
-            count, size = len(delivery.batch), size_of(delivery.batch)
+            batch = delivery.batch
+            count, size = len(batch), batch.stored_bytes if batch.is_whole else size_of(batch)
             self._granted -= count
             self._message_bytes = max(1, size // max(count, 1), self._message_bytes // 2)
             self._queue.append((delivery, size))
@@ -340,13 +341,13 @@ class ConsumerSession:
             if self._error is not None:
                 self._reply(self._fetches.popleft(), encode_fault(self._error))
                 continue
-            if not self._queue and self._reported == (self.generation, self._active):
+            if not self._queue and self._reported == (self.state[0], self._active):
                 break
             self._reply(self._fetches.popleft(), *self._next())
         self._pass_permits_on()
 
     def _next(self) -> list[ReadableBuffer]:
-        self._reported = (self.generation, self._active)
+        self._reported = (self.state[0], self._active)
         if not self._queue:
             return encode_delivered(Delivered(*self._reported, None, {}, self.state[1]))
         (batch, redelivered), size = self._queue.popleft()

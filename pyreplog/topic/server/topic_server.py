@@ -40,6 +40,7 @@ from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
 from pyreplog.topic.model.wire.protocol import (
+    CHECKED,
     EXTENDED_FROM,
     FEATURES,
     VERSION,
@@ -50,7 +51,6 @@ from pyreplog.topic.model.wire.protocol import (
     Opened,
     OriginOpened,
     Replicated,
-    asks_for_checksum,
     decode_request,
     encode_fault,
     encode_reply,
@@ -150,7 +150,7 @@ class TopicService:
                     request = decode_request(body)
                 except UnsupportedRequestError as error:
                     request = error
-                if asks_for_checksum(body):
+                if body[0] & CHECKED:
                     session.checks(number)
                 self._handle(session, number, request)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.future import AppendFuture
 
@@ -78,7 +79,9 @@ class SingleMessage(NamedTuple):
             and (deliver_at is None or (type(deliver_at) is int and 0 <= deliver_at < _PLAIN_TIME_US))
         ):
             size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES + (len(attribute) if attribute else 0)
-            return cls(value, key, None, event_time, deliver_at, sequence, size, future, producer, attribute)
+            return make_named(
+                cls, value, key, None, event_time, deliver_at, sequence, size, future, producer, attribute
+            )
         size = len(
             encode_messages(
                 [value],

@@ -183,7 +183,13 @@ class CollectedBatch(PublishBatch):
         self.messages = self.messages_submitted = sum(self.counts)
 
     def encode(self, encoder: Encoder) -> None:
-        self.entries = encoder.finish([group.encode() for group in self.groups])
+        groups = self.groups
+        if self.messages == 1 and encoder.compress is None:  # what a lone publisher sends
+            single = groups[0].singles[0]
+            self.entries = [single.encode()]
+            self.attributes = [single.attribute] if single.attribute else None
+            return
+        self.entries = encoder.finish([group.encode() for group in groups])
         attributes = [group.attribute for group in self.groups]
         self.attributes = attributes if any(attributes) else None
 

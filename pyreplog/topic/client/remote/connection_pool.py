@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
@@ -38,7 +39,6 @@ from pyreplog.net.pending_requests import OnReply
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address
 from pyreplog.net.timers import Timer
-from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import (
     ERROR,
     EXTENDED_FROM,
@@ -136,11 +136,12 @@ def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> t
     return (reader if status == OK else reader.refusal("a known status", str(status))), ""
 
 
+_PUBLISHING = frozenset((Publish, PublishTo, CloseProducer, OpenOrigin, Replicate, ReplicateTo))
+
+
 def publishes(request: Request) -> bool:
     """Return whether a request uses the connection for publishing."""
-    if isinstance(request, Publish | PublishTo | CloseProducer | OpenOrigin | Replicate | ReplicateTo):
-        return True
-    return isinstance(request, Open) and request.session > 0
+    return type(request) in _PUBLISHING or (isinstance(request, Open) and request.session > 0)
 
 
 class ConnectionPool:
@@ -183,12 +184,16 @@ class ConnectionPool:
 
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
         """Send a request to a server; `on_outcome` is called once, perhaps before this returns."""
-        is_checked = self.version(address, publishes(request)) >= 2
+        for_publishing = publishes(request)
+        channel = self._channels.get((address, for_publishing))
+        peer = None if channel is None else channel.peer
+        is_checked = peer is not None and peer.version >= 2
         self._send(
             address,
             request,
             lambda reply: on_outcome(address, outcome_of(reply, is_checked=is_checked)[0]),
             timeout,
+            for_publishing=for_publishing,
             is_checked=is_checked,
         )
 
@@ -217,11 +222,19 @@ class ConnectionPool:
             on_lost(error)
 
     def _send(
-        self, address: Address, request: Request, on_reply: OnReply, timeout: float, *, is_checked: bool = False
+        self,
+        address: Address,
+        request: Request,
+        on_reply: OnReply,
+        timeout: float,
+        *,
+        for_publishing: bool,
+        is_checked: bool,
     ) -> None:
-        for_publishing = publishes(request)
         try:
-            channel = self._channels.get((address, for_publishing)) or self._channel(address, for_publishing)
+            channel = self._channels.get((address, for_publishing))
+            if channel is None:
+                channel = self._channel(address, for_publishing)
             feature = _FEATURE_OF.get(type(request))
             if feature is not None and (peer := channel.peer) is None:  # wait for the hello
 
@@ -229,7 +242,9 @@ class ConnectionPool:
                     if isinstance(reply, ReplogError):
                         on_reply(reply)
                     else:
-                        self._send(address, request, on_reply, timeout, is_checked=is_checked)
+                        self._send(
+                            address, request, on_reply, timeout, for_publishing=for_publishing, is_checked=is_checked
+                        )
 
                 channel.request(*encode_request(CloseProducer(0)), on_reply=met, timeout=timeout)
                 return
@@ -358,8 +373,16 @@ class _RoutedRequest:
             self._on_outcome(self._address, error)
             return
         self._address = self._left.popleft()
-        self._is_checked = self._pool.version(self._address, publishes(self._request)) >= 2
-        self._pool._send(self._address, self._request, self._on_reply, remaining_us / 1e6, is_checked=self._is_checked)
+        for_publishing = publishes(self._request)
+        self._is_checked = self._pool.version(self._address, for_publishing) >= 2
+        self._pool._send(
+            self._address,
+            self._request,
+            self._on_reply,
+            remaining_us / 1e6,
+            for_publishing=for_publishing,
+            is_checked=self._is_checked,
+        )
 
     def _start_over(self) -> bool:
         """Ask all servers again after a while; return False if no time is left."""

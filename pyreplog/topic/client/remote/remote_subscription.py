@@ -14,8 +14,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog._native.topic.range_set import RangeSet
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import (
     ClosedError,
     DamagedMessageError,
@@ -41,7 +43,7 @@ from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import Start, check_start
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered
-from pyreplog.topic.model.wire.fields import OFFSETS_MAX, WireReader
+from pyreplog.topic.model.wire.fields import OFFSETS_MAX
 from pyreplog.topic.model.wire.protocol import Done, Moved, MovedTo, Reply, Request, Resumed
 
 logger = logging.getLogger(__name__)
@@ -426,7 +428,7 @@ class RemoteSubscription:
             return
         self._permits -= len(batch)
         self._next_offset = batch.last + 1
-        self.consumer.deliver(DeliveredMessages(batch, delivered.redelivered))
+        self.consumer.deliver(make_named(DeliveredMessages, batch, delivered.redelivered))
 
     def _begin_generation(self, generation: int, era: int | None) -> None:
         """Drop messages after a change of the generation; after a change of the era, drop acknowledgements as well."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -36,7 +37,7 @@ from pyreplog.topic.client.remote.connection_pool import (
     settle,
 )
 from pyreplog.topic.model.dedup import DedupVerdict, Producers, Sequences
-from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireReader
+from pyreplog.topic.model.wire.fields import ENTRIES_MAX
 from pyreplog.topic.model.wire.origins import LISTS
 from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish, PublishTo
 

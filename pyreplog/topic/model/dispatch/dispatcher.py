@@ -594,9 +594,13 @@ class Dispatcher:
         effects: list[Effect] = []
         if not self._consumers.by_id:
             return effects
-        self._collect_due(now_us)
+        replayed, delayed, has_timeout = self._replay.waiting, self._delayed, self.settings.ack_timeout_ms is not None
+        if replayed.messages or delayed.messages or has_timeout:
+            self._collect_due(now_us)
         if self._limit > self._floor:  # otherwise messages that were read, and redeliveries, wait, too
             self._deliver(effects, now_us)
+        if not (replayed.messages or delayed.messages or has_timeout or self._reading.retry_us):
+            return effects  # the usual case: there is no time to wait for
         next_us = self._next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
             self._armed_us = next_us

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges, Released, Slots
@@ -226,7 +227,7 @@ class SingleActiveSelector(Selector):
         if active is None:
             return Placement([], batch)
         if room >= count:
-            return Placement([Assignment(active, batch)], None)
+            return make_named(Placement, [make_named(Assignment, active, batch, None)], None)
         return Placement([Assignment(active, batch.slice(0, room))], batch.slice(room, count))
 
 

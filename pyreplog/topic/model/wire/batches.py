@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.ledger_log.entries import parse_entries
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
+from pyreplog._native.topic.wire_fields import Layout, WireReader
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
 from pyreplog.topic.model.compression import RAW_BYTES_MAX, decompress
-from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32, Layout, WireReader
+from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32
 from pyreplog.topic.model.wire.protocol import OK
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def decode_delivered(reader: WireReader, *, has_era: bool = False) -> Delivered:
     except (ReplogError, ValueError, OverflowError) as error:
         raise InvalidMessageError(f"messages: {error}") from error
     selected = _selected(batch, runs, reader) if run_count else batch
-    return Delivered(generation, bool(active), selected, redelivered, era)
+    return make_named(Delivered, generation, bool(active), selected, redelivered, era)
 
 
 def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.system.checksum import crc32c
-from pyreplog.errors import DamagedMessageError, InvalidArgumentError, InvalidMessageError
+from pyreplog._native.topic.wire_fields import WireReader, decode_entries
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.times import moment_at, moment_us
 from pyreplog.topic.model.positions import Start, check_start
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 NAME_BYTES_MAX = 255
 TEXT_BYTES_MAX = 1 << 20
@@ -31,62 +27,6 @@ _U32 = struct.Struct(">I")
 
 
 CHECKSUM_BYTES = _U32.size
-
-
-class WireReader:
-    """Reads the fields of a body in order. is_checked: a checksum follows them.
-
-    Raises InvalidMessageError if a field is malformed; DamagedMessageError instead if the body has a checksum.
-    """
-
-    def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
-        self._label, self._body, self._at, self._is_checked = what, body, at, is_checked
-
-    def take(self, count: int) -> memoryview:
-        """Return the next `count` bytes, not copied."""
-        at, self._at = self._at, self._at + count
-        if self._at > len(self._body):
-            raise self.refusal(f"{count} bytes more at byte {at}", f"{len(self._body) - at}")
-        return self._body[at : self._at]
-
-    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
-        at, self._at = self._at, self._at + form.size
-        if self._at > len(self._body):
-            raise self.refusal(f"{form.size} bytes more at byte {at}", f"{len(self._body) - at}")
-        return form.unpack_from(self._body, at)
-
-    def rest(self) -> memoryview:
-        """Return all remaining bytes, not copied."""
-        return self.take(len(self._body) - self._at)
-
-    def check(self) -> None:
-        """Read the checksum here, if the body has one, and compare it with that of all bytes before it."""
-        if self._is_checked:
-            self._is_checked = False
-            computed = crc32c(self._body[: self._at])
-            stored = self.unpack(_U32)[0]
-            if stored != computed:
-                raise DamagedMessageError(
-                    f"{self._label}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
-                )
-
-    def end(self) -> None:
-        """Check that no bytes follow."""
-        self.check()
-        if self._at != len(self._body):
-            raise self.refusal(f"{self._at} bytes", f"{len(self._body)}")
-
-    def refusal(self, expected: str, found: str) -> InvalidMessageError:
-        kind = DamagedMessageError if self._is_checked else InvalidMessageError  # the checksum would not match
-        return kind(f"{self._label}: expected {expected}, found {found}")
-
-
-def checksum(*buffers: ReadableBuffer) -> bytes:
-    """Return the checksum that follows these buffers in a body."""
-    crc = 0
-    for buffer in buffers:
-        crc = crc32c(buffer, crc)
-    return _U32.pack(crc)
 
 
 class Number(NamedTuple):
@@ -103,34 +43,6 @@ class WireField(NamedTuple):
     encode: Callable[[Any], bytes]
     decode: Callable[[WireReader], Any]
     number: Number | None = None
-
-
-class Layout:
-    """Fields that follow each other. Numbers at the front are encoded and decoded in one call."""
-
-    def __init__(self, *fields: WireField) -> None:
-        self.fields = fields
-        self._numbers = [field.number for field in takewhile(lambda field: field.number, fields) if field.number]
-        self._front = struct.Struct(">" + "".join(number.letter for number in self._numbers))
-        self._rest = fields[len(self._numbers) :]
-
-    def encode(self, values: Sequence[Any]) -> bytes:
-        """Encode one value for each field. Raises the errors of the fields."""
-        if not self._rest:
-            return self._front.pack(*values)
-        front = len(self._numbers)
-        parts = [field.encode(value) for field, value in zip(self._rest, values[front:], strict=True)]
-        return self._front.pack(*values[:front]) + b"".join(parts)
-
-    def decode(self, reader: WireReader) -> list[Any]:
-        """Decode the fields. Raises InvalidMessageError when one is malformed."""
-        values = list(reader.unpack(self._front))
-        for value, (_, low, high) in zip(values, self._numbers, strict=True):
-            if not low <= value <= high:
-                raise reader.refusal(f"a number from {low} to {high}", str(value))
-        if self._rest:
-            values += [field.decode(reader) for field in self._rest]
-        return values
 
 
 def number_field(letter: str, low: int, high: int) -> WireField:
@@ -230,14 +142,7 @@ def _encode_entries(entries: Sequence[bytes]) -> bytes:
 
 
 def _decode_entries(reader: WireReader) -> list[bytes]:
-    count = reader.unpack(_U32)[0]
-    if not 1 <= count <= ENTRIES_MAX:
-        raise reader.refusal(f"1 to {ENTRIES_MAX} entries", str(count))
-    lengths = struct.unpack(f">{count}I", reader.take(4 * count))
-    entries = reader.take(sum(lengths))
-    if count == 1:
-        return [bytes(entries)]
-    return [bytes(entries[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    return decode_entries(reader, ENTRIES_MAX)
 
 
 FLAG_NUMBER = number_field("B", 0, 1)

@@ -6,10 +6,11 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 
+from pyreplog._native.topic.wire_fields import WireReader
 from pyreplog.errors import InvalidEntryError
 from pyreplog.origins.origin import CLUSTER_BYTES, GAPS_MAX, Gap, GapCause, OriginEntry
 from pyreplog.origins.replicate_to import ATTRIBUTE_HEAD, VALUE_BYTES_MAX, decode_names, encode_attribute
-from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireField, WireReader, number_field
+from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireField, number_field
 
 _COUNT = struct.Struct(">I")
 _GAP = struct.Struct(">qqB")

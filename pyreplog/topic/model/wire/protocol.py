@@ -6,13 +6,14 @@ and uses none twice: a handle of a lost connection is unknown on the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog import errors
+from pyreplog._native.topic.wire_fields import Layout, WireReader, checksum
 from pyreplog.errors import (
     InvalidMessageError,
     LedgerError,
@@ -38,9 +39,6 @@ from pyreplog.topic.model.wire.fields import (
     START,
     TEXT,
     U32,
-    Layout,
-    WireReader,
-    checksum,
 )
 from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, LISTS, MESSAGES, ORIGIN_ENTRIES, PARTITIONS
 
@@ -344,6 +342,9 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     24: (ReplicateTo, Layout(U32, GAPS, LISTS, ORIGIN_ENTRIES)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
+_LABELS = {kind: f"request {request.__name__}" for kind, (request, _) in _REQUESTS.items()}
+_make: Callable[[type[Any], list[Any]], Any] = tuple.__new__
+"""Makes a named tuple from a value for each of its fields."""
 
 
 CHECKED = 0x80
@@ -358,9 +359,9 @@ def encode_request(request: Request, *, is_checked: bool = False) -> list[Readab
     kind = _KINDS[type(request)]
     head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
     buffers: list[ReadableBuffer] = [head]
-    if isinstance(request, Publish | PublishTo):
+    if isinstance(request, (Publish, PublishTo)):
         buffers += request.entries
-    elif isinstance(request, Replicate | ReplicateTo):
+    elif isinstance(request, (Replicate, ReplicateTo)):
         buffers += [entry.value for entry in request.entries]
     if is_checked:
         buffers.append(checksum(*buffers))
@@ -386,10 +387,10 @@ def decode_request(body: memoryview) -> Request:
         expected = f"a kind from 1 to {max(_REQUESTS)}"
         raise UnsupportedRequestError(f"request: expected {expected}, found {kind}: upgrade the server")
     request_type, layout = _REQUESTS[kind]
-    reader = WireReader(f"request {request_type.__name__}", body, 1, is_checked=asks_for_checksum(body))
-    request: Request = request_type._make(layout.decode(reader))
+    reader = WireReader(_LABELS[kind], body, 1, is_checked=body[0] & CHECKED > 0)
+    request: Request = _make(request_type, layout.decode(reader))
     reader.end()
-    if isinstance(request, PublishTo | ReplicateTo) and len(request.replicate_to) != len(request.entries):
+    if isinstance(request, (PublishTo, ReplicateTo)) and len(request.replicate_to) != len(request.entries):
         raise reader.refusal(f"lists of clusters for {len(request.entries)} entries", str(len(request.replicate_to)))
     return request
 
@@ -517,7 +518,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
     """Decode the bytes behind the status. Raises InvalidMessageError when they are malformed."""
-    reply = kind._make(_REPLIES[kind].decode(reader))
+    reply = _make(kind, _REPLIES[kind].decode(reader))
     reader.end()
     return reply
 

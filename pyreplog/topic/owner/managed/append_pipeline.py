@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
@@ -126,7 +127,7 @@ class AppendPipeline:
 
     def sent(self, batches: list[PublishBatch], future: AppendFuture[Any]) -> None:
         """Note that the open ledger took batches."""
-        self._pending.append(PendingAppend(future, batches, self.entries))
+        self._pending.append(make_named(PendingAppend, future, batches, self.entries))
         for batch in batches:
             self.entries += len(batch.entries)
             self.size += batch.entry_bytes
@@ -153,7 +154,7 @@ class AppendPipeline:
             offset, entries = offset + sum(batch.counts), entries + len(batch.entries)
             size += batch.entry_bytes
             batch.offsets = range(first, offset)
-        self.end = TopicPosition(offset, entries, size)
+        self.end = make_named(TopicPosition, offset, entries, size)
 
     def end_ledger(self, entries: int) -> list[PublishBatch]:
         """Note that the ledger was closed with so many entries; return the batches that it kept.

@@ -11,6 +11,7 @@ import numpy as np
 
 from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.future import AppendFuture, set_exception, set_result
@@ -299,8 +300,8 @@ def _part(view: ChainView, offset: int) -> _LedgerRange:
 
 def _bounded(item: ChainLedger, view: ChainView) -> _LedgerRange:
     if item.is_closed:
-        return _LedgerRange(item, item.entries, item.end)
-    return _LedgerRange(item, view.end.entries - item.start.entries, view.end)
+        return make_named(_LedgerRange, item, item.entries, item.end)
+    return make_named(_LedgerRange, item, view.end.entries - item.start.entries, view.end)
 
 
 def _offset_search(part: _LedgerRange, offset: int) -> OffsetSearch:

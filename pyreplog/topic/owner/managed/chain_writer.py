@@ -225,7 +225,8 @@ class ChainWriter:
             if pipeline.is_full(config, self._clock.now_us()) and not self.jobs.is_paused:
                 break
             self._send(self._ledger, pipeline.take(max(config.roll_entries - pipeline.entries, 1)))
-        self._begin_next_job()
+        if self._ledger is None or self._is_closing or self._rolls or pipeline.is_queued:
+            self._begin_next_job()  # otherwise the open ledger needs none
 
     def _send(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
         if self._has_broken_runs:

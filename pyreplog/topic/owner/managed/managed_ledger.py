@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock, SystemClock
@@ -419,7 +420,7 @@ class ManagedLedger(Handle):
 
     def _changed(self) -> None:
         before, chain = self._view.end, self._store.chain
-        self._view = ChainView(chain, self._writer.end)
+        self._view = make_named(ChainView, chain, self._writer.end)
         if self._view.end != before:
             for call in list(self.on_grow):
                 call()
