@@ -138,11 +138,12 @@ class TransactionCoordinator:
     def confuse_clocks(self, random: Random) -> None:
         """Often set the wall time back, or go on as another coordinator whose wall time is behind."""
         now_us, chance = self._clock.now_us(), random.random()
-        if chance < 0.4:
-            self._clock.set_behind(now_us)
-        elif chance < 0.8:
+        if chance > 0.8:
+            return
+        if chance < 0.5:
             self.fail_over()
-            self._clock.set_behind(now_us)
+        for clock in self._clocks if random.random() < 0.8 else [self._clock]:  # or the next fail-over ends it
+            clock.set_behind(now_us)
 
     def fail_over(self) -> None:
         """What is on its way to the log does not get there: it has another leader."""
