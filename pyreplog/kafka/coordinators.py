@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.01
+_LOOK_UP_S = 2.0
+"""Seconds to wait for topics on ledgers; `close` may wait as long. A question without an answer is asked again."""
 
 
 class _BrokerTopicCatalog:
@@ -65,7 +67,8 @@ class _BrokerTopicCatalog:
             if self._ledger_topics is None:  # a listener that serves topics on ledgers may know them
                 ids |= dict.fromkeys(others, NO_TOPIC_ID)
             elif others:
-                ids |= {name: topic.topic_id for name, topic in self._ledger_topics.find(others).result().items()}
+                found = self._ledger_topics.find(others).result(_LOOK_UP_S)
+                ids |= {name: topic.topic_id for name, topic in found.items()}
         except Exception as error:  # the caller logs it
             set_exception(future, error)
         else:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from pyreplog._native.kafka.record_batch import ProducedBatch
 from pyreplog._native.log.record import Record
@@ -69,7 +69,6 @@ from pyreplog.partition.requests import (
     SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
-from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
 from pyreplog.partition.store.producer_snapshot import ProducerLoss, snapshot_bases
 from pyreplog.partition.store.producer_state_manager import ProducerStateManager, newest_snapshot
@@ -78,6 +77,9 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import History
+
+if TYPE_CHECKING:
+    from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 
 logger = logging.getLogger(__name__)
 
@@ -807,12 +809,16 @@ class Partition(PartitionBase):
         return cleaner.clean(bounds, config, self._clock.now_us(), map_bytes)
 
     def _log_cleaner(self) -> LogCleaner:
+        from pyreplog.partition.store.log_cleaner import LogCleaner  # only compacted topics need it
+
         if self._cleaner is None:
             self._cleaner = LogCleaner(self._log, self._files if self._files is not None else RealFiles())
         return self._cleaner
 
     def _cleaning_bounds(self) -> CleaningBounds | None:
         """Return the bounds of a compaction; None: this replica does not lead."""
+        from pyreplog.partition.store.log_cleaner import CleaningBounds
+
         with self._lock:
             leading, state = self._leading, self._state
             if leading is None or state is None or self.failure is not None:

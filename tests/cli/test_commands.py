@@ -207,6 +207,13 @@ def test_a_command_loads_what_it_needs_alone(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_broker_for_kafka_clients_loads_no_compaction() -> None:
+    """Few brokers need it before their first record."""
+    program = "import sys, pyreplog.cli.kafka; print('pyreplog.partition.store.log_cleaner' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("command", ["cat", "tail", "stat"])
 def test_a_command_on_a_path_without_a_log_ends_with_code_2(run: Run, tmp_path: Path, command: str) -> None:
     assert run(command, tmp_path / "none").code == 2

@@ -42,6 +42,13 @@ class MachineClock:
         self._skew_us = min(max(wanted, -SKEW_MAX_US), SKEW_MAX_US)
         self._world.note(f"the clock of {self.name} is set by {(self._skew_us - before) / 1e6:.3f} s")
 
+    def set_behind(self, time_us: int) -> None:
+        """Set the wall time, some minutes or hours, behind a time; or leave it, if the skew would be too large."""
+        wanted = self._skew_us + time_us - self.now_us() - self._random.choice((60_000_000, 3_600_000_000))
+        if wanted >= -SKEW_MAX_US:
+            self._skew_us = wanted
+            self._world.note(f"the clock of {self.name} is set to {wanted / 1e6:.3f} s")
+
 
 class Clocks:
     """The clocks of a run, and when they are set. What is drawn for them changes no other draw of the seed.

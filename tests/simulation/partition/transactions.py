@@ -135,6 +135,16 @@ class TransactionCoordinator:
 
         network.send(broker.name, "coordinator", arrive)
 
+    def confuse_clocks(self, random: Random) -> None:
+        """Often set the wall time back, or go on as another coordinator whose wall time is behind."""
+        now_us, chance = self._clock.now_us(), random.random()
+        if chance > 0.8:
+            return
+        if chance < 0.5:
+            self.fail_over()
+        for clock in self._clocks if random.random() < 0.8 else [self._clock]:  # or the next fail-over ends it
+            clock.set_behind(now_us)
+
     def fail_over(self) -> None:
         """What is on its way to the log does not get there: it has another leader."""
         self.epoch += 1
@@ -232,7 +242,8 @@ class TransactionCoordinator:
 
 class TransactionalProducer:
     """Its batches are on their way five at a time, and are late or come twice; it may abort before they have arrived. Some
-    end for good at any moment: then the time-out alone ends their transactions."""
+    end for good, most of them in the middle of a transaction: then the time-out alone ends it, while the wall time of its
+    coordinator is often set back, or another coordinator goes on whose wall time is behind."""
 
     def __init__(self, schedule: Schedule, number: int) -> None:
         self._schedule, self._world = schedule, schedule.world
@@ -244,18 +255,26 @@ class TransactionalProducer:
         self._waiting: list[tuple[int, str]] = []
         self.is_wanted = False  # another transaction, though all is calm
         self.is_gone = False
-        ending = Random(f"end of producer {number}, {schedule.seed}")
-        if ending.random() < 0.3:
-            self._world.at(0.05 + ending.random() * schedule.plan.busy_s, self._end_for_good)
+        self._is_leaving = False  # it ends for good within its next transaction
+        self._ending = ending = Random(f"end of producer {number}, {schedule.seed}")
+        if ending.random() < 0.5:
+            end = self._end_for_good if ending.random() < 0.2 else self._leave
+            self._world.at(0.05 + ending.random() * schedule.plan.busy_s, end)
+
+    def _leave(self) -> None:
+        self._is_leaving = True
 
     def _end_for_good(self) -> None:
         self.is_gone = True
         self._world.note(self.producer_id, "ends for good")
 
     def run(self) -> None:
+        coordinator, state = self._schedule.coordinator, self._state
+        if self._is_leaving and state.is_ongoing and not self._world.is_calm:
+            self._end_for_good()
+            coordinator.confuse_clocks(self._ending)
         if self.is_gone:
             return
-        coordinator, state = self._schedule.coordinator, self._state
         if state.is_over:
             if not self._world.is_calm or self.is_wanted:
                 self._ask(coordinator.begin, self.producer_id, state.epoch)
