@@ -115,7 +115,7 @@ class Master(MasterBase):
         self._min_in_sync, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
-        self._is_guarded = self._min_in_sync > 0  # whether appends must be admitted first
+        self.is_guarded = self._min_in_sync > 0  # whether appends must be admitted first
         self._is_admitting = threading.Event()
         self._is_admitting.set()
         self._heartbeat_us = context.now_us
@@ -135,7 +135,7 @@ class Master(MasterBase):
         event_times: Iterable[Time | None] | None,
     ) -> range:
         check_may_wait(self._context.reactor)
-        if self._is_guarded:
+        if self.is_guarded:
             self._await_admission()
         entries, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
@@ -230,7 +230,7 @@ class Master(MasterBase):
     def _write(self, write: Callable[..., T], *arguments: Any) -> T:
         """Write to the log if appends are admitted. After a change of role, raise the error for that, not that of the
         closed log."""
-        if self._is_guarded:
+        if self.is_guarded:
             self._admit()
         try:
             return write(*arguments)
@@ -254,7 +254,7 @@ class Master(MasterBase):
     def _guard(self) -> None:
         """Decide whether appends must be admitted before they are written. Called under the lock."""
         is_held = self._fenced is None and not self._closed and bool(self.group.successor(self._now_us()))
-        self._is_guarded = is_held or self._min_in_sync > 0 or self._fenced is not None
+        self.is_guarded = is_held or self._min_in_sync > 0 or self._fenced is not None
         if is_held:
             self._is_admitting.clear()
         else:
@@ -494,7 +494,7 @@ class Master(MasterBase):
         if self._closed:
             return
         try:
-            if len(self.producers) and not self._is_guarded:
+            if len(self.producers) and not self.is_guarded:
                 self._snapshot_if_due(self.log.tail.end)
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
             self._pending_commits.tick()

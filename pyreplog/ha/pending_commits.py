@@ -45,7 +45,7 @@ class PendingCommits(PendingCommitsBase):
         self._purgatory = Purgatory()
         self.drain = self._purgatory.drain
         """Complete the futures up to the commit point. Call it without locks."""
-        self._watches: deque[tuple[int, PurgatoryEntry]] = deque()  # (deadline, entry), in order: all wait equally long
+        self.watches: deque[tuple[int, PurgatoryEntry]] = deque()  # (deadline, entry), in order: all wait equally long
         self._rounds = LoopBatches(self._end_round)
         self.add_of_task = self._rounds.add
         """As `add`, for a task of an event loop. False: the caller is no task, and nothing was added."""
@@ -98,7 +98,7 @@ class PendingCommits(PendingCommitsBase):
         The commit point is read after the entry was added, because `advance` does not inform an empty purgatory.
         """
         watch = self._purgatory.watch(_COMMITTED, position, future)
-        self._watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
+        self.watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
         if (reached := self.lot.reached) >= position:
             self._purgatory.advance_and_drain(_COMMITTED, reached)
 
@@ -133,7 +133,7 @@ class PendingCommits(PendingCommitsBase):
         for loop in self._rounds.loops():
             if not loop.is_running():  # the loop ended within a round
                 self._watch_round(loop)
-        watches = self._watches
+        watches = self.watches
         while watches and (watches[0][1].future.done() or watches[0][0] <= now_us):
             _, watch = watches.popleft()
             future = watch.future

@@ -25,18 +25,6 @@ def followers_of(node: Node) -> dict[Connection, ReplicaStream]:
     return master_of(node)._followers
 
 
-def have_stored_members(node: Node) -> bool:
-    """Return whether a master knows of each replica that it has stored the members."""
-    return all(progress.knows_members for progress in master_of(node).group._progress_by_name.values())
-
-
-def begin_no_commit_message(node: Node) -> None:
-    """Have the next reports of a master as most are: no future waits, and the commit message is due already."""
-    master = master_of(node)
-    master._pending_commits._watches.clear()
-    master._is_commit_due = True
-
-
 def replica_of(node: Node) -> Replica:
     """Return the part of a node that is a replica now."""
     assert node._replica is not None, f"{node.name} is no replica"

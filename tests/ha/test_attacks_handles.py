@@ -287,7 +287,7 @@ def test_append_that_finds_the_log_closed_raises_the_reason(
             errors.append(error)
 
     monkeypatch.setattr(master, "_admit", admit_late)
-    master._is_guarded = True  # as with min_in_sync: each append is admitted first
+    master.is_guarded = True  # as with `min_in_sync`: each append is admitted first
     worker = threading.Thread(target=work)
     worker.start()
     assert let_in.wait(60)

@@ -14,6 +14,7 @@ import pytest
 from pyreplog._native.ha.reports import encode_report
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameParser, encode
 from pyreplog.errors import DeposedError, NotMasterError
+from pyreplog.ha import master as master_module
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import MembersStored
@@ -21,7 +22,7 @@ from pyreplog.ha.replica_stream import ReplicaStream
 from pyreplog.net.reactor import Reactor
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import Term
-from tests.ha.inside import begin_no_commit_message, context_of, followers_of, have_stored_members, master_of
+from tests.ha.inside import context_of, followers_of, master_of
 from tests.ha.nodes import Lab, level, until
 from tests.ha.test_attacks_wire import Stranger, join
 from tests.tracing import python_calls
@@ -41,7 +42,6 @@ class Group:
         assert members is not None
         until(lambda: self.sent == self.node.log.tail.end)
         self.replica.say(messages.encode(MembersStored(members.stamp.version)))
-        until(lambda: have_stored_members(self.node))
         assert not self.report(end_of(self.node), ORIGIN), "from now on the next append is sent at once"
 
     @property
@@ -148,12 +148,15 @@ def alone(received: LogPosition, synced: LogPosition) -> Any:
     return FrameParser().feed(encode(CONTROL_OFFSET, encode_report(received, synced)))
 
 
-def test_a_report_that_moves_the_commit_point_calls_no_function_of_python(lab: Lab, strangers: Strangers) -> None:
+def test_a_report_that_moves_the_commit_point_calls_no_function_of_python(
+    lab: Lab, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "COMMIT_DELAY_S", 60.0)  # a commit message is due already, as it mostly is
     group = Group(lab, strangers, "a")
-    group.node.submit(b"value")
+    group.node.log.append_pending(b"value")  # no future waits
+    master_of(group.node).offer()
     ((connection, follower),) = followers_of(group.node).items()
     report = alone(end_of(group.node), ORIGIN)
-    begin_no_commit_message(group.node)
     answers: list[Any] = []
     calls = python_calls(lambda: answers.append(follower.fast_path(connection, report)))
     assert answers == [b""] and group.node.committed == end_of(group.node)

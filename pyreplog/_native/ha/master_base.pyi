@@ -23,7 +23,7 @@ class ReplicaStreamBase:
 
 @disjoint_base
 class PendingCommitsBase:
-    _watches: Any
+    watches: Any
     def __init__(self, reached: int, /) -> None: ...
     @property
     def lot(self) -> ParkingLot: ...
@@ -43,7 +43,7 @@ class MasterBase:
     _in_driver: Callable[[], bool]
     _closed_error: BaseException | None
     _offered: int
-    _is_guarded: bool
+    is_guarded: bool
     _is_synced: bool
     _is_received_enough: bool
     _is_commit_due: bool

@@ -68,12 +68,12 @@ cdef class ReplicaStreamBase:
 cdef class PendingCommitsBase:
     """Base of PendingCommits, which has `_advance_futures` and `drain`.
 
-    lot: the sleeping threads. While they are woken one by one (`is_waking`), the last one offers their appends. _watches: the
+    lot: the sleeping threads. While they are woken one by one (`is_waking`), the last one offers their appends. watches: the
     futures that wait, in a deque.
     """
 
     cdef readonly ParkingLot lot
-    cdef public object _watches
+    cdef public object watches
 
     def __init__(self, int64_t reached, /):
         self.lot = ParkingLot(reached)
@@ -84,7 +84,7 @@ cdef class PendingCommitsBase:
 
     cdef int reach(self, int64_t position) except -1:
         self.lot.reach(position)
-        if self._watches:
+        if self.watches:
             self._advance_futures(position)
         return 0
 
@@ -98,7 +98,7 @@ cdef class MasterBase:
 
     log: the open log. group: the state machine; _lock guards it. _followers: ReplicaStreamBases by connection. _drive: as
     `Reactor.drive`. _polls: reads that wait for the commit point, or None. _offered: end of the log that the state machine
-    knows. _is_guarded: whether appends must be admitted first. _is_synced: whether entries are synced before they are sent.
+    knows. is_guarded: whether appends must be admitted first. _is_synced: whether entries are synced before they are sent.
     _is_received_enough: whether a commit waits for no disk. _closed_error: the error of appends after `close`.
     """
 
@@ -108,7 +108,7 @@ cdef class MasterBase:
     cdef public dict _followers
     cdef public object _lock, _now_us, _polls, _drive, _in_driver, _closed_error
     cdef public int64_t _offered
-    cdef public bint _is_guarded, _is_synced, _is_received_enough, _is_commit_due, _closed
+    cdef public bint is_guarded, _is_synced, _is_received_enough, _is_commit_due, _closed
 
     # ---- appending ----
 
@@ -120,9 +120,9 @@ cdef class MasterBase:
         cdef int64_t entry, position
         if running_loop() is not None or self._in_driver():
             self._refuse_to_wait()
-        if self._is_guarded:
+        if self.is_guarded:
             self._await_admission()
-        if self._is_guarded:
+        if self.is_guarded:
             self._admit()
         try:
             position = self.log.put_one(value, key, event_time, properties, None, False, &entry)
@@ -185,7 +185,7 @@ cdef class MasterBase:
 
     cdef int reported(self, ReplicaStreamBase follower) except -1:
         """Complete futures, and send what has gathered meanwhile; called after a report, without the lock."""
-        if self._pending_commits._watches:
+        if self._pending_commits.watches:
             self._pending_commits.drain()
         if follower.feed.bytes_behind() and not self._pending_commits.lot.waking and follower.due():
             if not follower.feed.leaves():
