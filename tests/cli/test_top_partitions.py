@@ -186,6 +186,13 @@ def test_partitions_and_groups_of_brokers_of_which_one_ends(
     assert frames[-1]["topics"][0]["subscriptions"][0]["backlog"] in (2, None), "unknown until broker 1 leads"
 
 
+def reported_place(topic: str, options: dict[str, str], now_us: int) -> GroupPartitionStatus:
+    """Return the place of the only group in a topic, as reports show it."""
+    (group,) = gather(ReadOptions.of(options), now_us).groups
+    (place,) = [each for each in group.partitions if each.topic == topic]
+    return place
+
+
 def test_groups_of_topics_on_ledgers_in_top_and_in_reports(run: Run, tmp_path: Path) -> None:
     with ExitStack() as stack:
         nodes = stack.enter_context(Nodes(tmp_path, ["b1"]))
@@ -219,8 +226,9 @@ def test_groups_of_topics_on_ledgers_in_top_and_in_reports(run: Run, tmp_path: P
         assert report["groups"][0]["lag"] == 5
 
         now_us = time.time_ns() // 1000 + SECOND
+        # Readers learn of the last entry when the bookie has been told that it is confirmed.
+        until(lambda: reported_place("orders", {"cluster": nodes.url}, now_us).end == 5)
         for options in ({}, {"topics": "orders"}):
-            (group,) = gather(ReadOptions.of({"cluster": nodes.url, **options}), now_us).groups
-            (place,) = [each for each in group.partitions if each.topic == "orders"]
+            place = reported_place("orders", {"cluster": nodes.url, **options}, now_us)
             assert (place.offset, place.end, place.lag) == (2, 5, 3)
             assert place.lag_s is not None and 0 < place.lag_s < 3600 and place.rate_in == 5 / 300
