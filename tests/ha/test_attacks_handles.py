@@ -233,15 +233,15 @@ def test_a_copy_is_no_master(lab: Lab) -> None:
 def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The append is written, but does not wait yet when the node is closed: a ClosedError would say that nothing was
     appended."""
-    a = lab.master(members="ab")
+    a = lab.master(members="ab", durability="synced")
     written, closed, errors = threading.Event(), threading.Event(), []
-    offer = master_of(a).offer
+    wait_synced = a.log.wait_synced
 
-    def late() -> None:
+    def late(position: int) -> None:
+        wait_synced(position)
         if threading.current_thread() is worker:
             written.set()
             assert closed.wait(60)
-        offer()
 
     def work() -> None:
         try:
@@ -249,7 +249,7 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
         except ReplogError as error:
             errors.append(error)
 
-    monkeypatch.setattr(master_of(a), "offer", late)
+    monkeypatch.setattr(a.log, "wait_synced", late)
     worker = threading.Thread(target=work)
     worker.start()
     assert written.wait(60)
