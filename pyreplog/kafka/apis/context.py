@@ -234,7 +234,8 @@ class ApiContext:
             if error is None:
                 set_result(done, FoundLedgerTopics(found.result(), True))
                 return
-            logger.warning("topics on ledgers cannot be looked up: %s", error)
+            level = logging.DEBUG if isinstance(error, ClosedError) else logging.WARNING  # a listener that closes
+            logger.log(level, "topics on ledgers cannot be looked up: %s", error)
             known = {name: topics.known(name) for name in (topics.known_names() if wanted is None else wanted)}
             last = {name: topic for name, topic in known.items() if topic is not None}
             set_result(done, FoundLedgerTopics(last, False))
