@@ -178,10 +178,10 @@ def test_sighup_reloads_users_of_a_listener_with_tls(processes: ProcessGroup) ->
     assert not is_let_in("first:with colon")
     users.write_text("billing\n")
     server.signal(signal.SIGHUP)
+    lines = server.error_lines("line 1: expected NAME:PASSWORD")  # a server that ends reloads nothing
+    assert any("were reloaded, for new connections" in line for line in lines)
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
-    error_text = server.error_text()
-    assert "were reloaded, for new connections" in error_text and "line 1: expected NAME:PASSWORD" in error_text
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")

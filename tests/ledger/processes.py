@@ -59,6 +59,15 @@ class Process:
         assert self.popen.stderr is not None
         return self.popen.stderr.read()
 
+    def error_lines(self, last: str) -> list[str]:
+        """Wait for a line of standard error that contains a text; return the lines up to it."""
+        assert self.popen.stderr is not None
+        lines = list[str]()
+        while not lines or last not in lines[-1]:
+            lines.append(self.popen.stderr.readline())
+            assert lines[-1], f"it ended after {lines}, without {last!r}"
+        return lines
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal. After SIGSTOP, wait until the process has stopped."""
         if number == signal.SIGSTOP:
