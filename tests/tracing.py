@@ -33,6 +33,12 @@ def python_calls(step: Callable[[], object]) -> list[str]:
         if event == "call":
             calls.append(frame.f_code.co_qualname)
 
+    profile(step, note)
+    return calls
+
+
+def profile(step: Callable[[], object], note: Callable[[FrameType, str, Any], object]) -> None:
+    """Run a step while `note` gets the events of `sys.setprofile` in this thread."""
     gc.disable()  # its callbacks are calls, too, such as those of hypothesis
     sys.setprofile(note)
     try:
@@ -40,4 +46,3 @@ def python_calls(step: Callable[[], object]) -> list[str]:
     finally:
         sys.setprofile(None)
         gc.enable()
-    return calls

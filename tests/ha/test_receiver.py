@@ -186,7 +186,7 @@ def test_an_append_to_a_replica_calls_no_function_of_python(pair: Pair) -> None:
     assert pair.copy.reports()
 
 
-# ---- what is not ordinary ----------------------------------------------------------------------------------------
+# ---- frames that take the other way ------------------------------------------------------------------------------
 
 
 def refused(pair: Pair, offset: int, body: bytes) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +15,7 @@ import pytest
 from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchParams, Messages
 from pyreplog.record_batches.batches import build_batch
 from tests.partition.managers import EVENTS, WALL_US, Cluster
+from tests.tracing import profile
 
 MANY = 256
 ACKS_ALL, ACKS_LEADER = -1, 1
@@ -45,13 +44,7 @@ def calls_of(step: Step) -> Counter[str]:
         elif event == "c_call":
             calls[repr(argument).partition(" at 0x")[0]] += 1
 
-    gc.disable()  # its callbacks are calls, too, such as those of hypothesis
-    sys.setprofile(count)
-    try:
-        step()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
+    profile(step, count)
     return calls
 
 
