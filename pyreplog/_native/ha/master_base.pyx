@@ -1,6 +1,7 @@
-"""What the master of a replica group does for every append: from the caller's value to the frame that has left, and from the
-frame of a replica's report to the wake-up of the caller, without Python code for each step. What is not ordinary takes the
-ways of `Master`.
+"""MasterBase and ReplicaStreamBase: the native path of an append at the master of a replica group.
+
+It leads from the caller's value to the frame that is sent, and from the frame of a replica's report to the caller that
+wakes up. `Master` handles all other cases.
 
 Threads: everything runs under the GIL. Reports come in the thread that drives the reactor, appends from any.
 """
