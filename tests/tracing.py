@@ -14,15 +14,19 @@ from typing import Any
 def opcodes_traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
     """Call `trace` as `sys.settrace` does in this thread; a frame gets events of opcodes if it sets `f_trace_opcodes`.
 
-    CPython 3.12 makes such events only if some frame had asked for them when the trace function was set.
+    CPython 3.12 makes such events only if some frame had asked for them when the trace function was set. The cyclic
+    garbage collector waits: the finalizers of what other tests left would be traced, too.
     """
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
     sys._getframe().f_trace_opcodes = True
+    gc.disable()
     sys.settrace(trace)
     try:
         yield
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 def python_calls(step: Callable[[], object]) -> list[str]:
