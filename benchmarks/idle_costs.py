@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 _OF_THIS_PROCESS = ("counts", "directory", "measure")
+_OF_ONE_CLIENT = 2_500
+_OTHER_DESCRIPTORS = 200
 
 
 def print_table(
@@ -57,3 +60,44 @@ def process_sizes() -> dict[str, float]:
         "anonymous": float(rollup["Anonymous"].split()[0]),
         "resident": resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1]) / 1024,
     }
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of descriptors, if it has to be, so that it can have so many connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_DESCRIPTORS
+    if soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            raise SystemExit(f"{count} connections need {wanted} descriptors, and ulimit -Hn is {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def hold_connections(stack: ExitStack, command: Sequence[str], count: int) -> None:
+    """Open connections in other processes, which keep them until the stack unwinds.
+
+    command: takes `hold` and a number, prints "ready" once it has so many connections, and ends with its input.
+    """
+    left = count
+    while left:
+        size = min(left, _OF_ONE_CLIENT)
+        client = stack.enter_context(
+            subprocess.Popen([*command, "hold", str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        assert client.stdout is not None and client.stdin is not None
+        stack.callback(_end, client)
+        if client.stdout.readline() != "ready\n":
+            raise RuntimeError(f"a client of {size} connections failed")
+        left -= size
+
+
+def _end(client: subprocess.Popen[str]) -> None:
+    assert client.stdin is not None
+    client.stdin.close()
+    if client.wait():
+        raise RuntimeError(f"a client with connections ended with status {client.returncode}")
+
+
+def latencies_of(command: Sequence[str], action: str, count: int) -> list[float]:
+    """Return what requests that a client makes one at a time took, in seconds, sorted."""
+    measured = subprocess.run([*command, action, str(count)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return sorted(json.loads(measured))

@@ -1,5 +1,5 @@
 """`python -m benchmarks.many_connections [COUNT …]`: what idle connections of Kafka clients cost, and what a produce
-takes meanwhile.
+takes meanwhile. `benchmarks.many_clients` does the same with a topic server.
 
 Each count is measured in a process of its own, a broker with one listener. The clients are in other processes, because
 each connection takes a descriptor on both sides: `ulimit -n` must be above the count.
@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import resource
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
 
-from benchmarks.idle_costs import print_table, process_sizes
+from benchmarks.idle_costs import allow_connections, hold_connections, latencies_of, print_table, process_sizes
 from benchmarks.kafka_clients import TOPIC
 from pyreplog.kafka import EmbeddedKafka, KafkaConfig
 from pyreplog.partition.metadata.topic_metadata import create_topic
 
-_OF_ONE_CLIENT = 2_500
-_OTHER_DESCRIPTORS = 200
 _COLUMNS = (
     ("connections", "{connections:,}"),
     ("opened and asked, each", "{opened_ms:.3f} ms"),
@@ -43,38 +38,22 @@ def main() -> int:
 
 
 def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_DESCRIPTORS
-    if soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
-            raise SystemExit(f"{count} connections need {wanted} descriptors, and ulimit -Hn is {hard}")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    allow_connections(count)
     with ExitStack() as stack:
         config = KafkaConfig(connections=count + 10, replication_factor=1)
         kafka = stack.enter_context(EmbeddedKafka(arguments.directory / "kafka", config=config))
         create_topic(kafka.brokers["1"].store, TOPIC, partitions=1, replication_factor=1, now_us=1)
         host, _, port = kafka.bootstrap_servers.rpartition(":")
         command = [sys.executable, "-m", "benchmarks.kafka_clients", host, port]
-        _latencies(command, 500)  # until the topic has a leader, and what is made once is made
+        latencies_of(command, "produce", 500)  # until the topic has a leader, and what is made once is made
         gc.collect()
         before, began = process_sizes(), time.monotonic()
-        left = count
-        while left:
-            size = min(left, _OF_ONE_CLIENT)
-            holding = [*command, "hold", str(size)]
-            child = stack.enter_context(
-                subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-            assert child.stdout is not None and child.stdin is not None
-            stack.callback(child.stdin.close)
-            if child.stdout.readline() != "ready\n":
-                raise RuntimeError(f"a client of {size} connections failed")
-            left -= size
+        hold_connections(stack, command, count)
         opened_s = time.monotonic() - began
         after, busy = process_sizes(), time.process_time()
         time.sleep(arguments.seconds)
         idle = (time.process_time() - busy) / arguments.seconds
-        latencies = sorted(_latencies(command, arguments.produces))
+        latencies = latencies_of(command, "produce", arguments.produces)
         assert len(kafka.servers["1"].connections) >= count
     return {
         "connections": count, "opened_ms": opened_s / count * 1e3,
@@ -82,13 +61,6 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         "descriptors": (after["descriptors"] - before["descriptors"]) / count, "idle": idle,
         "median_us": latencies[len(latencies) // 2] * 1e6, "p99_us": latencies[len(latencies) * 99 // 100] * 1e6,
     }  # fmt: skip
-
-
-def _latencies(command: list[str], count: int) -> list[float]:
-    """Return the latencies of produces, in seconds."""
-    measured = subprocess.run([*command, "produce", str(count)], check=True, stdout=subprocess.PIPE, text=True).stdout
-    latencies: list[float] = json.loads(measured)
-    return latencies
 
 
 if __name__ == "__main__":

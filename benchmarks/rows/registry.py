@@ -63,6 +63,7 @@ from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
 from benchmarks.rows.topics.backlog import backlog as topic_backlog
 from benchmarks.rows.topics.consume import consume
+from benchmarks.rows.topics.contended import contended
 from benchmarks.rows.topics.latency import latency as topic_latency
 from benchmarks.rows.topics.memory import memory as topic_memory
 from benchmarks.rows.topics.peers import peers as topic_peers
@@ -104,6 +105,7 @@ ROWS: dict[str, Row] = {
     "topics-publish": publish,
     "topics-consume": consume,
     "topics-latency": topic_latency,
+    "topics-contended": contended,
     "topics-backlog": topic_backlog,
     "topics-memory": topic_memory,
     "topics-peers": topic_peers,
