@@ -8,20 +8,35 @@ from pyreplog.metadata.keys import check_key, check_value, check_version
 
 
 class CheckExists(NamedTuple):
-    """Check that a key exists."""
+    """Check that a key exists.
+
+    Attributes:
+        key: the key.
+    """
 
     key: str
 
 
 class CreateKey(NamedTuple):
-    """Create a key, and its missing parents. See `MetadataStore.create`."""
+    """Create a key, and its missing parents.
+
+    Attributes:
+        key: the key.
+        value: its value.
+    """
 
     key: str
     value: bytes
 
 
 class PutValue(NamedTuple):
-    """Replace the value of a key, if the key has the expected version. See `MetadataStore.put`."""
+    """Replace the value of a key, if the key has the expected version.
+
+    Attributes:
+        key: the key.
+        value: its new value.
+        version: the expected version.
+    """
 
     key: str
     value: bytes
@@ -29,13 +44,19 @@ class PutValue(NamedTuple):
 
 
 class DeleteKey(NamedTuple):
-    """Delete a key, if it has the expected version. See `MetadataStore.delete`."""
+    """Delete a key, if it has the expected version, and no children.
+
+    Attributes:
+        key: the key.
+        version: the expected version.
+    """
 
     key: str
     version: int
 
 
 Operation = CheckExists | CreateKey | PutValue | DeleteKey
+"""An operation of `MetadataStore.multi`."""
 
 
 def check_operation(operation: Operation) -> None:

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, MetadataVersionError, NoSuchTopicError
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMetadataError,
+    MetadataVersionError,
+    NoSuchTopicError,
+    TopicExistsError,
+)
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
@@ -414,12 +420,34 @@ def test_removal_of_a_deleted_topic_spares_a_later_one_of_that_name(interrupted_
     assert find_topic(store, "a") == created[0] and store.list(STATES) == [created[0].topic_id]
 
 
+def test_topic_and_its_folder_of_states_are_created_together(interrupted_store: _InterruptedStore) -> None:
+    topic = create_topic(interrupted_store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert interrupted_store.list(STATES) == [topic.topic_id]
+    with pytest.raises(TopicExistsError, match="choose another name"):
+        create_topic(interrupted_store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert interrupted_store.list(STATES) == [topic.topic_id]
+
+
+def test_removal_of_a_topic_removes_a_state_that_is_created_meanwhile(interrupted_store: _InterruptedStore) -> None:
+    """By a controller of an earlier build that was suspended."""
+    store = interrupted_store
+    topic = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    delete_topic(store, "a")
+    store.interrupt(states_key(topic.topic_id), lambda: store.create(state_key(topic.topic_id, 0), STATE.encode()))
+    remove_topic(store, "a", topic.topic_id)
+    assert (store.list(STATES), list_topics(store)) == ([], [])
+
+
 def test_removal_of_a_topic_continues_after_each_step(interrupted_store: _InterruptedStore) -> None:
     """A controller may be killed between any two writes; earlier builds deleted the folder of states before the key."""
     store = interrupted_store
     for removed in (["0"], ["0", "1"], ["0", "1", "folder"]):
         topic = create_topic(store, "a", partitions=2, replication_factor=1, now_us=1)
-        keys = {"0": state_key(topic.topic_id, 0), "1": state_key(topic.topic_id, 1), "folder": states_key(topic.topic_id)}
+        keys = {
+            "0": state_key(topic.topic_id, 0),
+            "1": state_key(topic.topic_id, 1),
+            "folder": states_key(topic.topic_id),
+        }
         for number in "01":
             store.create(keys[number], STATE.encode())
         delete_topic(store, "a")
@@ -440,3 +468,6 @@ def test_topic_of_an_earlier_build_gets_its_folder_of_states(interrupted_store: 
     remove_topic(store, "a", topic.topic_id)
     assert (store.list(STATES), list_topics(store)) == ([], [])
     assert not create_states_folder(store, "a", topic.topic_id), "it is deleted"
+    again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert not create_states_folder(store, "a", topic.topic_id), "the name is that of another topic"
+    assert create_states_folder(store, "a", again.topic_id) and store.list(STATES) == [again.topic_id]

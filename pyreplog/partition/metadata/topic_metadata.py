@@ -1,8 +1,8 @@
 """Topics of partitions in the metadata store. FORMAT.md, "Partitions in the metadata store".
 
-The key of a topic is created first, together with the empty folder of its states, and with all decisions of its creator;
-controllers create the states of its partitions in that folder. Its name is the id of the topic, so that a change for a
-deleted topic of the same name finds no key (KIP-516). The folder exists as long as the topic.
+The key of a topic is created first, with all decisions of its creator, together with the folder of its states, which
+is empty. Controllers create the states of its partitions there. The name of the folder is the id of the topic, so that
+a change for a deleted topic of the same name finds no key (KIP-516). The folder exists as long as the topic.
 """
 
 from __future__ import annotations
