@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from pyreplog.errors import (
     InvalidMetadataError,
     MetadataVersionError,
     NoSuchTopicError,
+    OutcomeUnknownError,
     TopicExistsError,
 )
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.operations import Operation
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
@@ -471,3 +473,42 @@ def test_topic_of_an_earlier_build_gets_its_folder_of_states(interrupted_store: 
     again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
     assert not create_states_folder(store, "a", topic.topic_id), "the name is that of another topic"
     assert create_states_folder(store, "a", again.topic_id) and store.list(STATES) == [again.topic_id]
+
+
+class _UnsureStore(MemoryStore):
+    """Loses the answer to its first transaction.
+
+    is_done: whether the transaction is done.
+    """
+
+    def __init__(self, *, is_done: bool) -> None:
+        super().__init__()
+        self._is_done, self.is_unsure = is_done, False
+
+    def _multi(self, operations: Sequence[Operation]) -> list[int | None]:
+        if not self.is_unsure:
+            return super()._multi(operations)
+        self.is_unsure = False
+        if self._is_done:
+            super()._multi(operations)
+        raise OutcomeUnknownError("the answer was lost")
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_changes_of_a_topic_find_out_what_a_lost_answer_was(is_done: bool) -> None:
+    with _UnsureStore(is_done=is_done) as store:
+        store.is_unsure = True
+        topic = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        assert find_topic(store, "a") == topic and store.list(STATES) == [topic.topic_id]
+        changes: list[tuple[Callable[[], TopicMetadata], dict[str, Any]]] = [
+            (lambda: alter_topic(store, "a", {"retention.ms": 7}), {"settings": {"retention.ms": 7}}),
+            (lambda: create_partitions(store, "a", 5), {"partitions": 5}),
+            (lambda: delete_topic(store, "a"), {"is_deleted": True}),
+        ]
+        for change, expected in changes:
+            store.is_unsure = True
+            topic = replace(topic, **expected)
+            assert change() == find_topic(store, "a") == topic and not store.is_unsure
+        store.is_unsure = True
+        remove_topic(store, "a", topic.topic_id)
+        assert (store.list(STATES), list_topics(store), store.is_unsure) == ([], [], False)
