@@ -7,6 +7,7 @@
 | watching | Watchers: the thread that calls the callbacks of watches |
 | followed_folder | FollowedFolder: a local copy of the values of all keys in one folder |
 | keys | checks of keys and values |
+| operations | the operations of `MetadataStore.multi` |
 | changes | compare-and-set of one key, repeated until no other process interferes |
 | layout | the layout of keys, and which builds may use a store |
 | values | encoding and decoding of JSON objects as values |
@@ -21,8 +22,21 @@
 """
 
 from pyreplog.metadata.lease import Lease, LeaseState
+from pyreplog.metadata.operations import CheckExists, CreateKey, DeleteKey, Operation, PutValue
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.url import open_store
 from pyreplog.metadata.watching import Watch
 
-__all__ = ["Lease", "LeaseState", "MetadataStore", "Versioned", "Watch", "open_store"]
+__all__ = [
+    "CheckExists",
+    "CreateKey",
+    "DeleteKey",
+    "Lease",
+    "LeaseState",
+    "MetadataStore",
+    "Operation",
+    "PutValue",
+    "Versioned",
+    "Watch",
+    "open_store",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from pyreplog.clock import Clock, SystemClock
@@ -20,6 +20,7 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.keys import ROOT, name_of, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease, LeaseState
+from pyreplog.metadata.operations import CheckExists, CreateKey, DeleteKey, Operation, PutValue
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
 
@@ -65,21 +66,25 @@ class MemoryStore(MetadataStore):
 
     def _insert(self, key: str, value: bytes, *, leased: bool) -> _Node:
         with self._changing() as changed:
-            if key in self._nodes:
-                raise KeyExistsError(f"{key} exists")
-            missing, parent = [key], parent_of(key)
-            while parent not in self._nodes:
-                missing.append(parent)
-                parent = parent_of(parent)
-            if self._nodes[parent].leased:
-                raise InvalidArgumentError(f"{parent} belongs to a lease and cannot have children")
-            for name in reversed(missing):
-                self._nodes[name] = _Node()
-                self._nodes[parent_of(name)].children.add(name_of(name))
-            node = self._nodes[key]
-            node.value, node.leased = value, leased
-            changed += [*missing, parent]
-            return node
+            changed += self._add(key, value, leased=leased)
+            return self._nodes[key]
+
+    def _add(self, key: str, value: bytes, *, leased: bool = False) -> builtins.list[str]:
+        """Create a node and its missing parents; return the keys of the new nodes, and of the parent that existed."""
+        if key in self._nodes:
+            raise KeyExistsError(f"{key} exists")
+        missing, parent = [key], parent_of(key)
+        while parent not in self._nodes:
+            missing.append(parent)
+            parent = parent_of(parent)
+        if self._nodes[parent].leased:
+            raise InvalidArgumentError(f"{parent} belongs to a lease and cannot have children")
+        for name in reversed(missing):
+            self._nodes[name] = _Node()
+            self._nodes[parent_of(name)].children.add(name_of(name))
+        node = self._nodes[key]
+        node.value, node.leased = value, leased
+        return [*missing, parent]
 
     def _put(self, key: str, value: bytes, version: int) -> int:
         with self._changing() as changed:
@@ -90,9 +95,51 @@ class MemoryStore(MetadataStore):
 
     def _delete(self, key: str, version: int) -> None:
         with self._changing() as changed:
-            if self._expect(key, version).children:
-                raise KeyNotEmptyError(f"{key} has children")
+            self._expect_leaf(key, version)
             changed += self._remove(key)
+
+    def _multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        versions: builtins.list[int | None] = []
+        with self._changing() as changed, ExitStack() as undo:
+            for operation in operations:
+                keys, version = self._execute(operation, undo)
+                changed += keys
+                versions.append(version)
+            undo.pop_all()
+        return versions
+
+    def _execute(self, operation: Operation, undo: ExitStack) -> tuple[Sequence[str], int | None]:
+        """Do an operation of `multi`; return the changed keys, and the new version. `undo` gets what undoes it."""
+        key = operation.key
+        match operation:
+            case CheckExists():
+                if key not in self._nodes:
+                    raise NoSuchKeyError(f"there is no {key}")
+                return (), None
+            case CreateKey(value=value):
+                changed = self._add(key, bytes(value))
+                for name in reversed(changed[:-1]):  # `undo` begins with the last one, which has no children
+                    undo.callback(self._remove, name)
+                return changed, 0
+            case PutValue(value=value, version=version):
+                node = self._expect(key, version)
+                undo.callback(self._restore, key, node.value, version)
+                node.value, node.version = bytes(value), version + 1
+                return (key,), version + 1
+            case DeleteKey(version=version):
+                node = self._expect_leaf(key, version)
+                undo.callback(self._restore, key, node.value, version)
+                undo.callback(self._add, key, node.value, leased=node.leased)
+                return self._remove(key), None
+
+    def _restore(self, key: str, value: bytes, version: int) -> None:
+        self._nodes[key].value, self._nodes[key].version = value, version
+
+    def _expect_leaf(self, key: str, version: int) -> _Node:
+        node = self._expect(key, version)
+        if node.children:
+            raise KeyNotEmptyError(f"{key} has children")
+        return node
 
     def _expect(self, key: str, version: int) -> _Node:
         node = self._nodes.get(key)

@@ -23,6 +23,7 @@ from pyreplog.errors import (
 from pyreplog.metadata.database import Database
 from pyreplog.metadata.keys import ROOT, name_of, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease
+from pyreplog.metadata.operations import CheckExists, CreateKey, DeleteKey, Operation, PutValue
 from pyreplog.metadata.process_identity import ProcessIdentity
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
@@ -91,31 +92,30 @@ class SQLiteStore(MetadataStore):
         with self._database.writing() as connection:
             if lease is not None and not connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone():
                 raise LeaseLostError(f"{key} was not created: its lease is lost; begin a new lease")
-            if connection.execute("SELECT 1 FROM keys WHERE path = ?", (key,)).fetchone():
-                raise KeyExistsError(f"{key} exists")
             revision = self._database.next_revision()
-            _make_parents(connection, key, revision)
-            _insert_row(connection, key, value, revision, lease)
+            _create(connection, key, value, revision, lease)
         self._watchers.wake()
         return revision
 
     def _put(self, key: str, value: bytes, version: int) -> int:
         with self._database.writing() as connection:
-            _expect(connection, key, version)
             revision = self._database.next_revision()
-            connection.execute("UPDATE keys SET value = ?, version = ? WHERE path = ?", (value, revision, key))
+            _put(connection, key, value, version, revision)
         self._watchers.wake()
         return revision
 
     def _delete(self, key: str, version: int) -> None:
         with self._database.writing() as connection:
-            _expect(connection, key, version)
-            if connection.execute("SELECT 1 FROM keys WHERE parent = ? LIMIT 1", (key,)).fetchone():
-                raise KeyNotEmptyError(f"{key} has children")
-            revision = self._database.next_revision()
-            connection.execute("DELETE FROM keys WHERE path = ?", (key,))
-            connection.execute("UPDATE keys SET children = ? WHERE path = ?", (revision, parent_of(key)))
+            _delete(connection, key, version, self._database.next_revision())
         self._watchers.wake()
+
+    def _multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        with self._database.writing() as connection:
+            revision = self._database.next_revision()
+            for operation in operations:
+                _execute(connection, operation, revision)
+        self._watchers.wake()
+        return [revision if isinstance(operation, CreateKey | PutValue) else None for operation in operations]
 
     def _list(self, key: str) -> builtins.list[str]:
         with self._reads.reading() as connection:
@@ -247,6 +247,44 @@ def _expect(connection: sqlite3.Connection, key: str, version: int) -> None:
         raise NoSuchKeyError(f"there is no {key}")
     if row[0] != version:
         raise VersionConflictError(f"{key}: expected version {version}, found {row[0]}")
+
+
+def _execute(connection: sqlite3.Connection, operation: Operation, revision: int) -> None:
+    """Do an operation of `multi`."""
+    match operation:
+        case CheckExists(key):
+            if not _exists(connection, key):
+                raise NoSuchKeyError(f"there is no {key}")
+        case CreateKey(key, value):
+            _create(connection, key, bytes(value), revision, None)
+        case PutValue(key, value, version):
+            _put(connection, key, bytes(value), version, revision)
+        case DeleteKey(key, version):
+            _delete(connection, key, version, revision)
+
+
+def _exists(connection: sqlite3.Connection, key: str) -> bool:
+    return connection.execute("SELECT 1 FROM keys WHERE path = ?", (key,)).fetchone() is not None
+
+
+def _create(connection: sqlite3.Connection, key: str, value: bytes, revision: int, lease: int | None) -> None:
+    if _exists(connection, key):
+        raise KeyExistsError(f"{key} exists")
+    _make_parents(connection, key, revision)
+    _insert_row(connection, key, value, revision, lease)
+
+
+def _put(connection: sqlite3.Connection, key: str, value: bytes, version: int, revision: int) -> None:
+    _expect(connection, key, version)
+    connection.execute("UPDATE keys SET value = ?, version = ? WHERE path = ?", (value, revision, key))
+
+
+def _delete(connection: sqlite3.Connection, key: str, version: int, revision: int) -> None:
+    _expect(connection, key, version)
+    if connection.execute("SELECT 1 FROM keys WHERE parent = ? LIMIT 1", (key,)).fetchone():
+        raise KeyNotEmptyError(f"{key} has children")
+    connection.execute("DELETE FROM keys WHERE path = ?", (key,))
+    connection.execute("UPDATE keys SET children = ? WHERE path = ?", (revision, parent_of(key)))
 
 
 def _make_parents(connection: sqlite3.Connection, key: str, revision: int) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.handles import Handle, make_part_of
-from pyreplog.metadata.keys import ROOT, check_key, check_value, check_version
+from pyreplog.metadata.keys import ROOT, VALUE_MAX, check_key, check_value, check_version
 from pyreplog.metadata.lease import Lease
+from pyreplog.metadata.operations import CreateKey, Operation, PutValue, check_operation
 from pyreplog.metadata.watching import Watch
 
 _READ_KEYS_MAX = 256
@@ -43,7 +44,8 @@ class MetadataStore(Handle):
     - A key is "/name/name…"; its parents are keys, too. `create` makes missing parents, with empty values. A key with
       children cannot be deleted.
     - Versions are opaque, and are only compared for equality. After a key was deleted and created again, an old version
-      may match, as in ZooKeeper. Put a unique id into the value if that matters.
+      may match, as in ZooKeeper. If that matters, create a second key with a unique name together with the key, and
+      let writes check that it exists: see `multi`.
     - A read sees all writes, of any process, that were complete before the call began.
     - The store never repeats a write. MetadataUnavailableError says that nothing was written. OutcomeUnknownError says
       that the write may be done, may be done later, or may never be done: read the value, and compare its unique id.
@@ -187,6 +189,37 @@ class MetadataStore(Handle):
         check_version(version)
         self._delete(key, version)
 
+    def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        """Do several operations atomically, all of them or none, as ZooKeeper's `multi`.
+
+        They are done in their order. Missing parents of created keys are created, and may stay if an operation fails.
+
+        Args:
+            operations: the operations, of different keys; their values have at most 1,044,480 bytes together.
+
+        Returns:
+            The new version of the key by operation; None for checks and deletions.
+
+        Raises:
+            NoSuchKeyError, KeyExistsError, VersionConflictError, KeyNotEmptyError: the first operation that failed did
+                so for this reason. Nothing was written.
+            OutcomeUnknownError: the connection was lost in the middle of the call.
+            InvalidArgumentError: an operation is invalid, or the values are too large together.
+            MetadataUnavailableError: the store cannot be reached. Nothing was written.
+
+        Example:
+            ```python
+            store.multi([CheckExists("/app/ids/7"), PutValue("/app/name", b"seven", version)])
+            ```
+        """
+        self._check_open()
+        for operation in operations:
+            check_operation(operation)
+        size = sum(len(operation.value) for operation in operations if isinstance(operation, CreateKey | PutValue))
+        if size > VALUE_MAX:
+            raise InvalidArgumentError(f"operations: expected at most {VALUE_MAX} bytes of values, found {size}")
+        return self._multi(operations) if operations else []
+
     def list(self, key: str) -> builtins.list[str]:
         """Return the names of the children of a key, sorted; an empty list if the key does not exist.
 
@@ -263,6 +296,9 @@ class MetadataStore(Handle):
 
     @abstractmethod
     def _delete(self, key: str, version: int) -> None: ...
+
+    @abstractmethod
+    def _multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]: ...
 
     @abstractmethod
     def _list(self, key: str) -> builtins.list[str]: ...

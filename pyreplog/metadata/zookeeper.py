@@ -20,6 +20,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RolledBackError,
 )
 from kazoo.protocol.states import WatchedEvent
 
@@ -38,6 +39,7 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.keys import ROOT, check_key, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease, LeaseState
+from pyreplog.metadata.operations import CheckExists, CreateKey, DeleteKey, Operation, PutValue
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
 from pyreplog.metadata.zookeeper_session import ZooKeeperSession
@@ -46,6 +48,8 @@ _logger = logging.getLogger(__name__)
 
 _VERSION_MAX = (1 << 31) - 1
 _ARM_S = 5.0
+_ANY_VERSION = -1
+"""ZooKeeper's version of a check that a node exists."""
 
 
 class ZooKeeperStore(MetadataStore):
@@ -151,6 +155,38 @@ class ZooKeeperStore(MetadataStore):
         except KazooException as error:
             _raise_translated(key, error, version)
 
+    def _multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        """Send one transaction. While a parent of a new node is missing, create the parents and retry."""
+        for operation in operations:
+            self._check_version(operation.key, _expected_version(operation) or 0)
+        while True:
+            try:
+                answers = self._session.write(partial(self._transaction, operations))
+            except KazooException as error:
+                _raise_translated(operations[0].key, error)
+            failed = next(filter(_has_failed, zip(operations, answers, strict=True)), None)
+            if failed is None:
+                return [_new_version(*done) for done in zip(operations, answers, strict=True)]
+            operation, refusal = failed
+            if not isinstance(operation, CreateKey) or not isinstance(refusal, NoNodeError):
+                _raise_translated(operation.key, refusal, _expected_version(operation))
+            self._make_parents(self._session, self._path(operation.key))
+
+    def _transaction(self, operations: Sequence[Operation], zk: KazooClient) -> Any:
+        transaction = zk.transaction()
+        for operation in operations:
+            path = self._path(operation.key)
+            match operation:
+                case CheckExists():
+                    transaction.check(path, _ANY_VERSION)
+                case CreateKey(value=value):
+                    transaction.create(path, bytes(value))
+                case PutValue(value=value, version=version):
+                    transaction.set_data(path, bytes(value), version)
+                case DeleteKey(version=version):
+                    transaction.delete(path, version)
+        return transaction.commit_async()
+
     def _check_version(self, key: str, version: int) -> None:
         if version > _VERSION_MAX:  # more than ZooKeeper's protocol holds, so the key cannot have it
             raise VersionConflictError(f"{key}: expected version {version}")
@@ -204,6 +240,22 @@ class _CombinedResult:
             except NoNodeError:
                 answers.append(None)
         return answers
+
+
+def _has_failed(done: tuple[Operation, Any]) -> bool:
+    """Return whether a transaction failed because of this operation; those before it are rolled back."""
+    _, answer = done
+    return isinstance(answer, KazooException) and not isinstance(answer, RolledBackError)
+
+
+def _expected_version(operation: Operation) -> int | None:
+    return operation.version if isinstance(operation, PutValue | DeleteKey) else None
+
+
+def _new_version(operation: Operation, answer: Any) -> int | None:
+    if isinstance(operation, PutValue):
+        return int(answer.version)
+    return 0 if isinstance(operation, CreateKey) else None
 
 
 def _exists(path: str, zk: KazooClient) -> Any:

@@ -20,13 +20,19 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.handles import Handle
-from pyreplog.metadata.changes import delete_key
+from pyreplog.metadata.operations import CheckExists, CreateKey
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.partition.metadata.broker_registration import CONTROLLER, BrokerLease
 from pyreplog.partition.metadata.broker_replacement import replace_brokers
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key, states_key, topic_key
+from pyreplog.partition.metadata.topic_metadata import (
+    TopicMetadata,
+    create_states_folder,
+    remove_topic,
+    state_key,
+    states_key,
+)
 from pyreplog.partition.protocol.election import (
     cancel_reassignment,
     complete_reassignment,
@@ -314,9 +320,13 @@ class Controller(Handle):
             state = PartitionState(replicas, members, topic.min_isr)
             state = elect(state, brokers, requires_sync=topic.requires_sync) or state
             try:
-                version = self._store.create(state_key(topic.topic_id, partition), state.encode())
+                version = self._create_state(PartitionId(topic.topic_id, partition), state)
             except KeyExistsError:
                 continue
+            except NoSuchKeyError:
+                if create_states_folder(self._store, name, topic.topic_id):
+                    self.wake()
+                return changes
             except OutcomeUnknownError:
                 self._check_all_next()
                 continue
@@ -325,20 +335,27 @@ class Controller(Handle):
             changes += 1
         return changes
 
+    def _create_state(self, partition: PartitionId, state: PartitionState) -> int:
+        """Create the state of a partition in the folder of its topic; return the version.
+
+        A topic that was deleted has no folder any more, so that a controller that was suspended leaves no state behind.
+
+        Raises:
+            NoSuchKeyError: the folder does not exist.
+            KeyExistsError: another controller has created the state.
+            ReplogError: errors of the store.
+        """
+        folder, key = states_key(partition.topic_id), state_key(*partition)
+        _, version = self._store.multi([CheckExists(folder), CreateKey(key, state.encode())])
+        assert version is not None
+        return version
+
     def _delete(self, name: str, topic: TopicMetadata) -> int:
-        """Delete the states of a topic, then its key: brokers remove replicas that have no state."""
+        """Delete the keys of a topic: brokers remove replicas that have no state."""
         for partition, _ in self._cache.partitions(topic.topic_id):
             self._written.pop(partition, None)
             self._unbalanced.discard(partition)
-            delete_key(self._store, state_key(*partition))
-        for child in self._store.list(states_key(topic.topic_id)):  # states that the cache has not read yet
-            delete_key(self._store, f"{states_key(topic.topic_id)}/{child}")
-        delete_key(self._store, states_key(topic.topic_id))
-
-        key = topic_key(name)
-        stored = self._store.get(key)
-        if stored is not None and TopicMetadata.decode(stored.value).topic_id == topic.topic_id:
-            self._store.delete(key, stored.version)
+        remove_topic(self._store, name, topic.topic_id)
         logger.info("topic %s is deleted", name)
         return 1
 

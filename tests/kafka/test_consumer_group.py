@@ -346,6 +346,20 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
     assert driver.group.size == 2 and driver.reload().group.describe_consumers() == driver.group.describe_consumers()
 
 
+def test_next_coordinator_knows_which_static_member_has_left() -> None:
+    driver = GroupDriver()
+    first, second = TestMember(driver, "a", instance_id="i"), TestMember(driver, "b")
+    first.join(), second.join()
+    settle(first, second)
+    had, epoch = first.owned, driver.group.group_epoch
+    first.leave(-2)
+    other = driver.reload()
+    again, third = TestMember(other, "a2", instance_id="i"), TestMember(other, "a3", instance_id="i")
+    again.join(), third.join()
+    assert (again.code, again.owned, other.group.group_epoch) == (Code.NONE, had, epoch)
+    assert third.code is Code.UNRELEASED_INSTANCE_ID and other.group.size == 2
+
+
 def test_a_static_member_comes_back_with_its_id() -> None:
     driver = GroupDriver()
     member = TestMember(driver, "a", instance_id="i")

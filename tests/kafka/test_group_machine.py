@@ -346,6 +346,21 @@ def test_a_static_member_is_fenced_when_another_one_has_its_name() -> None:
     assert driver.heartbeat(ids[1], 2, "unknown") is Code.UNKNOWN_MEMBER_ID
 
 
+def test_next_coordinator_knows_static_members() -> None:
+    """One that rejoins there gets its assignment without a rebalance, and its former process is fenced."""
+    driver = Driver()
+    ids = driver.stable("a", "b", instances={"a": "i", "b": "j"})
+    reloaded = driver.reload()
+    back = reloaded.join("a", instance_id="i", supports_skipping_assignment=True)
+    assert back is not None and (back.code, back.generation) == (Code.NONE, 2) and back.member_id not in ids
+    assert reloaded.group.state is GroupState.STABLE
+    assert reloaded.sync("a", back.member_id, 2, instance_id="i").assignment == b"a"
+    assert reloaded.heartbeat(ids[0], 2, "i") is Code.FENCED_INSTANCE_ID
+    assert reloaded.heartbeat(ids[1], 2, "j") is Code.NONE
+    assert reloaded.leave(("", "j")).members[0].code is Code.NONE, "an operator may name the instance alone"
+    assert reloaded.heartbeat(ids[1], 2, "j") is Code.UNKNOWN_MEMBER_ID
+
+
 def test_a_static_member_that_waits_is_fenced() -> None:
     driver = Driver()
     ids = driver.stable("a", "b", instances={"a": "i", "b": "j"})

@@ -15,7 +15,7 @@ from pyreplog.errors import (
     VersionConflictError,
     WrongTypeError,
 )
-from pyreplog.metadata import MetadataStore, open_store
+from pyreplog.metadata import CheckExists, CreateKey, DeleteKey, MetadataStore, PutValue, open_store
 from pyreplog.metadata.keys import KEY_MAX, VALUE_MAX
 from tests.metadata.processes import COUNTER, Process
 from tests.waiting import until
@@ -128,6 +128,7 @@ def test_malformed_keys_are_refused_by_every_call(store, key):
     calls = [
         lambda: store.get(key), lambda: store.create(key, b""), lambda: store.put(key, b"", 0),
         lambda: store.delete(key, 0), lambda: lease.create(key, b""),
+        lambda: store.multi([CreateKey("/a", b""), CheckExists(key)]), lambda: store.multi([CreateKey(key, b"")]),
     ]  # fmt: skip
     if key != "/":
         calls += [lambda: store.list(key), lambda: store.watch(key, print)]
@@ -144,6 +145,8 @@ def test_arguments_of_wrong_types_are_refused(store):
         lambda: store.get(b"/a"), lambda: store.list(None), lambda: store.create("/b", "text"),
         lambda: store.create("/b", None), lambda: store.create("/b", 5), lambda: store.put("/a", "text", version),
         lambda: store.put("/a", b"", None), lambda: store.put("/a", b"", True), lambda: store.delete("/a", "0"),
+        lambda: store.multi([CreateKey("/b", b""), PutValue("/a", "text", version)]),
+        lambda: store.multi([CreateKey("/b", b""), DeleteKey("/a", "0")]),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(WrongTypeError):
@@ -161,7 +164,79 @@ def test_impossible_versions_are_refused(store, version):
         store.delete("/a", version)
     with pytest.raises(VersionConflictError):
         store.put("/a", b"x", (1 << 63) - 1)
+    with pytest.raises(VersionConflictError):
+        store.multi([DeleteKey("/a", (1 << 63) - 1)])
     assert store.get("/a").value == b""
+
+
+# ---- several keys ----------------------------------------------------------------------------------------------
+
+
+def test_operations_are_done_together(store, other):
+    versions = {key: store.create(key, b"before") for key in ("/m/put", "/m/deleted", "/m/checked")}
+    new = store.multi(
+        [
+            CheckExists("/m/checked"), CreateKey("/m/new/deep/key", b"new"), PutValue("/m/put", b"after", versions["/m/put"]),
+            DeleteKey("/m/deleted", versions["/m/deleted"]),
+        ]
+    )  # fmt: skip
+    assert other.list("/m") == ["checked", "new", "put"] and other.get("/m/new").value == b""
+    for key, value, version in (("/m/new/deep/key", b"new", new[1]), ("/m/put", b"after", new[2])):
+        assert (other.get(key).value, other.get(key).version) == (value, version)
+    assert new[0] is None and new[3] is None and new[2] != versions["/m/put"]
+    store.multi([DeleteKey("/m/new/deep/key", new[1]), DeleteKey("/m/put", new[2])])
+    assert other.list("/m/new/deep") == [] and store.multi([]) == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        (CheckExists("/m/none"), NoSuchKeyError),
+        (CreateKey("/m/a", b""), KeyExistsError),
+        (PutValue("/m/none", b"", 0), NoSuchKeyError),
+        (PutValue("/m/a", b"", 77), VersionConflictError),
+        (DeleteKey("/m/none", 0), NoSuchKeyError),
+        (DeleteKey("/m/a", 77), VersionConflictError),
+        (DeleteKey("/m/parent", 0), KeyNotEmptyError),
+    ],
+)
+def test_a_failed_operation_undoes_all_operations_before_it(store, other, failing, error):
+    for key in ("/m/a", "/m/put", "/m/deleted", "/m/parent/child"):
+        store.create(key, b"before")
+    if isinstance(failing, DeleteKey) and error is KeyNotEmptyError:
+        failing = failing._replace(version=store.get(failing.key).version)
+    keys = ["/m", "/m/a", "/m/put", "/m/deleted", "/m/new", "/m/parent"]
+    before = [store.get(key) for key in keys], store.list("/m")
+    done = [
+        CreateKey("/m/new", b"new"), PutValue("/m/put", b"after", store.get("/m/put").version),
+        DeleteKey("/m/deleted", store.get("/m/deleted").version),
+    ]  # fmt: skip
+    with pytest.raises(error, match=failing.key):
+        store.multi([*done, failing, CheckExists("/m/a")])
+    assert ([other.get(key) for key in keys], other.list("/m")) == before
+    store.multi(done)
+    assert other.list("/m") == ["a", "new", "parent", "put"]
+
+
+def test_values_of_operations_are_bounded_together(store):
+    half = bytes(VALUE_MAX // 2)
+    store.multi([CreateKey("/a", half), CreateKey("/b", half)])
+    with pytest.raises(InvalidArgumentError, match=f"at most {VALUE_MAX} bytes of values, found {VALUE_MAX + 1}"):
+        store.multi([CreateKey("/c", half), CreateKey("/d", half + b"x")])
+    assert store.list("/") == ["a", "b"]
+
+
+def test_watches_see_operations(store, other):
+    version = store.create("/w/deleted", b"")
+    calls = {key: Calls(lambda key=key: (other.get(key), other.list(key))) for key in ("/w", "/w/deleted", "/w/new")}
+    watches = [other.watch(key, calls[key]) for key in calls]
+    until(lambda: all(each.count for each in calls.values()))
+    store.multi([CreateKey("/w/new", b"new"), DeleteKey("/w/deleted", version)])
+    for key, each in calls.items():
+        true = store.get(key), store.list(key)
+        until(lambda each=each, true=true: each.seen == true)
+    for watch in watches:
+        watch.close()
 
 
 # ---- the tree --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog import errors
 from pyreplog.errors import ClosedError, InvalidArgumentError, MissingExtraError
-from pyreplog.metadata import open_store
+from pyreplog.metadata import DeleteKey, open_store
 from tests.metadata.processes import ROOT
 
 CALLS = {
@@ -20,6 +20,7 @@ CALLS = {
     "create": lambda store: store.create("/a", b""),
     "put": lambda store: store.put("/a", b"", 0),
     "delete": lambda store: store.delete("/a", 0),
+    "multi": lambda store: store.multi([DeleteKey("/a", 0)]),
     "list": lambda store: store.list("/a"),
     "watch": lambda store: store.watch("/a", print),
     "lease": lambda store: store.lease(20),

@@ -6,12 +6,12 @@ import itertools
 import tempfile
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from pyreplog.errors import KeyExistsError, KeyNotEmptyError, NoSuchKeyError, VersionConflictError
-from pyreplog.metadata import open_store
+from pyreplog.metadata import CheckExists, CreateKey, DeleteKey, Operation, PutValue, open_store
 
 NAMES = st.sampled_from(["a", "b", "a.", "B"])
 KEYS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
@@ -99,6 +99,59 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             with pytest.raises(expected):
                 self.store.delete(key, version)
+
+    @rule(
+        kinds=st.lists(st.sampled_from(["check", "create", "put", "delete"]), min_size=1, max_size=4),
+        keys=st.lists(KEYS, min_size=4, max_size=4, unique=True), value=VALUES, version=versions, fresh=st.booleans(),
+    )  # fmt: skip
+    def multi(self, kinds: list[str], keys: list[str], value: bytes, version: int, fresh: bool) -> None:
+        """All operations or none; no key is above another one, so that each operation depends on the state before."""
+        chosen = list(zip(kinds, keys, strict=False))
+        assume(not any(below.startswith(above + "/") for _, above in chosen for _, below in chosen))
+        operations: list[Operation] = []
+        expected: type[Exception] | None = None
+        for kind, key in chosen:
+            wanted = self.current.get(key, version) if fresh else version
+            exists, is_current = key in self.model, wanted == self.current.get(key)
+            match kind:
+                case "check":
+                    operations.append(CheckExists(key))
+                    error = None if exists else NoSuchKeyError
+                case "create":
+                    operations.append(CreateKey(key, value))
+                    error = KeyExistsError if exists else None
+                case _:
+                    operations.append(
+                        PutValue(key, value, wanted) if kind == "put" else DeleteKey(key, wanted)
+                    )  # fmt: skip
+                    error = NoSuchKeyError if not exists else None if is_current else VersionConflictError
+                    if error is None and kind == "delete" and self.children(key):
+                        error = KeyNotEmptyError
+            expected = expected or error
+        if expected is None:
+            for operation, new in zip(operations, self.store.multi(operations), strict=True):
+                self.apply(operation, new)
+        else:
+            with pytest.raises(expected):
+                self.store.multi(operations)
+        for operation in operations:  # parents that were created may stay after an error
+            if isinstance(operation, CreateKey):
+                self.add_parents(operation.key)
+
+    def apply(self, operation: Operation, new: int | None) -> None:
+        match operation:
+            case CreateKey(key, value) | PutValue(key, value, _):
+                self.model[key], self.current[key] = value, new
+            case DeleteKey(key, _):
+                del self.model[key], self.current[key]
+
+    def add_parents(self, key: str) -> None:
+        names = key.split("/")[1:]
+        for depth in range(1, len(names)):
+            parent = "/" + "/".join(names[:depth])
+            stored = self.store.get(parent)
+            if parent not in self.model and stored is not None:
+                self.model[parent], self.current[parent] = b"", stored.version
 
     @rule(key=KEYS)
     def get(self, key: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyreplog.clock import ManualClock
 from pyreplog.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchTopicError, TopicExistsError
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.operations import Operation
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.partition.controller import Controller
@@ -24,12 +25,14 @@ from pyreplog.partition.metadata.broker_registration import (
 )
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.topic_metadata import (
+    STATES,
     TopicMetadata,
     create_partitions,
     create_topic,
     delete_topic,
     find_topic,
     list_topics,
+    remove_topic,
     state_key,
     states_key,
     topic_key,
@@ -411,6 +414,107 @@ def test_impossible_topics_are_refused(cluster: Cluster, settings: dict[str, obj
     with pytest.raises(InvalidArgumentError, match=expected):
         cluster.create("flights", **settings)  # type: ignore[arg-type]
     assert list_topics(cluster.store) == []
+
+
+# ---- changes of the controller ----------------------------------------------------------------------------------
+
+
+class SuspendedStore(MemoryStore):
+    """Runs a function once, before the first write of a state by a controller: what others do while it is suspended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interruption: Callable[[], object] | None = None
+
+    def _interrupt(self, keys: Sequence[str]) -> None:
+        if self.interruption is not None and any(key.startswith(f"{STATES}/") for key in keys):
+            act, self.interruption = self.interruption, None
+            act()
+
+    def _create(self, key: str, value: bytes) -> int:
+        self._interrupt([key])
+        return super()._create(key, value)
+
+    def _multi(self, operations: Sequence[Operation]) -> list[int | None]:
+        self._interrupt([operation.key for operation in operations])
+        return super()._multi(operations)
+
+
+def test_suspended_controller_leaves_no_state_of_a_topic_that_was_deleted_meanwhile() -> None:
+    """Nobody would remove it: no topic has this id any more."""
+    with SuspendedStore() as store, closing(Cluster(store)) as cluster:
+        topic = cluster.create("flights", partitions=3, replication_factor=1)
+        deleted = threading.Event()
+
+        def delete() -> None:
+            delete_topic(store, "flights")
+            remove_topic(store, "flights", topic.topic_id)
+            deleted.set()
+
+        store.interruption = delete
+        cluster.start("a")
+        assert deleted.wait(PATIENCE_S)
+        until(lambda: cluster.brokers["a"].cache.topic("flights") is None)
+        controller = cluster.brokers["a"].controller
+        assert controller is not None
+        controller.round()
+        assert store.list(STATES) == []
+        cluster.await_state(cluster.create("flights", replication_factor=1), lambda state: state.leader == "a")
+
+
+def test_next_controller_continues_a_deletion(cluster: Cluster) -> None:
+    cluster.start("a")
+    topic = cluster.create("flights", partitions=3, replication_factor=1)
+    until(lambda: len(cluster.states(topic)) == 3)
+    cluster.stop("a")
+    delete_topic(cluster.store, "flights")
+    key = state_key(topic.topic_id, 1)  # it was killed after this deletion
+    stored = cluster.store.get(key)
+    assert stored is not None
+    cluster.store.delete(key, stored.version)
+    cluster.start("b")
+    until(lambda: find_topic(cluster.store, "flights") is None)
+    assert cluster.store.list(STATES) == []
+
+
+def test_next_controller_creates_the_partitions_that_are_missing(cluster: Cluster) -> None:
+    """Of a new topic, and of one that was grown."""
+    cluster.start("a")
+    topic = cluster.create("flights", partitions=2, replication_factor=1)
+    until(lambda: len(cluster.states(topic)) == 2)
+    cluster.stop("a")
+    key = state_key(topic.topic_id, 0)  # it was killed before this creation
+    stored = cluster.store.get(key)
+    assert stored is not None
+    cluster.store.delete(key, stored.version)
+    grown = create_partitions(cluster.store, "flights", 4)
+    created = cluster.state(grown, 1)
+    assert created is not None
+    cluster.start("b")
+    until(lambda: len(cluster.states(grown)) == 4)
+    kept = cluster.state(grown, 1)
+    assert kept is not None and kept.replicas == created.replicas == ("a",)
+
+
+def test_next_controller_completes_a_reassignment(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", replication_factor=2, assignment={0: ["a", "b"]})
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.change(topic, lambda state: reassign(state, ("c", "b")))
+    cluster.stop("a")
+    cluster.await_state(topic, lambda state: state.leader == "b" and state.target == ("c", "b"))
+    cluster.change(topic, lambda state: state.with_isr((*state.isr, Member("c", 1)), {}))
+    state = cluster.await_state(topic, lambda state: state.target == ())
+    assert state.replicas == ("c", "b") and state.leader == "b" and state.original == ()
+
+
+def test_topic_of_an_earlier_build_gets_its_partitions(cluster: Cluster) -> None:
+    """Its key was created without the folder of its states."""
+    topic = TopicMetadata(topic_id="0" * 32, partitions=2, replication_factor=1)
+    cluster.store.create(topic_key("flights"), topic.encode())
+    cluster.start("a")
+    states = until(lambda: (states := cluster.states(topic)) and len(states) == 2 and states)
+    assert {state.leader for state in states} == {"a"}
 
 
 # ---- brokers that are dead for good -----------------------------------------------------------------------------

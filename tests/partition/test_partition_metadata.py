@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, MetadataVersionError
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMetadataError,
+    MetadataVersionError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    TopicExistsError,
+)
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.operations import Operation
+from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import (
+    STATES,
     TopicMetadata,
+    alter_topic,
+    create_partitions,
+    create_states_folder,
     create_topic,
     delete_topic,
+    find_topic,
+    list_topics,
+    remove_topic,
     state_key,
+    states_key,
     topic_key,
 )
 from pyreplog.partition.protocol.election import elect, elect_preferred, with_min_isr
@@ -322,3 +339,176 @@ def test_a_topic_that_replaces_another_one_in_its_key_is_a_new_one() -> None:
         assert (cache.topic_by_id(former.topic_id), cache.partitions(former.topic_id)) == (None, [])
         assert cache.topic_name("1" * 32) == "a"
         cache.close()
+
+
+# ---- topics of one name -----------------------------------------------------------------------------------------
+
+
+class _InterruptedStore(MemoryStore):
+    """Runs a function once, right after a read of a key: what other processes do while this one is suspended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._interruptions: dict[str, Callable[[], object]] = {}
+
+    def interrupt(self, key: str, act: Callable[[], object]) -> None:
+        self._interruptions[key] = act
+
+    def _get(self, key: str) -> Versioned | None:
+        stored = super()._get(key)
+        if (act := self._interruptions.pop(key, None)) is not None:
+            act()
+        return stored
+
+
+@pytest.fixture
+def interrupted_store() -> Iterator[_InterruptedStore]:
+    with _InterruptedStore() as store:
+        yield store
+
+
+def _replace_topic(store: MetadataStore, topic: TopicMetadata) -> TopicMetadata:
+    """Delete the topic "a" as a controller does, and create another one of that name, whose key has the same version."""
+    delete_topic(store, "a")
+    remove_topic(store, "a", topic.topic_id)
+    return create_topic(store, "a", partitions=2, replication_factor=1, now_us=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda store: alter_topic(store, "a", {"retention.ms": 7}), {"settings": {"retention.ms": 7}}),
+        (lambda store: create_partitions(store, "a", 5), {"partitions": 5}),
+        (lambda store: delete_topic(store, "a"), {"is_deleted": True}),
+    ],
+    ids=["alter", "grow", "delete"],
+)
+def test_change_of_a_topic_does_not_bring_back_a_deleted_one_of_that_name(
+    interrupted_store: _InterruptedStore, change: Callable[[MetadataStore], TopicMetadata], expected: dict[str, Any]
+) -> None:
+    """With ZooKeeper, versions begin again when a key is created again: the version is no proof of the topic's id."""
+    store = interrupted_store
+    created: list[TopicMetadata] = []
+    former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    store.interrupt(topic_key("a"), lambda: created.append(_replace_topic(store, former)))
+    changed = change(store)
+    assert changed == find_topic(store, "a") == replace(created[0], **expected)
+
+
+def test_deletion_of_a_topic_by_its_id_spares_a_later_one_of_that_name(interrupted_store: _InterruptedStore) -> None:
+    store = interrupted_store
+    created: list[TopicMetadata] = []
+    former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    store.interrupt(topic_key("a"), lambda: created.append(_replace_topic(store, former)))
+    with pytest.raises(NoSuchTopicError, match=former.topic_id):
+        delete_topic(store, "a", former.topic_id)
+    assert find_topic(store, "a") == created[0]
+
+
+def test_removal_of_a_deleted_topic_spares_a_later_one_of_that_name(interrupted_store: _InterruptedStore) -> None:
+    """A controller that was suspended between the read of the key and its deletion."""
+    store = interrupted_store
+    created: list[TopicMetadata] = []
+
+    def replace_topic() -> None:
+        _replace_topic(store, former)
+        created.append(alter_topic(store, "a", {"retention.ms": 7}))  # now its key has the version of the deleted one
+
+    former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    store.create(state_key(former.topic_id, 0), STATE.encode())
+    delete_topic(store, "a")
+    store.interrupt(topic_key("a"), replace_topic)
+    remove_topic(store, "a", former.topic_id)
+    assert find_topic(store, "a") == created[0] and store.list(STATES) == [created[0].topic_id]
+
+
+def test_topic_and_its_folder_of_states_are_created_together(interrupted_store: _InterruptedStore) -> None:
+    topic = create_topic(interrupted_store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert interrupted_store.list(STATES) == [topic.topic_id]
+    with pytest.raises(TopicExistsError, match="choose another name"):
+        create_topic(interrupted_store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert interrupted_store.list(STATES) == [topic.topic_id]
+
+
+def test_removal_of_a_topic_removes_a_state_that_is_created_meanwhile(interrupted_store: _InterruptedStore) -> None:
+    """By a controller of an earlier build that was suspended."""
+    store = interrupted_store
+    topic = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    delete_topic(store, "a")
+    store.interrupt(states_key(topic.topic_id), lambda: store.create(state_key(topic.topic_id, 0), STATE.encode()))
+    remove_topic(store, "a", topic.topic_id)
+    assert (store.list(STATES), list_topics(store)) == ([], [])
+
+
+def test_removal_of_a_topic_continues_after_each_step(interrupted_store: _InterruptedStore) -> None:
+    """A controller may be killed between any two writes; earlier builds deleted the folder of states before the key."""
+    store = interrupted_store
+    for removed in (["0"], ["0", "1"], ["0", "1", "folder"]):
+        topic = create_topic(store, "a", partitions=2, replication_factor=1, now_us=1)
+        keys = {
+            "0": state_key(topic.topic_id, 0),
+            "1": state_key(topic.topic_id, 1),
+            "folder": states_key(topic.topic_id),
+        }
+        for number in "01":
+            store.create(keys[number], STATE.encode())
+        delete_topic(store, "a")
+        for name in removed:
+            store.delete(keys[name], 0)
+        remove_topic(store, "a", topic.topic_id)
+        assert (store.list(STATES), list_topics(store)) == ([], [])
+
+
+def test_topic_of_an_earlier_build_gets_its_folder_of_states(interrupted_store: _InterruptedStore) -> None:
+    """Those built it with the first state."""
+    store, topic = interrupted_store, TOPIC
+    store.create(topic_key("a"), topic.encode())
+    assert store.get(states_key(topic.topic_id)) is None
+    assert alter_topic(store, "a", {"retention.ms": 7}).settings == {"retention.ms": 7}
+    assert store.get(states_key(topic.topic_id)) is not None
+    delete_topic(store, "a")
+    remove_topic(store, "a", topic.topic_id)
+    assert (store.list(STATES), list_topics(store)) == ([], [])
+    assert not create_states_folder(store, "a", topic.topic_id), "it is deleted"
+    again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+    assert not create_states_folder(store, "a", topic.topic_id), "the name is that of another topic"
+    assert create_states_folder(store, "a", again.topic_id) and store.list(STATES) == [again.topic_id]
+
+
+class _UnsureStore(MemoryStore):
+    """Loses the answer to its first transaction.
+
+    is_done: whether the transaction is done.
+    """
+
+    def __init__(self, *, is_done: bool) -> None:
+        super().__init__()
+        self._is_done, self.is_unsure = is_done, False
+
+    def _multi(self, operations: Sequence[Operation]) -> list[int | None]:
+        if not self.is_unsure:
+            return super()._multi(operations)
+        self.is_unsure = False
+        if self._is_done:
+            super()._multi(operations)
+        raise OutcomeUnknownError("the answer was lost")
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_changes_of_a_topic_find_out_what_a_lost_answer_was(is_done: bool) -> None:
+    with _UnsureStore(is_done=is_done) as store:
+        store.is_unsure = True
+        topic = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        assert find_topic(store, "a") == topic and store.list(STATES) == [topic.topic_id]
+        changes: list[tuple[Callable[[], TopicMetadata], dict[str, Any]]] = [
+            (lambda: alter_topic(store, "a", {"retention.ms": 7}), {"settings": {"retention.ms": 7}}),
+            (lambda: create_partitions(store, "a", 5), {"partitions": 5}),
+            (lambda: delete_topic(store, "a"), {"is_deleted": True}),
+        ]
+        for change, expected in changes:
+            store.is_unsure = True
+            topic = replace(topic, **expected)
+            assert change() == find_topic(store, "a") == topic and not store.is_unsure
+        store.is_unsure = True
+        remove_topic(store, "a", topic.topic_id)
+        assert (store.list(STATES), list_topics(store), store.is_unsure) == ([], [], False)

@@ -1,8 +1,8 @@
 """Topics of partitions in the metadata store. FORMAT.md, "Partitions in the metadata store".
 
-The key of a topic is created first, with all decisions of its creator; controllers create the keys of its partitions
-from it. Those lie under the id of the topic, not under its name, so that a change for a deleted topic of the same name
-finds no key (KIP-516).
+The key of a topic is created first, with all decisions of its creator, together with the folder of its states, which
+is empty. Controllers create the states of its partitions there. The name of the folder is the id of the topic, so that
+a change for a deleted topic of the same name finds no key (KIP-516). The folder exists as long as the topic.
 """
 
 from __future__ import annotations
@@ -13,9 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from pyreplog.errors import ConfigError, InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    KeyExistsError,
+    KeyNotEmptyError,
+    NoSuchKeyError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    TopicExistsError,
+    VersionConflictError,
+)
 from pyreplog.metadata import values
-from pyreplog.metadata.changes import change_key
+from pyreplog.metadata.changes import delete_key
+from pyreplog.metadata.operations import CheckExists, CreateKey, DeleteKey, Operation, PutValue
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue
 from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings
@@ -27,6 +38,7 @@ STATES = "/partitions/states"
 PARTITIONS_MAX = 65536
 _ID_BYTES = 16
 _PARTITION_DIGITS = 5
+_ATTEMPTS_MAX = 64
 _FIELDS = {
     "min.insync.replicas": "min_isr",
     "requires.sync": "requires_sync",
@@ -182,16 +194,17 @@ def create_topic(
     if any(partition >= partitions for partition in chosen):
         raise InvalidArgumentError(f"assignment: expected partitions below {partitions}, found {max(chosen)}")
 
-    def change(value: bytes | None) -> bytes:
-        if value is None:
-            return created.encode()
-        stored = TopicMetadata.decode(value)
-        if stored.topic_id != created.topic_id:
-            raise TopicExistsError(topic, "it is being deleted" if stored.is_deleted else "choose another name")
-        return value
-
-    change_key(store, topic_key(topic), change)
-    return created
+    key = topic_key(topic)
+    for _ in range(_ATTEMPTS_MAX):
+        found = find_topic(store, topic)
+        if found is not None and found.topic_id != created.topic_id:
+            raise TopicExistsError(topic, "it is being deleted" if found.is_deleted else "choose another name")
+        if found is not None:
+            return created
+        with suppress(KeyExistsError, OutcomeUnknownError):
+            store.multi([CreateKey(key, created.encode()), CreateKey(states_key(created.topic_id), b"")])
+            return created
+    raise VersionConflictError(f"{key} was changed by others {_ATTEMPTS_MAX} times in a row; try again later")
 
 
 def _with_settings(topic: TopicMetadata, changes: Mapping[str, Any]) -> TopicMetadata:
@@ -316,14 +329,85 @@ def delete_topic(store: MetadataStore, topic: str, topic_id: str | None = None) 
 
 
 def _change(store: MetadataStore, topic: str, change: Callable[[TopicMetadata], TopicMetadata]) -> TopicMetadata:
-    def changed(value: bytes | None) -> bytes:
-        if value is None:
-            raise NoSuchTopicError(topic, "there is no such topic")
-        return change(TopicMetadata.decode(value)).encode()
+    """Change a topic by compare-and-set, if its folder of states exists, and return it.
 
-    stored = change_key(store, topic_key(topic), changed)
-    assert stored is not None
-    return TopicMetadata.decode(stored)
+    The version alone is no proof that it is the topic that was read: with ZooKeeper, a topic of the same name that was
+    created meanwhile may have this version, too.
+    """
+    key = topic_key(topic)
+    for _ in range(_ATTEMPTS_MAX):
+        stored = store.get(key)
+        if stored is None:
+            raise NoSuchTopicError(topic, "there is no such topic")
+        before = TopicMetadata.decode(stored.value)
+        after = change(before)
+        value, folder = after.encode(), states_key(before.topic_id)
+        if value == stored.value:
+            return after
+        try:
+            store.multi([CheckExists(folder), PutValue(key, value, stored.version)])
+            return after
+        except NoSuchKeyError:
+            create_states_folder(store, topic, before.topic_id)
+        except (VersionConflictError, OutcomeUnknownError):
+            continue
+    raise VersionConflictError(f"{key} was changed by others {_ATTEMPTS_MAX} times in a row; try again later")
+
+
+def create_states_folder(store: MetadataStore, topic: str, topic_id: str) -> bool:
+    """Create the folder of states of a topic that an earlier build created without it.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        topic_id: id of the topic.
+
+    Returns:
+        Whether the topic exists without being deleted, so that it has the folder now.
+
+    Raises:
+        InvalidMetadataError: the topic cannot be decoded.
+        ReplogError: errors of the store.
+    """
+    folder = states_key(topic_id)
+    if store.get(folder) is None:  # before the topic is read: a topic of this build is deleted together with its folder
+        found = find_topic(store, topic)
+        if found is None or found.topic_id != topic_id or found.is_deleted:
+            return False
+        with suppress(KeyExistsError, OutcomeUnknownError):
+            store.create(folder, b"")
+    return True
+
+
+def remove_topic(store: MetadataStore, topic: str, topic_id: str) -> None:
+    """Remove the keys of a topic that is marked as deleted. It may be called again after an error.
+
+    The states are removed first, then their folder together with the topic's own key. Another topic of the same name,
+    which was created meanwhile, stays.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        topic_id: id of the topic.
+
+    Raises:
+        VersionConflictError: other processes created states at each attempt.
+        ReplogError: errors of the store.
+    """
+    key, folder = topic_key(topic), states_key(topic_id)
+    for _ in range(_ATTEMPTS_MAX):
+        for child in store.list(folder):
+            delete_key(store, f"{folder}/{child}")
+        states, stored = store.get(folder), store.get(key)
+        operations: list[Operation] = []
+        if states is not None:
+            operations.append(DeleteKey(folder, states.version))
+        if stored is not None and TopicMetadata.decode(stored.value).topic_id == topic_id:
+            operations.append(DeleteKey(key, stored.version))
+        with suppress(VersionConflictError, NoSuchKeyError, KeyNotEmptyError, OutcomeUnknownError):
+            store.multi(operations)
+            return
+    raise VersionConflictError(f"{key} was changed by others {_ATTEMPTS_MAX} times in a row; try again later")
 
 
 def find_topic(store: MetadataStore, topic: str) -> TopicMetadata | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pyreplog.errors import FormatVersionError, MetadataUnavailableError, NotALogError
 from pyreplog.metadata.database import APPLICATION_ID, FORMAT
+from pyreplog.metadata.operations import Operation
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.regular_files import check_regular
 
@@ -76,6 +77,9 @@ class StoredMetadata(MetadataStore):
         self._refuse()
 
     def _delete(self, key: str, version: int) -> NoReturn:
+        self._refuse()
+
+    def _multi(self, operations: Sequence[Operation]) -> NoReturn:
         self._refuse()
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> NoReturn:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog.errors import LeaseLostError, MetadataUnavailableError, OutcomeUnknownError
 from pyreplog.geo.revision import REVISION
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.operations import Operation
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
 
@@ -51,6 +52,9 @@ class Way(MetadataStore):
 
     def _delete(self, key: str, version: int) -> None:
         self.call(lambda: self.host.delete(key, version))
+
+    def _multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        return self.call(lambda: self.host.multi(operations))
 
     def _list(self, key: str) -> builtins.list[str]:
         return sorted(self.call(lambda: self.host.list(key), writes=False))
