@@ -117,7 +117,7 @@ class KafkaServer(Handle):
 
     Example:
         ```python
-        with open_store("sqlite:data/metadata") as store, Broker(Path("data/a"), "1", store) as broker:
+        with open_store("sqlite:metadata") as store, Broker(Path("data-1"), "1", store) as broker:
             with pyreplog.kafka.Server(broker, port=9092) as server:
                 print(server.address)
         ```

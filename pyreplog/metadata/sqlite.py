@@ -38,7 +38,7 @@ class SQLiteStore(MetadataStore):
     monotonic clock, which all processes of the machine share.
 
     Args:
-        path: the database file. It is created if it does not exist; its directory is not.
+        path: the database file. It is created if it does not exist; its directory is not: DiskError.
         timeout: seconds to wait for the transactions of other threads and processes.
         poll_interval: seconds between two polls for changes by other processes.
         clock: source of time; its monotonic time must be the same in all processes that use the file.

@@ -116,6 +116,20 @@ def test_a_store_at_an_impossible_path_is_a_disk_error(tmp_path):
             SQLiteStore(path)
 
 
+@pytest.mark.parametrize("found", ["none", "a file"])
+def test_a_store_in_a_missing_directory_names_it_and_what_to_do(tmp_path: Path, found: str) -> None:
+    directory = tmp_path / "data"
+    if found == "a file":
+        directory.touch()
+    with pytest.raises(DiskError) as raised:
+        SQLiteStore(directory / "metadata")
+    assert str(raised.value).endswith(
+        f"{directory / 'metadata'} cannot be opened: expected the directory {directory} for the metadata store, "
+        f"found {found}. Create it (mkdir -p {directory}), or correct the path"
+    )
+    assert not (directory / "metadata").exists()
+
+
 # ---- others at work --------------------------------------------------------------------------------------------
 
 
