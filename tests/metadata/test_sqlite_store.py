@@ -181,6 +181,25 @@ def test_calls_end_at_the_deadline(path):
 # ---- leases ----------------------------------------------------------------------------------------------------
 
 
+def commits(path: Path) -> int:
+    """Return the number of commits in the write-ahead log of a database: frames with the size of the database."""
+    log = Path(f"{path}-wal").read_bytes()
+    salt, frame_bytes = log[16:24], 24 + int.from_bytes(log[8:12], "big")
+    frames = [log[start : start + 24] for start in range(32, len(log), frame_bytes)]
+    return sum(frame[8:16] == salt and frame[4:8] != bytes(4) for frame in frames)
+
+
+def test_a_lease_is_one_commit(path: Path) -> None:
+    """Each commit is a sync of the disk, and a broker that starts waits for it."""
+    with SQLiteStore(path) as store:
+        before = commits(path)
+        with store.lease(TTL_S) as lease:
+            assert lease.state is LeaseState.HELD
+            assert commits(path) == before + 1
+            lease.create("/a", b"")
+            assert commits(path) == before + 2
+
+
 def test_leases_of_a_silent_owner_expire_at_the_ttl(path):
     """By a clock that stands still until the test moves it: exactly at the ttl, for everybody at once."""
     clock = ManualClock(0)
