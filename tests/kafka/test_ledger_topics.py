@@ -544,37 +544,6 @@ def test_metrics_open_no_topic(topics: Topics, name: str, partitions: int | None
     with RawClient(server) as client:
         assert client.ask(ApiKey.FETCH, 4, fetch_request(name, 1)).responses[0].partitions[0].records
     assert until(lambda: measured().get("lag_seconds", 0.0)) > 0
-| None) -> None:
-    """The lag in a topic that is not open is that of its closed ledgers; when it was published is not known."""
-    settings = {} if partitions is None else {"partitions": partitions}
-    embedded.create(**settings).publish_batch([b"%d" % number for number in range(5)])
-    produce(embedded, [{"value": b"last", "partition": 0}])
-    consumer = Consumer({**embedded.servers, "group.id": "readers"})
-    consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
-    consumer.close()
-    kept = embedded.source.existing("orders")
-    part = kept if partitions is None else kept.partition(0)
-    lag = len(part) - 1
-    embedded.brokers.stop("1")
-    for topic in embedded.source.opened():
-        topic.close()
-    embedded.brokers.start("1", topics=embedded.source)
-    server = embedded.brokers.servers["1"]
-
-    def measured() -> dict[str, float]:
-        return {
-            metric.name.removeprefix("pyreplog_kafka_group_"): float(value)  # type: ignore[arg-type]
-            for metric in kafka_metrics(server)
-            for labels, value in metric.samples
-            if labels.get("topic") == "orders"
-        }
-
-    found = until(measured)
-    assert found["lag"] == lag > 0 and "lag_seconds" not in found
-    assert embedded.source.opened() == []
-    with RawClient(server) as client:
-        assert client.ask(ApiKey.FETCH, 4, fetch_request("orders", 1)).responses[0].partitions[0].records
-    assert measured()["lag_seconds"] > 0
 
 
 def test_a_group_of_the_consumer_protocol_reads_a_topic_on_ledgers(embedded: Topics) -> None:
