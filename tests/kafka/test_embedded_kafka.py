@@ -40,12 +40,6 @@ def test_the_first_group_makes_the_topic_of_offsets(tmp_path: Path) -> None:
             assert join(client, "billing").error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
-def test_a_coordinator_of_a_new_topic_of_offsets_is_waited_for(tmp_path: Path) -> None:
-    with pyreplog.kafka.EmbeddedKafka(tmp_path, broker_config=CONFIG) as kafka, RawClient(kafka.servers["1"]) as client:
-        kafka.servers["1"].create_offsets_topic()
-        assert client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("billing", 0)).error_code == 0
-
-
 def join(client: RawClient, group: str) -> Any:
     protocols = [JoinGroupRequestProtocol("range", b"")]
     request = JoinGroupRequest(group, 10_000, 10_000, protocol_type="consumer", protocols=protocols)

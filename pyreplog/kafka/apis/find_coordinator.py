@@ -30,7 +30,7 @@ _WAIT_MS = 5_000
 def handle_find_coordinator(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> Outcome:
     """Return the coordinators of keys. Their internal topic is created first if it does not exist."""
     topic = _TOPICS.get(message.key_type)
-    if topic is None:
+    if topic is None or api.topic(topic) is not None:
         return _respond(api, request, message)
     return transform(create_internal_topic(api, topic), lambda _: _respond(api, request, message))
 
@@ -39,13 +39,9 @@ def create_internal_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
     """Create the internal topic of groups, or of transactions, if it does not exist.
 
     Returns:
-        A future that is done when a new topic has leaders, or after a time-out; otherwise it is done. A topic is new for
-        so long, whoever created it.
+        A future that is done when the topic has leaders, or after a time-out.
     """
-    known = api.topic(topic)
-    if known is not None:
-        if api.reactor.clock.now_us() - known.created_us < _WAIT_MS * 1000:
-            return wait_for_leaders(api, [topic], _WAIT_MS)
+    if api.topic(topic) is not None:
         return completed_future()
 
     def create() -> None:
