@@ -92,9 +92,9 @@ class Heartbeat:
 
     ttl: seconds; a third of it is the interval of renewals. clock: source of monotonic time. renew: renews the lease,
     and returns the monotonic time, in microseconds, until which it is held; raises LeaseLostError if the lease has
-    ended, another ReplogError if this attempt failed. held_until_us: until when a new lease is held; None: it is renewed
-    at once. give_up: called in the thread when the lease is lost, before `on_loss`. on_loss: called in the thread when
-    the lease is lost.
+    ended, another ReplogError if this attempt failed. held_until_us: until when a new lease is held; None: the lease is
+    renewed at once. give_up: called in the thread when the lease is lost, before `on_loss`. on_loss: called in the
+    thread when the lease is lost.
     """
 
     def __init__(

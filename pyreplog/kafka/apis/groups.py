@@ -75,7 +75,7 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
     if not groups.is_loading(group_id):
         return transform(groups.join_group(group_id, join), partial(_joined, request.version))
     loaded = api.wait_until(lambda: not groups.is_loading(group_id), _LOADING_MS)
-    joined = transform(loaded, lambda _: groups.join_group(group_id, join))
+    joined: AppendFuture[JoinGroupResult] = transform(loaded, lambda _: groups.join_group(group_id, join))
     return transform(joined, partial(_joined, request.version))
 
 
