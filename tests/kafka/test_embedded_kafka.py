@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,21 @@ def test_the_first_group_makes_the_topic_of_offsets(tmp_path: Path) -> None:
             assert found.error_code == ErrorCode.NONE
         with RawClient(kafka.servers[str(found.node_id)]) as client:
             assert join(client, "billing").error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_the_first_produce_loads_no_numpy(tmp_path: Path) -> None:
+    """It would take most of the time from the start of a broker to the first acknowledged record."""
+    program = (
+        "import sys, pyreplog.kafka\n"
+        "from confluent_kafka import Producer\n"
+        f"with pyreplog.kafka.EmbeddedKafka({str(tmp_path / 'kafka')!r}) as kafka:\n"
+        "    with Producer({'bootstrap.servers': kafka.bootstrap_servers}) as producer:\n"
+        "        producer.produce('orders', b'order 1')\n"
+        "        assert producer.flush(60.0) == 0\n"
+        "    print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
 
 
 def join(client: RawClient, group: str) -> Any:
