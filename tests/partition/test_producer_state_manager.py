@@ -316,10 +316,10 @@ def test_records_replayed_one_by_one_make_the_snapshots_of_a_whole_replay(tmp_pa
         manager.replay()
         for number in range(1, 151):
             writer.append(1)
+            if number % 30 == 0:  # replay the last record of a segment, and then the first one of the next
+                log.roll()
+                log.lead(epoch(number))
             manager.replay()
-            if number % 30 == 0:
-                log.roll()  # the new segment begins with the record of the epoch
-                manager.replay()
             assert manager.replayed == log.end_mark
         writer.assert_state(manager)
 
