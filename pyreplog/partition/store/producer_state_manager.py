@@ -139,8 +139,7 @@ class ProducerStateManager(ProducerStateManagerBase):
             first = stop
 
     def _replay_single(self, record: Record) -> None:
-        """Replay the only record of a scan, without columns: for the record of an epoch, a broker that starts would load
-        numpy."""
+        """Replay the only record of a scan, without columns: a new broker would load numpy for the record of an epoch."""
         self._begin_segment(record.position - record.position % self._log.segment_bytes)
         stride = -(-len(record.raw) // _ALIGNMENT) * _ALIGNMENT
         if record.kind == _BATCH:
