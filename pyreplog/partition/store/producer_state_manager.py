@@ -139,7 +139,7 @@ class ProducerStateManager(ProducerStateManagerBase):
             first = stop
 
     def _replay_single(self, record: Record) -> None:
-        """Replay the only record of a scan, without columns: a new broker would load numpy for the record of an epoch."""
+        """Replay the only record of a scan without columns, for which a new broker would load numpy."""
         self._begin_segment(record.position - record.position % self._log.segment_bytes)
         stride = -(-len(record.raw) // _ALIGNMENT) * _ALIGNMENT
         if record.kind == _BATCH:
