@@ -16,13 +16,20 @@ from pyreplog.errors import ConfigError, InvalidArgumentError, LockedError
 from pyreplog.kafka import KafkaConfig
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.group_coordinator import partition_of_group
-from pyreplog.kafka.wire.messages import FindCoordinatorRequest, JoinGroupRequest, JoinGroupRequestProtocol
+from pyreplog.kafka.wire.messages import (
+    CreateTopicsCreatableTopic,
+    CreateTopicsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.metadata.url import open_store
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.metadata.broker_registration import BrokerMetadata, broker_key
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from tests.kafka.kafka_brokers import RawClient
 from tests.waiting import until
@@ -55,6 +62,17 @@ def test_the_first_produce_loads_no_numpy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_topic_counts_a_broker_that_has_just_registered(tmp_path: Path) -> None:
+    """The broker that is asked may not have read of it yet."""
+    topic = CreateTopicsCreatableTopic("orders", 1, 2)
+    with pyreplog.kafka.EmbeddedKafka(tmp_path, broker_config=CONFIG) as kafka, RawClient(kafka.servers["1"]) as client:
+        with open_store(kafka.metadata_url) as store:
+            broker = BrokerMetadata(directory="0" * 32, incarnation=1)
+            store.create(broker_key("2"), broker.encode())
+            created = client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([topic], 1000, True))
+        assert created.topics[0].error_code == ErrorCode.NONE
 
 
 def join(client: RawClient, group: str) -> Any:
