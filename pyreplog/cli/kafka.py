@@ -12,11 +12,9 @@ from pyreplog.cli.shared import kafka_listener, serving, settings
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.kafka import EmbeddedKafka, KafkaConfig, Server
 from pyreplog.kafka.embedded import LISTENER_SETTINGS, SEGMENT_BYTES
-from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig
-from pyreplog.partition.metrics import broker_metrics
 
 if TYPE_CHECKING:
     from pyreplog.topic.client.remote.client import Client
@@ -69,6 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _metrics(kafka: EmbeddedKafka) -> Iterator[Metric]:
+    from pyreplog.kafka.metrics import kafka_metrics  # most brokers have no metrics server, and start sooner without
+    from pyreplog.partition.metrics import broker_metrics
+
     for name, server in kafka.servers.items():
         yield from broker_metrics(kafka.brokers[name])
         yield from kafka_metrics(server)

@@ -55,8 +55,8 @@ class KafkaConfig(Settings):
         consumer_max_size: maximum number of members of such a group (`group.consumer.max.size`).
         consumer_assignors: assignors that such members may choose, separated by commas; the first one is the default
             (`group.consumer.assignors`).
-        admin_threads: number of threads for calls that write metadata or read the disk for long, and for produces
-            with compressed batches of more than 16 KiB.
+        admin_threads: number of threads for calls that write metadata or read the disk for long, for produces with
+            compressed batches of more than 16 KiB, and for fetches of partitions together with topics on ledgers.
 
     Raises:
         ConfigError: a value is outside its bounds.

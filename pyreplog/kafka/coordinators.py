@@ -21,7 +21,7 @@ from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.metadata.topic_metadata import create_topic, find_topic_ids
 from pyreplog.partition.protocol.transactions import TransactionMarker
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from pyreplog.kafka.ledgers.topics import LedgerTopics
@@ -42,7 +42,7 @@ class _BrokerTopicCatalog:
 
     def topic(self, name: str) -> KnownTopic | None:
         topic = self._broker.metadata.topic(name)
-        if topic is None and self._ledger_topics is not None:
+        if topic is None and self._ledger_topics is not None and name not in INTERNAL_TOPICS:
             return self._ledger_topics.known(name)
         if topic is None or topic.is_deleted:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from pyreplog.coroutines import check_may_block
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
-from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.sasl import SaslUsers
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.log.files import RealFiles
@@ -95,7 +94,7 @@ class EmbeddedKafka(Handle):
             self._store = stack.enter_context(open_store(self.metadata_url))
             for name in map(str, range(1, brokers + 1)):
                 self._brokers[name] = stack.enter_context(Broker(path / name, name, self._store, config=broker_config))
-            self._wait_until(self._has_leaders)  # leaders of existing partitions
+            self._wait_for_leaders()
             for name, broker in self._brokers.items():
                 self._servers[name] = stack.enter_context(
                     KafkaServer(
@@ -109,8 +108,6 @@ class EmbeddedKafka(Handle):
                         topics=topics,
                     )
                 )
-            self._servers["1"].create_offsets_topic()
-            self._wait_until(lambda: self._has_offsets_topic() and self._has_leaders())
             super().__init__(f"Kafka in {path}")
             self._stack = stack.pop_all()
 
@@ -134,16 +131,12 @@ class EmbeddedKafka(Handle):
         """The metadata store, which this object closes."""
         return self._store
 
-    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Wait up to five seconds, because clients that find no leader wait a second before they retry."""
+    def _wait_for_leaders(self) -> None:
+        """Wait up to five seconds for the leaders of existing partitions, because clients that find no leader wait a
+        second before they retry."""
         deadline_s = time.monotonic() + _LEADERS_S
-        while not is_ready() and time.monotonic() < deadline_s:
+        while not self._has_leaders() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-
-    def _has_offsets_topic(self) -> bool:
-        metadata = self._brokers["1"].metadata
-        topic = metadata.topic(OFFSETS_TOPIC)
-        return topic is not None and len(metadata.partitions(topic.topic_id)) == topic.partitions
 
     def _has_leaders(self) -> bool:
         """Return whether all partitions with a broker of this process in their ISR have leaders."""

@@ -9,7 +9,6 @@ import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +33,6 @@ from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_trends import GroupTrends
-from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyreplog.kafka.quotas.quota_follower import QuotaFollower
@@ -57,7 +55,6 @@ from pyreplog.net.sockets import (
 )
 from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
-from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -117,7 +114,7 @@ class KafkaServer(Handle):
 
     Example:
         ```python
-        with open_store("sqlite:data/metadata") as store, Broker(Path("data/a"), "1", store) as broker:
+        with open_store("sqlite:metadata") as store, Broker(Path("data-1"), "1", store) as broker:
             with pyreplog.kafka.Server(broker, port=9092) as server:
                 print(server.address)
         ```
@@ -129,7 +126,7 @@ class KafkaServer(Handle):
         topics: Topics | Client | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
-        self.config = _with_stored_partitions(config or KafkaConfig(), broker)
+        self.config = config or KafkaConfig()
         self.group_trends = GroupTrends()
         """Samples of committed offsets, which metrics keep from one scrape to the next."""
         self.connections: set[KafkaConnection] = set()
@@ -454,12 +451,6 @@ def _ledger_topics(topics: Topics | Client | None, name_of_cluster: str) -> Ledg
     from pyreplog.kafka.ledgers.topics import LedgerTopics  # most listeners have none, and do not load it
 
     return LedgerTopics(topics, f"kafka-{name_of_cluster}")
-
-
-def _with_stored_partitions(config: KafkaConfig, broker: Broker) -> KafkaConfig:
-    """Return the settings with the existing number of partitions of `__consumer_offsets`, which locates the groups."""
-    topic = find_topic(broker.store, OFFSETS_TOPIC)
-    return config if topic is None else replace(config, offsets_partitions=topic.partitions)
 
 
 def _check_node_ids(broker: Broker) -> None:

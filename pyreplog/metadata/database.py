@@ -70,6 +70,17 @@ def _create_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+def _missing_directory(path: Path, error: OSError) -> DiskError:
+    """Return the error of a database file whose directory does not exist. It is not created: the path may be wrong."""
+    directory = path.parent
+    found = "a file" if directory.is_file() else "none"
+    return DiskError(
+        error.errno,
+        f"{path} cannot be opened: expected the directory {directory} for the metadata store, found {found}. Create it "
+        f"(mkdir -p {directory}), or correct the path",
+    )
+
+
 _STEP_MS = 25
 """Longest wait in SQLite for a lock. SQLite's wait cannot be interrupted, so a longer one consists of such steps."""
 
@@ -117,11 +128,13 @@ class Database:
         self.deadline = math.inf
         """Time of `time.monotonic()` after which no call waits for the transactions of other connections."""
         self._open = True
-        for part in ("", "-wal", "-shm"):
-            check_regular(Path(f"{path}{part}"), missing_ok=True)
         try:
+            for part in ("", "-wal", "-shm"):
+                check_regular(Path(f"{path}{part}"), missing_ok=True)
             _create_file(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _missing_directory(path, error) from error
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", error)
             raise DiskError(getattr(error, "errno", errno.EIO), f"{path} cannot be opened: {reason}") from error

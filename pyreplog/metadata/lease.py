@@ -92,8 +92,9 @@ class Heartbeat:
 
     ttl: seconds; a third of it is the interval of renewals. clock: source of monotonic time. renew: renews the lease,
     and returns the monotonic time, in microseconds, until which it is held; raises LeaseLostError if the lease has
-    ended, another ReplogError if this attempt failed. give_up: called in the thread when the lease is lost, before
-    `on_loss`. on_loss: called in the thread when the lease is lost.
+    ended, another ReplogError if this attempt failed. held_until_us: until when a new lease is held; None: the lease is
+    renewed at once. give_up: called in the thread when the lease is lost, before `on_loss`. on_loss: called in the
+    thread when the lease is lost.
     """
 
     def __init__(
@@ -102,12 +103,13 @@ class Heartbeat:
         ttl: float,
         clock: Clock,
         renew: Callable[[], int],
+        held_until_us: int | None = None,
         give_up: Callable[[], object] | None,
         on_loss: Callable[[], object] | None,
     ) -> None:
         self.ttl = ttl
         self._clock, self._renew, self._give_up, self._on_loss = clock, renew, give_up, on_loss
-        self._held_until = renew()
+        self._held_until = renew() if held_until_us is None else held_until_us
         self._condition = threading.Condition()
         self._lost = self._stopping = self._renewal_requested = self._failing = False
         self._thread = threading.Thread(target=self._run, name="pyreplog-lease", daemon=True)

@@ -39,7 +39,7 @@ class SQLiteStore(MetadataStore):
     monotonic clock, which all processes of the machine share.
 
     Args:
-        path: the database file. It is created if it does not exist; its directory is not.
+        path: the database file. It is created if it does not exist; its directory is not: DiskError.
         timeout: seconds to wait for the transactions of other threads and processes.
         poll_interval: seconds between two polls for changes by other processes.
         clock: source of time; its monotonic time must be the same in all processes that use the file.
@@ -153,9 +153,10 @@ class SQLiteLease(Lease):
         database, clock, ttl_us = store._database, store._clock, round(ttl * 1e6)
         owner = ProcessIdentity.this_process()
         with database.writing() as connection:
+            held_until_us = clock.monotonic_us() + ttl_us
             connection.execute(
                 "INSERT INTO leases (boot, pid_namespace, pid, started, expires_us) VALUES (?, ?, ?, ?, ?)",
-                (owner.boot, owner.pid_namespace, owner.pid, owner.started, clock.monotonic_us() + ttl_us),
+                (owner.boot, owner.pid_namespace, owner.pid, owner.started, held_until_us),
             )
             self._id = lease = int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
 
@@ -168,7 +169,10 @@ class SQLiteLease(Lease):
                     raise LeaseLostError("the lease was not renewed in time")
             return until
 
-        super().__init__(Heartbeat(ttl=ttl, clock=clock, renew=renew, give_up=None, on_loss=on_loss))
+        heartbeat = Heartbeat(
+            ttl=ttl, clock=clock, renew=renew, held_until_us=held_until_us, give_up=None, on_loss=on_loss
+        )
+        super().__init__(heartbeat)
 
     def _create(self, key: str, value: bytes) -> int:
         return self._store._insert(key, value, self._id)

@@ -171,7 +171,7 @@ class Broker(Handle):
 
     Example:
         ```python
-        with open_store("sqlite:data/metadata") as store, Broker(Path("data/a"), "a", store) as broker:
+        with open_store("sqlite:metadata") as store, Broker(Path("data-a"), "a", store) as broker:
             print(broker.address)
         ```
     """

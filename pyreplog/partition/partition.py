@@ -1200,6 +1200,7 @@ class Partition(PartitionBase):
             deferred.append(self._leave_isr)
             deferred.append(partial(self._fetcher.retry_later, self.name))
             return
+        self._replay()  # the record of the epoch, which would take the first append to the slow path
         self._begin_role(deferred, is_leader=True)
         self._advance_marks()
 

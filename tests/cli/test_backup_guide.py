@@ -129,7 +129,7 @@ def acknowledge_even(topic: pyreplog.topic.Topic, count: int) -> list[int]:
 
 
 def test_brokers_are_restored_with_their_records_and_consumer_groups(console: Console, tmp_path: Path) -> None:
-    run(console, CLUSTER, "mkdir ")
+    run(console, BROKERS, "mkdir ")
     start(console, BROKERS)
     settings = {"bootstrap.servers": console.placed("127.0.0.1:9191")}
     topic = NewTopic("orders", 3, replication_factor=3, config={"min.insync.replicas": "2"})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,28 +15,70 @@ import pyreplog.kafka
 from pyreplog.errors import ConfigError, InvalidArgumentError, LockedError
 from pyreplog.kafka import KafkaConfig
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
+from pyreplog.kafka.groups.group_coordinator import partition_of_group
+from pyreplog.kafka.wire.messages import (
+    CreateTopicsCreatableTopic,
+    CreateTopicsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.metadata.url import open_store
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.metadata.broker_registration import BrokerMetadata, broker_key
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from tests.kafka.kafka_brokers import RawClient
+from tests.waiting import until
 
 CONFIG = BrokerConfig(segment_bytes=1 << 20)
 
 
-def test_the_topic_of_offsets_is_there_at_the_start(tmp_path: Path) -> None:
-    """Else the first group waits for it, with librdkafka for seconds."""
+def test_the_first_group_makes_the_topic_of_offsets(tmp_path: Path) -> None:
+    """Its logs would delay each start. Neither request is refused: librdkafka would repeat it after seconds."""
     with pyreplog.kafka.EmbeddedKafka(tmp_path, 2, broker_config=CONFIG) as kafka:
-        leaders = [
-            next(name for name, broker in kafka.brokers.items() if is_leader(broker, number)) for number in range(4)
-        ]
-        assert {*leaders} <= {"1", "2"} and [server.node_id for server in kafka.servers.values()] == [1, 2]
+        assert [server.node_id for server in kafka.servers.values()] == [1, 2]
+        assert kafka.brokers["1"].metadata.topics() == {}
+        with RawClient(kafka.servers["1"]) as client:
+            found = client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("billing", 0))
+            assert found.error_code == ErrorCode.NONE
+        with RawClient(kafka.servers[str(found.node_id)]) as client:
+            assert join(client, "billing").error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
-def is_leader(broker: Broker, number: int) -> bool:
-    partition = broker.partition(OFFSETS_TOPIC, number)
-    return partition is not None and partition.is_leader
+def test_the_first_produce_loads_no_numpy(tmp_path: Path) -> None:
+    """It would take most of the time from the start of a broker to the first acknowledged record."""
+    program = (
+        "import sys, pyreplog.kafka\n"
+        "from confluent_kafka import Producer\n"
+        f"with pyreplog.kafka.EmbeddedKafka({str(tmp_path / 'kafka')!r}) as kafka:\n"
+        "    with Producer({'bootstrap.servers': kafka.bootstrap_servers}) as producer:\n"
+        "        producer.produce('orders', b'order 1')\n"
+        "        assert producer.flush(60.0) == 0\n"
+        "    print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_topic_counts_a_broker_that_has_just_registered(tmp_path: Path) -> None:
+    """The broker that is asked may not have read of it yet."""
+    topic = CreateTopicsCreatableTopic("orders", 1, 2)
+    with pyreplog.kafka.EmbeddedKafka(tmp_path, broker_config=CONFIG) as kafka, RawClient(kafka.servers["1"]) as client:
+        with open_store(kafka.metadata_url) as store:
+            broker = BrokerMetadata(directory="0" * 32, incarnation=1)
+            store.create(broker_key("2"), broker.encode())
+            created = client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([topic], 1000, True))
+        assert created.topics[0].error_code == ErrorCode.NONE
+
+
+def join(client: RawClient, group: str) -> Any:
+    protocols = [JoinGroupRequestProtocol("range", b"")]
+    request = JoinGroupRequest(group, 10_000, 10_000, protocol_type="consumer", protocols=protocols)
+    return client.ask(ApiKey.JOIN_GROUP, 5, request)
 
 
 def test_other_processes_use_its_metadata(tmp_path: Path) -> None:
@@ -43,7 +88,11 @@ def test_other_processes_use_its_metadata(tmp_path: Path) -> None:
             assert client.create_topic("flights", replication_factor=1)[0].append(b"departed") == 0
         with open_store(kafka.metadata_url) as store, Broker(tmp_path / "2", "2", store, config=CONFIG) as broker:
             with pyreplog.kafka.Server(broker) as server:
-                assert server.config.offsets_partitions == 4
+                with RawClient(kafka.servers["1"]) as client:
+                    client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("billing", 0))
+                expected = partition_of_group("billing", 4)
+                assert expected != partition_of_group("billing", KafkaConfig().offsets_partitions)
+                until(lambda: server.groups.partition_of("billing") == expected)
             with pytest.raises(InvalidArgumentError, match="without"):
                 server.replace_users(pyreplog.kafka.SaslUsers({"a": "b"}))
 

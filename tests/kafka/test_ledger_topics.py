@@ -60,6 +60,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceData,
 )
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import ConsumerFetch, FetchParams
 from pyreplog.partition.topic_partition import TopicPartition as PartitionName
@@ -512,38 +513,37 @@ def test_metrics_have_the_lag_of_a_group(topics: Topics) -> None:
     assert until(lambda: (values := measured()) and "lag" not in values and values)["offset"] == 2
 
 
-@pytest.mark.parametrize("partitions", [None, 2])
-def test_metrics_open_no_topic(embedded: Topics, partitions: int | None) -> None:
+@pytest.mark.parametrize(("name", "partitions"), [("orders", None), ("orders", 2), ("o" * 195, None)])
+def test_metrics_open_no_topic(topics: Topics, name: str, partitions: int | None) -> None:
     """The lag in a topic that is not open is that of its closed ledgers; when it was published is not known."""
     settings = {} if partitions is None else {"partitions": partitions}
-    embedded.create(**settings).publish_batch([b"%d" % number for number in range(5)])
-    produce(embedded, [{"value": b"last", "partition": 0}])
-    consumer = Consumer({**embedded.servers, "group.id": "readers"})
-    consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    kept = topics.create(name, **settings)
+    kept.publish_batch([b"%d" % number for number in range(5)])
+    produce(topics, [{"value": b"last", "partition": 0}], name)
+    consumer = Consumer({**topics.servers, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition(name, 0, 1)], asynchronous=False)
     consumer.close()
-    kept = embedded.source.existing("orders")
-    part = kept if partitions is None else kept.partition(0)
-    lag = len(part) - 1
-    embedded.brokers.stop("1")
-    for topic in embedded.source.opened():
+    lag = (kept if partitions is None else kept.partition(0)).offsets().stop - 1
+    topics.brokers.stop("1")
+    for topic in topics.cluster.topics.opened():
         topic.close()
-    embedded.brokers.start("1", topics=embedded.source)
-    server = embedded.brokers.servers["1"]
+    topics.brokers.start("1", topics=topics.source)
+    server = topics.brokers.servers["1"]
 
     def measured() -> dict[str, float]:
         return {
             metric.name.removeprefix("pyreplog_kafka_group_"): float(value)  # type: ignore[arg-type]
             for metric in kafka_metrics(server)
             for labels, value in metric.samples
-            if labels.get("topic") == "orders"
+            if labels.get("topic") == name
         }
 
-    found = until(measured)
+    found = until(lambda: (values := measured()) and "lag" in values and values)
     assert found["lag"] == lag > 0 and "lag_seconds" not in found
-    assert embedded.source.opened() == []
+    assert topics.cluster.topics.opened() == []
     with RawClient(server) as client:
-        assert client.ask(ApiKey.FETCH, 4, fetch_request("orders", 1)).responses[0].partitions[0].records
-    assert measured()["lag_seconds"] > 0
+        assert client.ask(ApiKey.FETCH, 4, fetch_request(name, 1)).responses[0].partitions[0].records
+    assert until(lambda: measured().get("lag_seconds", 0.0)) > 0
 
 
 def test_a_group_of_the_consumer_protocol_reads_a_topic_on_ledgers(embedded: Topics) -> None:
@@ -865,6 +865,44 @@ def test_a_fetch_of_both_kinds_is_woken_by_either(topics: Topics, wakes: str) ->
         for each in answer.responses
     }
     assert values == {"orders": [], "events": [], wakes: [b"new"]}
+
+
+@pytest.mark.parametrize("read", ["first", "after a message"])
+def test_a_fetch_of_both_kinds_that_waits_for_the_disk_delays_no_other_fetch(
+    embedded: Topics, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:  # fmt: skip
+    """All fetches of topics on ledgers share an event loop, which must not read partitions of brokers."""
+    topic = embedded.create()
+    topic.publish(b"old")
+    embedded.brokers.create("events")
+    reading, released, is_slow = threading.Event(), threading.Event(), threading.Event()
+    read_partition = Partition.read
+
+    def read_slowly(partition: Partition, *args: Any, **options: Any) -> Any:
+        if is_slow.is_set():
+            reading.set()
+            assert released.wait(PATIENCE_S)
+        return read_partition(partition, *args, **options)
+
+    monkeypatch.setattr(Partition, "read", read_slowly)
+    wanted = FetchTopic(topic="events", partitions=[FetchPartition(partition_max_bytes=1 << 20)])
+    request = fetch_request("orders", 1, max_wait_ms=600_000)
+    with embedded.raw() as both, embedded.raw() as other, ExitStack() as stack:
+        stack.callback(released.set)
+        if read == "first":
+            is_slow.set()
+        number = both.send(ApiKey.FETCH, 12, request._replace(topics=[*request.topics, wanted]))
+        if read == "after a message":
+            until(lambda: any(name.startswith("kafka-fetch-") for name in topic.subscriptions()))
+            is_slow.set()
+            topic.publish(b"new")
+        assert reading.wait(PATIENCE_S)
+        other.socket.settimeout(PATIENCE_S / 4)
+        assert other.ask(ApiKey.FETCH, 12, fetch_request("orders", 0)).responses[0].partitions[0].records
+        released.set()
+        if read == "first":
+            topic.publish(b"new")
+        assert both.answer(ApiKey.FETCH, 12, number).responses[0].partitions[0].records
 
 
 def test_a_fetch_of_both_kinds_ends_with_its_time(embedded: Topics) -> None:

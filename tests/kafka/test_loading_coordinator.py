@@ -15,6 +15,8 @@ from pyreplog.kafka.wire.messages import (
     DescribeTransactionsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
     MetadataRequest,
     MetadataRequestTopic,
 )
@@ -72,6 +74,18 @@ def test_clients_wait_for_a_coordinator_that_does_not_know_yet_that_it_leads(tmp
         assert beat() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         learns.set()
         until(lambda: beat() == ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_a_member_that_joins_waits_until_the_groups_are_loaded(tmp_path: Path) -> None:
+    """librdkafka would repeat a refused request only after three seconds."""
+    with held_roles(tmp_path, OFFSETS_TOPIC) as (server, learns), RawClient(server) as client:
+        assert coordinator_of(client, FindCoordinatorRequest("billing", 0)) == 1
+        protocols = [JoinGroupRequestProtocol("range", b"")]
+        request = JoinGroupRequest("billing", 10_000, 10_000, protocol_type="consumer", protocols=protocols)
+        number = client.send(ApiKey.JOIN_GROUP, 5, request)
+        until(lambda: sum(connection.requests for connection in list(server.connections)) == 1)
+        learns.set()
+        assert client.answer(ApiKey.JOIN_GROUP, 5, number).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 def test_a_coordinator_of_transactions_that_ends_is_not_waited_for(tmp_path: Path) -> None:

@@ -116,6 +116,20 @@ def test_a_store_at_an_impossible_path_is_a_disk_error(tmp_path):
             SQLiteStore(path)
 
 
+@pytest.mark.parametrize("found", ["none", "a file"])
+def test_a_store_in_a_missing_directory_names_it_and_what_to_do(tmp_path: Path, found: str) -> None:
+    directory = tmp_path / "data"
+    if found == "a file":
+        directory.touch()
+    with pytest.raises(DiskError) as raised:
+        SQLiteStore(directory / "metadata")
+    assert str(raised.value).endswith(
+        f"{directory / 'metadata'} cannot be opened: expected the directory {directory} for the metadata store, "
+        f"found {found}. Create it (mkdir -p {directory}), or correct the path"
+    )
+    assert not (directory / "metadata").exists()
+
+
 # ---- others at work --------------------------------------------------------------------------------------------
 
 
@@ -165,6 +179,25 @@ def test_calls_end_at_the_deadline(path):
 
 
 # ---- leases ----------------------------------------------------------------------------------------------------
+
+
+def commits(path: Path) -> int:
+    """Return the number of commits in the write-ahead log of a database: frames with the size of the database."""
+    log = Path(f"{path}-wal").read_bytes()
+    salt, frame_bytes = log[16:24], 24 + int.from_bytes(log[8:12], "big")
+    frames = [log[start : start + 24] for start in range(32, len(log), frame_bytes)]
+    return sum(frame[8:16] == salt and frame[4:8] != bytes(4) for frame in frames)
+
+
+def test_a_lease_is_one_commit(path: Path) -> None:
+    """Each commit is a sync of the disk, and a broker that starts waits for it."""
+    with SQLiteStore(path) as store:
+        before = commits(path)
+        with store.lease(TTL_S) as lease:
+            assert lease.state is LeaseState.HELD
+            assert commits(path) == before + 1
+            lease.create("/a", b"")
+            assert commits(path) == before + 2
 
 
 def test_leases_of_a_silent_owner_expire_at_the_ttl(path):

@@ -309,6 +309,30 @@ def test_state_of_trimmed_records_is_adopted_from_a_peer(
             writer.assert_state(ProducerStateManager(a))
 
 
+def test_records_replayed_one_by_one_make_the_snapshots_of_a_whole_replay(tmp_path: Path, seed: int) -> None:
+    with open_replica(tmp_path / "a") as log:
+        log.lead(epoch(1))
+        writer, manager = Writer(log, Random(seed)), ProducerStateManager(log)
+        manager.replay()
+        for number in range(1, 151):
+            writer.append(1)
+            if number % 30 == 0:  # replay the last record of a segment, and then the first one of the next
+                log.roll()
+                log.lead(epoch(number))
+            manager.replay()
+            assert manager.replayed == log.end_mark
+        writer.assert_state(manager)
+
+        def snapshots() -> dict[int, bytes]:
+            return {base: snapshot_path(log.path, base).read_bytes() for base in snapshot_bases(log.path)}
+
+        one_by_one = snapshots()
+        for base in one_by_one:
+            snapshot_path(log.path, base).unlink()
+        writer.assert_state(ProducerStateManager(log))
+        assert len(one_by_one) >= 5 and snapshots() == one_by_one
+
+
 def test_first_snapshot_in_a_range_is_found(tmp_path: Path, seed: int) -> None:
     with open_replica(tmp_path / "a") as log:
         log.lead(epoch(1))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError, InvalidArgumentError, NoSuchTopicError, OutOfRangeError, TrimmedError
+from pyreplog.topic.owner.ownership import owner_key
 from tests.topic.remoting import PLAIN, ServedCluster, serve_cluster
 from tests.waiting import PATIENCE_S
 
@@ -125,3 +126,22 @@ def test_an_identity_has_the_number_of_partitions(opener: Any) -> None:
 def test_an_identity_of_what_is_no_name_is_refused(opener: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         identity_of(opener, "\n")
+
+
+def test_closed_offsets_are_those_of_topics_that_nobody_has_open(opener: Any, served: ServedCluster) -> None:
+    for name in ("open", "closed", "lost"):
+        opener.topic(name, **PLAIN).publish_batch([b"0", b"1"])
+    topics = served.cluster.topics
+    closed = topics.get("closed")
+    assert closed is not None
+    closed.close()
+    key = owner_key("lost")  # that of an owner that died is deleted when its lease expires
+    stored = topics.metadata.get(key)
+    assert stored is not None
+    topics.metadata.delete(key, stored.version)
+    asker = opener.topics if hasattr(opener.topics, "closed_offsets") else opener
+    names = ["open", "closed", "lost", *(f"none-{number}" for number in range(2000))]
+    assert asker.closed_offsets(names) == {"closed": range(2), "lost": None}
+    assert {topic.name for topic in topics.opened()} == {"open", "lost"}
+    with pytest.raises(InvalidArgumentError, match="control characters"):
+        asker.closed_offsets(["\n"])

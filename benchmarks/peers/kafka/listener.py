@@ -1,18 +1,26 @@
-"""Our broker with a Kafka listener in a process of its own: `python -m benchmarks.peers.kafka.listener FOLDER PORT`."""
+"""Our broker with a Kafka listener in a process of its own: `pyreplog kafka`, as users start it."""
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 import time
 from pathlib import Path
 
-import pyreplog.kafka
+from benchmarks.limits.build import ROOT
 from benchmarks.peers import java
 from benchmarks.peers.replicated.peer import Servers, free_ports
-from pyreplog.kafka import KafkaConfig
-from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.partition.broker import Broker
+from pyreplog.partition.config import BrokerConfig
+
+_SETTINGS = {"kafka.auto_create_topics": "false", "segment_bytes": str(BrokerConfig().segment_bytes)}
+"""Segments have the size that they have on servers: `pyreplog kafka` chooses smaller ones."""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a process that loads compiled modules, as of an installed package. Kafka's are compiled
+    as well."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode")}
 
 
 class Listener:
@@ -22,9 +30,12 @@ class Listener:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         self._servers = Servers()
+        command = [sys.executable, "-m", "pyreplog", "kafka", str(folder / "data"), "--listen", self.address]
+        for setting in _SETTINGS.items():
+            command += ["--set", "=".join(setting)]
         self.started_s = time.monotonic()
         """When its process began."""
-        self._servers.start([sys.executable, "-m", __name__, str(folder / "data"), str(port)], folder / "broker.log")
+        self._servers.start(command, folder / "broker.log", _environment())
         try:
             self._servers.until(lambda: java.listens(port), ConnectionRefusedError)
         except BaseException:
@@ -39,18 +50,3 @@ class Listener:
     def close(self) -> None:
         """End it."""
         self._servers.close()
-
-
-def main(folder: Path, port: int) -> None:
-    """Serve until SIGTERM."""
-    folder.mkdir()
-    with (
-        SQLiteStore(folder / "metadata") as store,
-        Broker(folder / "broker", "1", store) as broker,
-        pyreplog.kafka.Server(broker, config=KafkaConfig(auto_create_topics=False), port=port),
-    ):
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

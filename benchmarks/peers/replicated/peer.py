@@ -67,10 +67,11 @@ class Servers:
         self._running: list[subprocess.Popen[bytes]] = []
         self._logs: list[Path] = []
 
-    def start(self, command: list[str], log: Path) -> None:
-        """Run a command; what it says goes into a file."""
+    def start(self, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
+        """Run a command; what it says goes into a file. environment: None: that of this process."""
         with log.open("wb") as file:
-            self._running.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd="/"))
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd="/", env=environment)
+        self._running.append(process)
         self._logs.append(log)
 
     @property

@@ -89,7 +89,7 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if not fetches:
         read = api.ledger_topics.fetch(params, on_ledgers)
         return transform(read, lambda found: _respond(api, request, message, names, preferred, found, {}))
-    mixed = MixedFetch(api.replicas, api.ledger_topics, api.reactor.clock, params, fetches, on_ledgers)
+    mixed = MixedFetch(api.replicas, api.ledger_topics, api.reactor.clock, api.run, params, fetches, on_ledgers)
     return transform(mixed.read(), lambda found: _respond(api, request, message, names, preferred, *found))
 
 

@@ -48,6 +48,8 @@ T = TypeVar("T")
 _INSTANCES_FROM, _KNOWN_IDS_FROM, _NAMES_MAY_BE_NULL_FROM, _SKIPPING_FROM = 5, 4, 7, 9
 _SEVERAL_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
+_LOADING_MS = 5_000
+"""Maximum number of milliseconds for which a member that joins waits until the groups are loaded."""
 
 
 def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
@@ -56,7 +58,10 @@ def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
 
 
 def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGroupRequest) -> Outcome:
-    """Join a group. The response is sent when all members have joined, or the rebalance has timed out."""
+    """Join a group. The response is sent when all members have joined, or the rebalance has timed out.
+
+    A request waits for groups that are being loaded, because librdkafka repeats a refused one only after three seconds.
+    """
     join = group_requests.JoinGroupRequest(
         member_id=message.member_id, instance_id=message.group_instance_id, client_id=request.client_id or "",
         client_host=host_of(request.peer), session_timeout_ms=message.session_timeout_ms,
@@ -66,7 +71,12 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
         requires_known_member_id=request.version >= _KNOWN_IDS_FROM,
         supports_skipping_assignment=request.version >= _SKIPPING_FROM,
     )  # fmt: skip
-    return transform(api.groups.join_group(message.group_id, join), partial(_joined, request.version))
+    groups, group_id = api.groups, message.group_id
+    if not groups.is_loading(group_id):
+        return transform(groups.join_group(group_id, join), partial(_joined, request.version))
+    loaded = api.wait_until(lambda: not groups.is_loading(group_id), _LOADING_MS)
+    joined: AppendFuture[JoinGroupResult] = transform(loaded, lambda _: groups.join_group(group_id, join))
+    return transform(joined, partial(_joined, request.version))
 
 
 def host_of(peer: str) -> str:

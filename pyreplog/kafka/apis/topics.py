@@ -35,6 +35,7 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponse as DeleteRecordsOutcome
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
+from pyreplog.partition.metadata.broker_registration import BROKERS
 from pyreplog.partition.metadata.topic_metadata import (
     PARTITIONS_MAX,
     TopicMetadata,
@@ -131,6 +132,8 @@ def _create(
             ErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
         )
     registered = len(api.metadata.brokers())
+    if factor > registered:  # a broker may have registered a moment ago
+        registered = len(api.store.list(BROKERS))
     if not 1 <= factor <= registered:
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {registered}, brokers, found {factor}"

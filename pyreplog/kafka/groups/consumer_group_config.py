@@ -17,8 +17,8 @@ class ConsumerGroupConfig(Settings):
     """Settings of the group coordinator, with Kafka's defaults.
 
     Attributes:
-        offsets_partitions: number of partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not
-            change.
+        offsets_partitions: number of partitions of `__consumer_offsets` (`offsets.topic.num.partitions`) while it does
+            not exist. If it exists, its number of partitions is used.
         min_session_timeout_ms: shortest session time-out of a member (`group.min.session.timeout.ms`).
         max_session_timeout_ms: longest session time-out of a member (`group.max.session.timeout.ms`).
         initial_rebalance_delay_ms: milliseconds for which an empty group waits for more members

@@ -110,7 +110,18 @@ class GroupCoordinator:
 
     def partition_of(self, group_id: str) -> int:
         """Return the partition of `__consumer_offsets` whose leader coordinates a group (FindCoordinator)."""
-        return partition_of_group(group_id, self.config.offsets_partitions)
+        topic = self._topics.topic(OFFSETS_TOPIC)  # created by any broker, perhaps with another number of partitions
+        return partition_of_group(group_id, self.config.offsets_partitions if topic is None else topic.partitions)
+
+    def is_loading(self, group_id: str) -> bool:
+        """Return whether requests of a group are refused with COORDINATOR_LOAD_IN_PROGRESS.
+
+        Args:
+            group_id: id of the group.
+        """
+        number = self.partition_of(group_id)
+        shard = self._shards.get(number)
+        return self._is_expected(TopicPartition(OFFSETS_TOPIC, number)) if shard is None else shard.is_loading
 
     def leadership_changed(self, partition: TopicPartition, epoch: int | None) -> None:
         """Note a change of this broker's leadership of a partition. Changes of one partition must come in order.

@@ -148,6 +148,11 @@ class GroupShard:
     def __repr__(self) -> str:
         return f"<GroupShard {OFFSETS_TOPIC}-{self.partition} epoch {self.epoch} {self._status.value}>"
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether requests are refused because the groups are not loaded yet."""
+        return self._status is _Status.LOADING
+
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic_us(), self._clock.now_us() // 1000)
 

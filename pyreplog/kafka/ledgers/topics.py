@@ -31,6 +31,7 @@ from pyreplog.topic.model.routing import partition_name, partition_of
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
+from pyreplog.topic_names import NAME_BYTES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ PARTITIONS_MAX = 4096
 """Maximum number of open partitions, unless more of them are in use."""
 
 MEASURED_MAX = 16
-"""Topics of topic servers that are being opened at a time to measure the lag of groups."""
+"""Topics, open at topic servers, of which this process gets handles at a time to measure the lag of groups."""
 
 IDLE_S = 300.0
 """Seconds without use after which a partition is forgotten."""
@@ -66,9 +67,10 @@ async def _without_time(offset: int) -> FoundOffset:
 
 
 def _full_names(name: TopicPartition) -> list[str]:
-    """Return the names that the topic of a partition may have."""
+    """Return the names that the topic of a partition may have: those that are no name of a topic are left out."""
     part = partition_name(*name)
-    return [part] if name.partition else [part, name.topic]
+    names = [part] if name.partition else [part, name.topic]
+    return [each for each in names if len(each) <= NAME_BYTES_MAX and is_topic_name(each)]
 
 
 def _opened_topic(source: Topics, name: TopicPartition) -> Topic | None:
@@ -91,6 +93,22 @@ async def _note_stored(
     stored = await asyncio.to_thread(source.stored_offsets, list(wanted))
     for full_name, offsets in stored.items():
         positions[wanted[full_name]] = LedgerPosition(offsets, None)
+
+
+async def _note_own(
+    positions: dict[TopicPartition, LedgerPosition], source: Topics, offsets: Mapping[TopicPartition, int]
+) -> None:  # fmt: skip
+    """Note the places in topics of this process: of those that it does not have open as the metadata store has them."""
+    reads: list[Awaitable[None]] = []
+    closed: list[TopicPartition] = []
+    for name, offset in offsets.items():
+        if (topic := _opened_topic(source, name)) is not None:
+            reads.append(_note_local(positions, name, topic, offset))
+        else:
+            closed.append(name)
+    if closed:
+        reads.append(_note_stored(positions, source, closed))
+    await asyncio.gather(*reads, return_exceptions=True)  # unknown: it was deleted, or nobody answers
 
 
 class GrowthWatch:
@@ -551,8 +569,8 @@ class LedgerTopics(Handle):
     ) -> AppendFuture[dict[TopicPartition, LedgerPosition]]:  # fmt: skip
         """Return a future of the places of a group in partitions.
 
-        No topic of `Cluster.topics` is opened for it, because a topic that is open stays so: the bounds of others are
-        those in the metadata store. A topic server opens a topic that no server has, a few of them at a time.
+        No topic is opened for it, because a topic that is open stays so: the bounds of others are those in the metadata
+        store.
 
         Args:
             offsets: the offsets that the group has committed.
@@ -567,21 +585,27 @@ class LedgerTopics(Handle):
         self, offsets: Mapping[TopicPartition, int], timeout_s: float
     ) -> dict[TopicPartition, LedgerPosition]:  # fmt: skip
         source, positions = self._source, dict[TopicPartition, LedgerPosition]()
-        reads: list[Awaitable[None]] = []
-        closed: list[TopicPartition] = []
-        for name, offset in offsets.items():
-            if isinstance(source, Client):
-                reads.append(self._note_remote(positions, name, offset))
-            elif (topic := _opened_topic(source, name)) is not None:
-                reads.append(_note_local(positions, name, topic, offset))
-            else:
-                closed.append(name)
-        if closed and not isinstance(source, Client):
-            reads.append(_note_stored(positions, source, closed))
+        if isinstance(source, Client):
+            noted = self._note_served(positions, source, offsets)
+        else:
+            noted = _note_own(positions, source, offsets)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*reads, return_exceptions=True)  # unknown: it was deleted, or nobody answers
+                await asyncio.gather(noted, return_exceptions=True)  # nobody answers
         return positions
+
+    async def _note_served(
+        self, positions: dict[TopicPartition, LedgerPosition], source: Client, offsets: Mapping[TopicPartition, int]
+    ) -> None:  # fmt: skip
+        """Note the places in topics of topic servers, of which those that no server has open stay so."""
+        wanted = {full_name: name for name in offsets for full_name in _full_names(name)}
+        closed = await source.closed_offsets_async(list(wanted))
+        for full_name, kept in closed.items():
+            if kept is not None:
+                positions[wanted[full_name]] = LedgerPosition(kept, None)
+        unopened = {wanted[full_name] for full_name in closed}
+        reads = (self._note_remote(positions, *each) for each in offsets.items() if each[0] not in unopened)
+        await asyncio.gather(*reads, return_exceptions=True)  # unknown: it was deleted, or its owner does not answer
 
     async def _note_remote(
         self, positions: dict[TopicPartition, LedgerPosition], name: TopicPartition, offset: int

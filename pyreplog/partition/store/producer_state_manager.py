@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
 from pyreplog._native.partition.producer_state_manager_base import ProducerStateManagerBase
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
@@ -39,6 +40,7 @@ from pyreplog.stream.log_position import LogPosition
 logger = logging.getLogger(__name__)
 
 _BATCH, _NUMBERED_MAX = 2, 2  # kinds of records
+_ALIGNMENT = 8  # of records in a segment
 
 
 class ProducerStateManager(ProducerStateManagerBase):
@@ -120,28 +122,44 @@ class ProducerStateManager(ProducerStateManagerBase):
             self._replayed = end
 
     def _replay_batch(self, batch: RecordBatch) -> None:
+        if len(batch) == 1:
+            self._replay_single(batch[0])
+            return
         segment_bytes = self._log.segment_bytes
         bases = batch.position - batch.position % segment_bytes
         begins = (bases[1:] != bases[:-1]).nonzero()[0] + 1
         first = 0
         for stop in [*begins.tolist(), len(batch)]:
-            if (base := int(bases[first])) > self._replayed.position:
-                self._make_snapshot(base)
-                self._segment = base
+            self._begin_segment(int(bases[first]))
             for index in ((batch.kind[first:stop] == _BATCH).nonzero()[0] + first).tolist():
-                self._replay_record(batch, index)
+                self._replay_record(batch[index], int(batch.stride[index]))
             numbered = (batch.kind[first:stop] <= _NUMBERED_MAX).nonzero()[0]
             entry = int(batch.entry[first + numbered[-1]]) + 1 if len(numbered) else self._replayed.entry
             self._replayed = LogPosition(int(batch.position[stop - 1] + batch.stride[stop - 1]), entry)
             first = stop
 
-    def _replay_record(self, batch: RecordBatch, index: int) -> None:
-        record = batch[index]
+    def _replay_single(self, record: Record) -> None:
+        """Replay the only record of a scan without columns, for which a new broker would load numpy."""
+        self._begin_segment(record.position - record.position % self._log.segment_bytes)
+        stride = -(-len(record.raw) // _ALIGNMENT) * _ALIGNMENT
+        if record.kind == _BATCH:
+            self._replay_record(record, stride)
+        entry = record.entry + 1 if record.kind <= _NUMBERED_MAX else self._replayed.entry
+        self._replayed = LogPosition(record.position + stride, entry)
+
+    def _begin_segment(self, base: int) -> None:
+        """Make a snapshot if the replay comes to another segment. base: position of the segment of the next record."""
+        if base > self._replayed.position:
+            self._make_snapshot(base)
+            self._segment = base
+
+    def _replay_record(self, record: Record, stride: int) -> None:
+        """Replay a record batch. stride: bytes from its record to the next one."""
         value = record.value_view
         head = peek_header(value)
         if head is not None and head.producer_id >= 0:
             first = LogPosition(record.position, record.entry - record.entry_count + 1)
-            end = LogPosition(record.position + int(batch.stride[index]), record.entry + 1)
+            end = LogPosition(record.position + stride, record.entry + 1)
             self.apply(head, marker_of(value) if head.control else None, first, end, record.timestamp)
 
     def expire(self, before_us: int) -> int:

@@ -42,7 +42,7 @@ from pyreplog.topic.model.topic_identity import TopicIdentity
 from pyreplog.topic.owner.managed.chain_store import find_chain, find_chains
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
-from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_of
+from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_key, owner_of
 from pyreplog.topic.owner.partitioned_topic import GONE_S, PartitionedTopic, PartitionedTopics
 from pyreplog.topic.owner.report import topic_metrics
 from pyreplog.topic.owner.topic import Topic
@@ -313,6 +313,30 @@ class Topics(Handle):
             name: range(chain.start.offset, chain.end.offset)
             for name, chain in chains
             if chain is not None and not chain.deleted and chain.open_ledger is None
+        }
+
+    def closed_offsets(self, names: Sequence[str]) -> dict[str, range | None]:
+        """Return the offsets of the messages that topics keep which no process has open. None of them is opened.
+
+        Args:
+            names: names of topics without partitions, or of partitions.
+
+        Returns:
+            The offsets by name; None: they are not known before the topic is opened, since its last owner did not close
+            its ledger. Topics that a process has open, and names of no topic, are left out.
+
+        Raises:
+            InvalidArgumentError: a name is none of a topic.
+            InvalidMetadataError: a topic cannot be decoded.
+            ReplogError: errors of the metadata store.
+        """
+        self._check_open()
+        chains = find_chains(self.metadata, names)
+        owners = self.metadata.get_many([owner_key(name) for name in names])
+        return {
+            name: range(chain.start.offset, chain.end.offset) if chain.open_ledger is None else None
+            for name, chain, owner in zip(names, chains, owners, strict=True)
+            if chain is not None and not chain.deleted and owner is None
         }
 
     def opened(self) -> list[Topic]:

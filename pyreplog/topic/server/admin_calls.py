@@ -52,6 +52,11 @@ def _identity(topics: Topics, topic: str) -> str:
     return json.dumps(topics.identity_of(topic))
 
 
+def _closed_offsets(topics: Topics, names: list[str]) -> str:
+    kept = topics.closed_offsets(names)
+    return json.dumps({name: None if each is None else [each.start, each.stop] for name, each in kept.items()})
+
+
 def _make_partitions(topics: Topics, topic: str, partitions: int, create: bool, settings: Any) -> str:
     check_name(topic)
     stored = topics.partitioned.stored(topic, partitions, create=create, wait=CREATION_WAIT_S, settings=settings)
@@ -137,6 +142,7 @@ _CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "geo_where": lambda topics, topic, subscription: json.dumps(topics.geo_where(topic, subscription)),
     "partitions": _partitions,
     "identity": _identity,
+    "closed_offsets": _closed_offsets,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,
 }

@@ -37,6 +37,8 @@ from pyreplog.topic_names import check_name
 TIMEOUT_S = 30.0
 _URL = re.compile(r"pyreplog://(?P<servers>[^/\s]+)/?")
 _BODY_BYTES_MIN = ENTRY_BYTES_MAX + (1 << 20)
+_NAMES_MAX = 1000
+"""Names of topics in one call: its arguments take at most 1 MiB, and JSON takes six bytes for some characters."""
 
 
 def connect(
@@ -390,7 +392,32 @@ class Client(Handle):
         found = self._ask("identity", topic=check_name(name))
         return None if found is None else TopicIdentity(*found)
 
+    def closed_offsets(self, names: Sequence[str]) -> dict[str, range | None]:
+        """Return the offsets of the messages that topics keep which no server has open. None of them is opened.
+
+        Args:
+            names: names of topics without partitions, or of partitions.
+
+        Returns:
+            The offsets by name; None: they are not known before the topic is opened, since its last owner did not close
+            its ledger. Topics that a server has open, and names of no topic, are left out.
+
+        Raises:
+            InvalidArgumentError: a name is invalid.
+            InvalidMessageError: the server has an older version, which does not know this call.
+            ReplogError: as `topic`.
+        """
+        check_may_block("closed_offsets")
+        for name in names:
+            check_name(name)
+        found: dict[str, range | None] = {}
+        for first in range(0, len(names), _NAMES_MAX):
+            kept = self._ask("closed_offsets", names=list(names[first : first + _NAMES_MAX]))
+            found |= {name: None if offsets is None else range(*offsets) for name, offsets in kept.items()}
+        return found
+
     identity_of_async = in_thread(identity_of)
+    closed_offsets_async = in_thread(closed_offsets)
     topics_async = in_thread(topics)
     partitioned_topics_async = in_thread(partitioned_topics)
 
