@@ -56,7 +56,7 @@ EXIT_BROKEN_PIPE = 141
 
 def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of these commands, whose modules are imported."""
-    root = CommandParser(prog="pyreplog", description="A commit log in a directory: fill, read, check, explain.")
+    root = CommandParser(prog="pyreplog", description="Fill, read, check and serve logs, ledgers, topics, partitions.")
     root.set_defaults(json=False)
     root.add_argument("--version", action="version", version=f"pyreplog {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)

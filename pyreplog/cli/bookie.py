@@ -29,7 +29,7 @@ from pyreplog.net.sockets import address_text
 
 NAME = "bookie"
 IS_SERVER = True
-HELP = "run a storage node until SIGTERM or Ctrl-C"
+HELP = "run a bookie, a storage node of a cluster, until SIGTERM or Ctrl-C"
 
 UNREGISTERING = 0.25
 """Part of the drain time within which the metadata store must have answered; a registration also expires."""
@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--autorecovery", action="store_true", help="also be an auditor and a worker (see `pyreplog autorecovery run`)"
     )
-    parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="with --autorecovery: bookies are signed by these")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", type=Path, help="with --autorecovery: certificates that signed those of bookies"
+    )
     metadata_wait.add_argument(parser)
     serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="microseconds to poll before sleeping")

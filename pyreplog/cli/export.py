@@ -22,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the directory")
     parser.add_argument(
-        "--columns", metavar="NAME,NAME", help="columns of the Spark source (default: all but those of the place)"
-    )
+        "--columns", metavar="NAME,NAME",
+        help="columns of the Spark source (default: topic, partition, offset, timestamp, key, value, headers, "
+        "producerName, sequenceId, publishTime, eventTime)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

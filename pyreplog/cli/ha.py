@@ -15,7 +15,7 @@ from pyreplog.ha.remote_node import RemoteNode
 
 NAME = "ha"
 IS_SERVER = True
-HELP = "run a log's master and replicas, show their state, promote one"
+HELP = "run the nodes of a replica group, append to it and read it, show nodes, promote one"
 
 _RUNNING = (
     ("master", "run a master", ha_node.add_master_arguments, ha_node.run_master),

@@ -62,7 +62,7 @@ _BACKOFF_FACTOR_MAX = 8
 class Failover(Handle):
     """Keeps one node in its role: it follows the holder of the lease, and stands for election if there is none.
 
-    Close it, or use `with`, before the node and the store. Thread-safe. Guide: docs/ha.md, "By itself".
+    Close it, or use `with`, before the node and the store. Thread-safe. Guide: docs/ha.md, "Automatic failover".
 
     Args:
         node: the node.

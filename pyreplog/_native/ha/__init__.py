@@ -2,8 +2,8 @@
 
 | file | holds |
 |---|---|
-| parking | where threads wait for the commit point of a replica group, one in the lead |
-| loop_batches | acks of what event loops' tasks submit to a replica group, by the rounds of their loops |
+| parking | threads that wait for the commit point of a replica group, while one of them drives the reactor |
+| loop_batches | batches of entries that tasks of an event loop submit in one round of it |
 | reports | the reports of a replica group's replicas, as bytes, and which one a replica owes |
 | stream_receiver_base | what a replica does for an append: applies its frame, and reports it |
 | master_base | what a master does for an append: sends it, takes the reports, wakes the caller |

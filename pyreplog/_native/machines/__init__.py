@@ -6,6 +6,6 @@
 | purgatory_base | whether anybody waits for a number |
 | serial_executor | steps that one thread at a time takes, and none waits for |
 | event_queue | the events of an object, in order |
-| named | named tuples of what every message makes |
+| named | makes and reads named tuples without running Python code |
 | named_tuples | the same for Python code |
 """

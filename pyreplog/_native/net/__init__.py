@@ -10,5 +10,5 @@
 | frame_feed_base | what was just appended, from the log to the socket of a replica |
 | fast_path_receiver | requests that are answered at once: received, handed over, answered in one step |
 | pending_requests_base | requests that leave at once: numbered, noted and sent in one step |
-| request_head | where a request says what |
+| request_head | the places of the fields in the head of a request to a bookie |
 """

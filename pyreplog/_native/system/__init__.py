@@ -9,5 +9,5 @@
 | interrupts | Ctrl-C put off while something must not stop half way |
 | mutex | a lock that native code takes without a call of Python's |
 | scheduling | where native code is about to sleep, a test may decide who runs next |
-| histogram | how large what happens is, for metrics |
+| histogram | histograms, for metrics |
 """

@@ -33,10 +33,10 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tls-ca", metavar="FILE", type=Path, help="use TLS; certificates that have signed those of bookies"
+        "--tls-ca", metavar="FILE", type=Path, help="use TLS; certificates that have signed those of servers"
     )
     parser.add_argument(
-        "--tls-cert", metavar="FILE", type=Path, help="certificate of this client, for bookies that require one"
+        "--tls-cert", metavar="FILE", type=Path, help="certificate of this client, for servers that require one"
     )
     parser.add_argument(
         "--tls-key", metavar="FILE", type=Path, help="private key of the certificate (default: in --tls-cert)"
