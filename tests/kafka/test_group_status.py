@@ -188,6 +188,7 @@ def test_a_group_in_a_topic_on_ledgers_has_its_lag() -> None:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as kafka:
         create_topic(kafka.store, "orders", partitions=2, replication_factor=1, now_us=time.time_ns() // 1000)
+        kafka.servers["1"].create_offsets_topic()
         with PartitionClient.connect(kafka.metadata_url) as client:
             until_settled(client, "orders", "__consumer_offsets")
         yield kafka
