@@ -25,6 +25,7 @@ Partitions = Callable[..., Done]
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     config = BrokerConfig(segment_bytes=1 << 20, lease_ms=2_000, lag_ms=2_000)
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), 3, broker_config=config) as kafka:
+        kafka.servers["1"].create_offsets_topic()
         yield kafka
 
 

@@ -142,6 +142,7 @@ def test_source_without_brokers_leaves_out_partition_reports() -> None:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as kafka:
         create_topic(kafka.store, "orders", partitions=2, replication_factor=1, now_us=time.time_ns() // 1000)
+        kafka.servers["1"].create_offsets_topic()
         with PartitionClient.connect(kafka.metadata_url) as client:
             client.topic("orders")[1].append_batch([b"%d" % number for number in range(10)])
             until_settled(client, "orders", "__consumer_offsets")
