@@ -536,19 +536,21 @@ class Broker(Handle):
         self._due[partition] = time.monotonic() + self.config.readmit_ms / 1000
 
     def _note_failure(self, partition: PartitionId) -> None:
-        """Handle the failure of a log: if its disk failed, take the other replicas on that disk offline as well."""
+        """Handle the failure of a log: it is retried later, and its disk is checked."""
         replica = self._open.get(partition)
-        if replica is None:
-            return
-        self._retry_later(partition)
-        directory = replica.path.parent
-        if self._directories.is_failed(directory) or self._directories.probe(directory):
+        if replica is not None and replica.partition.failure is not None:  # otherwise it was opened again meanwhile
+            self._retry_later(partition)
+            self._check_disk(replica.path.parent)
+
+    def _check_disk(self, directory: Path) -> None:
+        """If the disk of a directory failed, take all replicas on it offline."""
+        if self._directories.probe(directory):
             return
         failure = DiskError(errno.EIO, f"{directory}: the disk failed: {self._directories.failed[directory]}")
-        for other, each in list(self._open.items()):
-            if each.path.parent == directory and each.partition.failure is None:
-                each.partition.fail(failure)
-                self._retry_later(other)
+        for partition, replica in list(self._open.items()):
+            if replica.path.parent == directory and replica.partition.failure is None:
+                replica.partition.fail(failure)
+                self._retry_later(partition)
 
     def _reopen(self, partition: PartitionId, name: str, topic: TopicMetadata, state: PartitionState) -> _Replica:
         """Open a replica again whose log failed.
@@ -563,7 +565,7 @@ class Broker(Handle):
         if replica is not None:
             with suppress(ReplogError, OSError):
                 replica.partition.close()
-            self._directories.probe(replica.path.parent)
+            self._check_disk(replica.path.parent)
             if isinstance(replica.partition.failure, CorruptionError):
                 self._set_aside_damaged(replica.path, state)
         opened = self._open_replica(partition, name, topic, state)

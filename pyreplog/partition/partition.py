@@ -310,7 +310,8 @@ class Partition(PartitionBase):
         self._send_lock = threading.Lock()  # fetches are sent in the order in which the state machine makes them
         self._leading = None
         known = log.high_watermark if high_watermark is None else high_watermark
-        self._following = FollowingReplica(member, log.replica_log, known)
+        # Fetches of an earlier replica of this process, which may still wait at the leader, have lower numbers.
+        self._following = FollowingReplica(member, log.replica_log, known, clock.monotonic_us())
         self._role = ReplicaRole(partition, is_leader=False)
         self._version = 0
         self._state: PartitionState | None = None

@@ -35,6 +35,7 @@ class BreakableFiles(RealFiles):
     def __init__(self) -> None:
         self.broken: set[Path] = set()
         self.is_full = False
+        self.last_written: Path | None = None  # the disk of this small file breaks when it has been written
 
     def _check(self, path: Path) -> None:
         if any(directory == path or directory in path.parents for directory in self.broken):
@@ -53,6 +54,8 @@ class BreakableFiles(RealFiles):
     def replace_small(self, path: Path, data: bytes) -> None:
         self._check(path)
         super().replace_small(path, data)
+        if path == self.last_written:
+            self.broken.add(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
         self._check(old)
@@ -286,6 +289,26 @@ def test_broker_with_one_failed_disk_serves_the_partitions_of_others(brokers: Br
         brokers.await_isr(topic, 3, number)
         assert brokers.append(b"last", number=number) == 2
         until(lambda number=number: len(brokers.lines(topic, number)) == 3)
+
+
+def test_a_disk_that_fails_before_a_log_is_retried_takes_its_other_replicas_offline(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    brokers.start("a", more=2)
+    brokers.start("b", "c")
+    topic = brokers.create(partitions=6)
+    for number in range(6):
+        assert brokers.append(b"first", number=number) == 0
+    broken = tmp_path / "a1"
+    hit = [number for number in range(6) if any(path.parent == broken for path in brokers.lines(topic, number))]
+    assert len(hit) == 2
+    brokers.files["a"].last_written = broken / "probe"
+    partition = brokers.brokers["a"].partition("flights", hit[0])
+    assert partition is not None
+    partition.fail(OSError(errno.EIO, "it hums"))
+    for number in hit:
+        until(lambda number=number: len([path for path in brokers.lines(topic, number) if path.parent != broken]) == 3)
+        brokers.await_isr(topic, 3, number)
 
 
 def test_a_full_disk_hands_over(brokers: Brokers) -> None:
